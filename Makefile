@@ -1,0 +1,34 @@
+# The one door to everything: `make help` lists it.
+SHELL := /bin/bash
+PY    := .venv/bin/python
+
+.PHONY: help setup demo test lint conformance bench docs clean
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup: .venv/.ready  ## the virtual environment, made by uv (installed here when it is missing)
+.venv/.ready: pyproject.toml requirements/constraints.txt scripts/setup.sh
+	@bash scripts/setup.sh
+	@touch $@
+
+demo: setup  ## a Spark cluster, 336,776 flights, a Keras model on two workers
+	@$(PY) examples/flights/demo.py
+
+test: setup  ## the whole suite
+	$(PY) -m pytest
+
+lint: setup  ## ruff and mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+conformance: setup  ## Keras API x strategy x flavour against one process, max |dw| per cell
+	$(PY) -m gridflow.testing.conformance
+
+bench: setup  ## gridflow beside what a user would pick instead
+	$(PY) benchmarks/run.py
+
+clean:  ## everything that make made
+	rm -rf .venv .tools .cache build dist
+
+-include make/*.mk

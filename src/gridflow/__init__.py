@@ -1,0 +1,1 @@
+"""gridflow: TensorFlow and Keras 3 on Spark clusters and beyond."""

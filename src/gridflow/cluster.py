@@ -1,0 +1,108 @@
+"""Roles, tasks and the cluster spec: who takes part and who listens where. Pure data.
+
+The formats are TensorFlow's own: ``tf.train.ClusterSpec`` and the ``TF_CONFIG`` variable
+(https://www.tensorflow.org/guide/distributed_training#TF_CONFIG).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gridflow.errors import InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CHIEF: Final = "chief"
+WORKER: Final = "worker"
+PS: Final = "ps"
+EVALUATOR: Final = "evaluator"
+#: In the order in which ranks are given: a chief trains as rank 0 wherever there is one.
+ROLES: Final = (CHIEF, WORKER, PS, EVALUATOR)
+#: The roles whose tasks have a rank, because they train.
+TRAINING_ROLES: Final = (CHIEF, WORKER)
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """One role and index, written ``worker:1``."""
+
+    role: str
+    index: int
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            msg = f"role must be one of {', '.join(ROLES)}, got {self.role!r}."
+            raise InvalidArgument(msg + did_you_mean(self.role, ROLES))
+        if self.index < 0:
+            raise InvalidArgument(f"a task's index starts at 0, got {self.index}.")
+
+    def __str__(self) -> str:
+        return f"{self.role}:{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> Task:
+        """Read ``worker:1`` back."""
+        role, _, index = text.partition(":")
+        if not index.isdigit():
+            raise InvalidArgument(f"a task is written like 'worker:1', got {text!r}.")
+        return cls(role, int(index))
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """Addresses (``host:port``) of all tasks, by role, in index order."""
+
+    addresses: Mapping[str, Sequence[str]]
+
+    def __post_init__(self) -> None:
+        for role, hosts in self.addresses.items():
+            Task(role, 0)
+            for address in hosts:
+                if not address.rpartition(":")[2].isdigit():
+                    raise InvalidArgument(f"an address is host:port, got {address!r} for {role}.")
+        for role in (CHIEF, EVALUATOR):
+            if len(self.addresses.get(role, ())) > 1:
+                raise InvalidArgument(f"a cluster has at most one {role}.")
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks, in the order of `ROLES` and index."""
+        return tuple(
+            Task(role, index)
+            for role in ROLES
+            for index in range(len(self.addresses.get(role, ())))
+        )
+
+    @property
+    def ranks(self) -> tuple[Task, ...]:
+        """The tasks that train; a task's place in it is its rank."""
+        return tuple(task for task in self.tasks if task.role in TRAINING_ROLES)
+
+    def rank(self, task: Task) -> int | None:
+        """Return the rank of a task, None for a parameter server or evaluator."""
+        return self.ranks.index(task) if task in self.ranks else None
+
+    def address(self, task: Task) -> str:
+        """Return the ``host:port`` of a task."""
+        return self.addresses[task.role][task.index]
+
+    def tf_config(self, task: Task) -> str:
+        """Return the JSON text of ``TF_CONFIG`` for a task.
+
+        An evaluator isn't part of the cluster that it watches, so it is left out of ``cluster``.
+        """
+        cluster = {r: list(a) for r, a in self.addresses.items() if a and r != EVALUATOR}
+        return json.dumps({"cluster": cluster, "task": {"type": task.role, "index": task.index}})
+
+    @classmethod
+    def from_tf_config(cls, text: str) -> tuple[ClusterSpec, Task]:
+        """Read a ``TF_CONFIG`` value back into the spec and this process's task."""
+        try:
+            config = json.loads(text)
+            task = Task(config["task"]["type"], int(config["task"]["index"]))
+            return cls({r: tuple(a) for r, a in config.get("cluster", {}).items()}), task
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise InvalidArgument(f"TF_CONFIG can't be read ({error}): {text!r}") from error

@@ -1,0 +1,137 @@
+"""Every error that gridflow raises on purpose.
+
+::
+
+    GridflowError
+    ├── InvalidArgument          (ValueError)    bad input, found before anything is launched
+    │   ├── SchemaError                          a column is missing or can't be fed
+    │   └── UnpicklableFunction                  the training function can't be sent
+    ├── MissingDependency        (ImportError)   a package that an extra would bring
+    ├── NotEnoughSlots                           the cluster can't run all the tasks at once
+    ├── StartTimeout             (TimeoutError)  tasks did not register or did not come up in time
+    ├── EnvironmentMismatch                      executors lack TensorFlow, or have another version
+    ├── DataError                                rows that can't be fed, found while they were read
+    └── TrainingFailed                           a task failed; names the first one and why
+        ├── TaskLost                             an agent, executor or host disappeared
+        └── StepTimeout          (TimeoutError)  a rank stopped making steps
+
+All of them survive pickling, as Spark and Keras callbacks may carry them between processes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gridflow.reports import TaskFailure
+
+__all__ = [
+    "DataError",
+    "EnvironmentMismatch",
+    "GridflowError",
+    "InvalidArgument",
+    "MissingDependency",
+    "NotEnoughSlots",
+    "SchemaError",
+    "StartTimeout",
+    "StepTimeout",
+    "TaskLost",
+    "TrainingFailed",
+    "UnpicklableFunction",
+    "did_you_mean",
+]
+
+
+class GridflowError(Exception):
+    """Root of the tree in the module's docstring."""
+
+
+class InvalidArgument(GridflowError, ValueError):
+    """What was given can't be used; the message says what is allowed."""
+
+
+class SchemaError(InvalidArgument):
+    """A column is missing or has a type that can't become a tensor."""
+
+
+class UnpicklableFunction(InvalidArgument):
+    """The training function, or something that it captures, can't be sent to the tasks."""
+
+
+class MissingDependency(GridflowError, ImportError):
+    """A package is missing that one of gridflow's extras installs."""
+
+
+class NotEnoughSlots(GridflowError):
+    """The cluster has fewer task slots than the job has tasks.
+
+    Attributes
+    ----------
+    required, available : int
+        Task slots that the job needs at the same time, and those there are.
+    """
+
+    def __init__(self, message: str, required: int = 0, available: int = 0) -> None:
+        super().__init__(message)
+        self.required = required
+        self.available = available
+
+    def __reduce__(self) -> tuple[Callable[..., NotEnoughSlots], tuple[object, ...]]:
+        return type(self), (str(self), self.required, self.available)
+
+
+class _FailureError(GridflowError):
+    """An error that carries the failures of the tasks.
+
+    Attributes
+    ----------
+    failures : tuple of TaskFailure
+        What is known of every failed task, root cause first.
+    first : TaskFailure or None
+        The failure that caused the others, as far as can be told.
+    """
+
+    def __init__(self, message: str, failures: tuple[TaskFailure, ...] = ()) -> None:
+        super().__init__(message)
+        self.failures = failures
+
+    @property
+    def first(self) -> TaskFailure | None:
+        """The failure that caused the others."""
+        return self.failures[0] if self.failures else None
+
+    def __reduce__(self) -> tuple[Callable[..., _FailureError], tuple[object, ...]]:
+        return type(self), (str(self), self.failures)
+
+
+class StartTimeout(_FailureError, TimeoutError):
+    """Tasks did not register, or did not come up, within ``start_timeout``."""
+
+
+class EnvironmentMismatch(_FailureError):
+    """The tasks' Python environments don't fit the job, or one another."""
+
+
+class DataError(_FailureError):
+    """Rows that can't be fed: nulls that no rule covers, arrays of changing length, a full disk."""
+
+
+class TrainingFailed(_FailureError):
+    """A task failed; ``failures[0]`` is the first one, with its host, exit and traceback."""
+
+
+class TaskLost(TrainingFailed):
+    """An agent, its executor or its host disappeared."""
+
+
+class StepTimeout(TrainingFailed, TimeoutError):
+    """A rank made no step for ``step_timeout`` seconds."""
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for a near miss, else an empty string."""
+    near = difflib.get_close_matches(name, list(allowed), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
