@@ -1,0 +1,200 @@
+"""The grammar of names, quantities and durations that the description and the lint share."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from itertools import pairwise
+from typing import Final
+
+from gridflow.errors import InvalidArgument
+
+MAX_LABEL: Final = 63
+MAX_PORT: Final = 65535
+
+_DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_DNS_SUBDOMAIN: Final = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
+)
+_QUALIFIED: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?\Z")
+_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PORT_NAME: Final = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_IMAGE: Final = re.compile(
+    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
+)
+_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(m|k|[KMGTPE]i?|[eE][+-]?\d+)?\Z")
+_DURATION: Final = re.compile(r"(\d+)(s|m|h|d)?\Z")
+_SECRET_WORDS: Final = frozenset(
+    {"PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIAL", "CREDENTIALS", "APIKEY"}
+)
+_KEY_BEFORE: Final = frozenset({"API", "ACCESS", "PRIVATE", "SECRET", "ACCOUNT"})
+#: Endings that say the variable holds a place, not the secret itself.
+_PLACES: Final = ("_FILE", "_PATH", "_DIR", "_URL", "_NAME", "_TTL", "_REGION")
+_POWERS: Final = {
+    "m": Decimal("0.001"),
+    "": Decimal(1),
+    "k": Decimal(10) ** 3,
+    "K": Decimal(10) ** 3,
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "E": Decimal(10) ** 18,
+} | {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)}
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def dns_label(text: str, *, letter_first: bool = False) -> str | None:
+    """Return why a text is no DNS label (RFC 1123; RFC 1035 with ``letter_first``), or None."""
+    if len(text) > MAX_LABEL:
+        return f"{text!r} has {len(text)} characters; a DNS label has at most {MAX_LABEL}."
+    if _DNS_LABEL.match(text) and not (letter_first and text[:1].isdigit()):
+        return None
+    better = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if letter_first:
+        better = better.lstrip("0123456789-")
+    hint = f" Did you mean {better!r}?" if better and better != text else ""
+    first = "begins with a letter" if letter_first else "begins with a letter or digit"
+    return f"{text!r} is no DNS label: it {first} and holds only a-z, 0-9 and '-'.{hint}"
+
+
+def dns_subdomain(text: str) -> str | None:
+    """Return why a text is no DNS subdomain (the grammar of most object names), or None."""
+    limit = 253
+    if len(text) <= limit and _DNS_SUBDOMAIN.match(text):
+        return None
+    return f"{text!r} is no DNS name: a-z, 0-9, '-' and '.', at most {limit} characters."
+
+
+def label_key(text: str) -> str | None:
+    """Return why a text can't be the key of a label or annotation, or None."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and (reason := dns_subdomain(prefix)):
+        return f"the prefix of {text!r} is wrong: {reason}"
+    if len(name) <= MAX_LABEL and _QUALIFIED.match(name):
+        return None
+    return (
+        f"{text!r} is no label key: [prefix/]name, the name with letters, digits, '-', '_', '.', "
+        f"at most {MAX_LABEL} characters."
+    )
+
+
+def label_value(text: str) -> str | None:
+    """Return why a text can't be the value of a label, or None."""
+    if not text or (len(text) <= MAX_LABEL and _QUALIFIED.match(text)):
+        return None
+    return (
+        f"{text!r} is no label value: letters, digits, '-', '_', '.', beginning and ending with a "
+        f"letter or digit, at most {MAX_LABEL} characters. Longer texts belong into annotations."
+    )
+
+
+def env_name(text: str) -> str | None:
+    """Return why a text can't name an environment variable, or None."""
+    if _ENV_NAME.match(text):
+        return None
+    return f"{text!r} is no name of a variable: letters, digits and '_', no digit first."
+
+
+def port_name(text: str) -> str | None:
+    """Return why a text can't name a container's or Service's port, or None."""
+    limit = 15
+    if len(text) <= limit and _PORT_NAME.match(text) and "--" not in text:
+        return None
+    return (
+        f"{text!r} is no port name: a-z, 0-9 and '-', a letter in it, at most {limit} characters."
+    )
+
+
+def port_number(port: int) -> str | None:
+    """Return why a number is no port, or None."""
+    return None if 1 <= port <= MAX_PORT else f"a port is from 1 to {MAX_PORT}, got {port}."
+
+
+def image(text: str) -> str | None:
+    """Return why a text is no reference of a container image, or None."""
+    if _IMAGE.match(text):
+        return None
+    return f"{text!r} is no image: [registry[:port]/]name[:tag][@sha256:digest], in lower case."
+
+
+def absolute_path(text: str) -> str | None:
+    """Return why a text is no absolute path inside a container, or None."""
+    if not text.startswith("/"):
+        return f"a path in the container begins with '/', got {text!r}."
+    if ".." in text.split("/") or ":" in text:
+        return f"a path in the container holds neither '..' nor ':', got {text!r}."
+    return None
+
+
+def quantity(text: str) -> Decimal:
+    """Return the value of a Kubernetes quantity like ``500m``, ``2`` or ``4Gi``.
+
+    Raises
+    ------
+    InvalidArgument
+        If the text is no quantity.
+    """
+    match = _QUANTITY.match(text)
+    if not match:
+        raise InvalidArgument(
+            f"{text!r} is no quantity: a number and one of m, k, M, G, T, Ki, Mi, Gi, Ti, "
+            "for example '500m' (cpu) or '4Gi' (memory)."
+        )
+    number, unit = match.group(1), match.group(2) or ""
+    if unit[:1] in {"e", "E"} and unit[1:] not in {"", "i"}:
+        return Decimal(number + unit)
+    return Decimal(number) * _POWERS[unit]
+
+
+def cpu(text: str) -> str | None:
+    """Return why a text is no amount of cores, or None."""
+    try:
+        cores = quantity(text)
+    except InvalidArgument as error:
+        return str(error)
+    if cores <= 0:
+        return f"cpu is more than 0, got {text!r}."
+    too_many = 100_000
+    if cores >= too_many:
+        return f"cpu counts cores, got {text!r}; half a core is '500m'."
+    return None
+
+
+def memory(text: str) -> str | None:
+    """Return why a text is no amount of memory, or None."""
+    try:
+        size = quantity(text)
+    except InvalidArgument as error:
+        return str(error)
+    least = 1 << 20
+    if size < least:
+        better = text.rstrip("mk") + "Gi"
+        return f"memory counts bytes, got {text!r} = {size} bytes. Did you mean {better!r}?"
+    return None
+
+
+def seconds(text: str) -> int:
+    """Return the seconds of a duration like ``90``, ``90s``, ``30m``, ``2h`` or ``1d``.
+
+    Raises
+    ------
+    InvalidArgument
+        If the text is no duration.
+    """
+    match = _DURATION.match(text)
+    if not match:
+        raise InvalidArgument(f"{text!r} is no duration: seconds, or like 90s, 30m, 2h, 1d.")
+    return int(match.group(1)) * _SECONDS[match.group(2) or "s"]
+
+
+def holds_secret(name: str) -> bool:
+    """Return whether a variable of this name usually holds a secret itself."""
+    upper = name.upper()
+    if upper == "GOOGLE_APPLICATION_CREDENTIALS" or upper.endswith(_PLACES):
+        return False
+    words = upper.split("_")
+    if _SECRET_WORDS & set(words):
+        return True
+    return any(a in _KEY_BEFORE and b == "KEY" for a, b in pairwise(words))
