@@ -1,0 +1,1 @@
+"""The process beside each task: it starts, feeds, watches and ends the training process."""

@@ -1,0 +1,183 @@
+"""The agent: one task from start to end.
+
+Two threads. The one that the launcher gave (on Spark the task's own) reads rows into the spool. The
+supervisor starts the training process, talks to the coordinator and obeys it; all processes are
+started from there, because the kernel ties a child's PR_SET_PDEATHSIG to the thread that started it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from gridflow.agent import environment
+from gridflow.agent.board import Board
+from gridflow.agent.client import CoordinatorClient
+from gridflow.agent.reporter import Reporter
+from gridflow.agent.task import TaskRunner
+from gridflow.agent.uploads import Uploads
+from gridflow.errors import DataError
+from gridflow.feed.spool import SpoolWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gridflow.agent.payload import AgentPayload
+
+_EXCHANGE_SECONDS: Final = 0.2
+#: Big clusters talk less often, so that the coordinator answers at most this many calls a second.
+_CALLS_PER_SECOND: Final = 500
+_FLUSH_SECONDS: Final = 10.0
+
+
+class Agent:
+    """Run one task.
+
+    Parameters
+    ----------
+    payload : AgentPayload
+    rank : int
+    """
+
+    def __init__(self, payload: AgentPayload, rank: int) -> None:
+        self.payload, self.rank = payload, rank
+        self.id = uuid.uuid4().hex
+        self.task = payload.tasks[rank]
+        self._closed = threading.Event()
+        self._registered = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
+        """Spool the rows, and stay until the coordinator closes the job.
+
+        Parameters
+        ----------
+        batches : iterable of (dataset name, record batch)
+            Read once.
+        """
+        root = Path(self.payload.spool_dir or _local_folder())
+        root.mkdir(parents=True, exist_ok=True)
+        name = f"gridflow-{self.payload.job}-{self.task.replace(':', '-')}-"
+        folder = Path(tempfile.mkdtemp(prefix=name, dir=root))
+        supervisor = threading.Thread(target=self._supervise, args=(folder,), name="gridflow-agent")
+        supervisor.start()
+        try:
+            self._registered.wait()
+            if not self._closed.is_set():
+                self._spool(batches, folder / "spool")
+            supervisor.join()
+        except BaseException:
+            self._closed.set()
+            raise
+        finally:
+            supervisor.join()
+            shutil.rmtree(folder, ignore_errors=True)
+        if self._error is not None:
+            raise self._error
+
+    def _spool(self, batches: Iterable[tuple[str, pa.RecordBatch]], folder: Path) -> None:
+        try:
+            with SpoolWriter(folder, self.payload.feed) as writer:
+                for dataset in self.payload.datasets:
+                    writer.declare(dataset)
+                for dataset, batch in batches:
+                    if self._closed.is_set():
+                        return
+                    writer.write(dataset, batch)
+                counts = writer.close()
+        except DataError as error:
+            self._runner.fail("data", str(error))
+            self._closed.wait()
+            return
+        self._reporter.report(
+            "spooled", counts={name: asdict(count) for name, count in counts.items()}
+        )
+
+    def _supervise(self, folder: Path) -> None:
+        try:
+            client = CoordinatorClient(self.payload.coordinator, self.payload.identity)
+            holder, port = environment.hold_port()
+            with holder:
+                self._work(client, folder, port)
+            client.close()
+        except BaseException as error:  # noqa: BLE001 (raised again in the launcher's thread)
+            self._error = error
+        finally:
+            self._closed.set()
+            self._registered.set()
+
+    def _work(self, client: CoordinatorClient, folder: Path, port: int) -> None:
+        payload = self.payload
+        timeout = payload.deadlines.heartbeat_timeout
+        me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
+        self._reporter = Reporter(client, me, timeout)
+        uploads = Uploads(client)
+        self._runner = TaskRunner(payload, self.rank, folder, client, self._reporter, uploads)
+        versions = environment.describe()
+        if not self._register(client, me, versions, port):
+            return
+        board = Board(self._reporter, uploads, folder)
+        try:
+            client.download({"kind": "function"}, folder / "function")
+            if versions["tensorflow"]:  # else the coordinator refuses: nothing to start
+                self._runner.prepare()
+            self._registered.set()
+            if self.rank == 0:
+                board.follow()
+                if payload.tensorboard:
+                    board.serve(environment.local_address(payload.coordinator))
+            self._obey_until_closed()
+        finally:
+            self._closed.set()
+            self._runner.kill()
+            board.close()
+            self._reporter.flush(min(_FLUSH_SECONDS, timeout))
+            uploads.close()
+
+    def _register(
+        self, client: CoordinatorClient, me: dict[str, Any], versions: dict[str, str], port: int
+    ) -> bool:
+        address = environment.local_address(self.payload.coordinator)
+        message = {
+            **me,
+            "host": socket.gethostname(),
+            "address": f"{address}:{port}",
+            "environment": versions,
+        }
+        give_up = time.monotonic() + self.payload.deadlines.start_timeout
+        while True:
+            try:
+                return bool(client.call("register", message, 5.0)["accepted"])
+            except pa.ArrowException:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.2)
+
+    def _obey_until_closed(self) -> None:
+        interval = max(_EXCHANGE_SECONDS, len(self.payload.tasks) / _CALLS_PER_SECOND)
+        while not self._closed.is_set() and not self._reporter.coordinator_gone:
+            self._runner.look()
+            for command in self._reporter.exchange():
+                if command["kind"] == "close":
+                    self._runner.leave()
+                    return
+                self._runner.obey(command)
+            self._reporter.wait(interval)
+
+
+def _local_folder() -> str:
+    """Return the first of the folders that Spark gives its executors, else the temporary one."""
+    import os
+
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+
+

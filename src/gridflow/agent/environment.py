@@ -1,0 +1,65 @@
+"""What an agent finds out about its host: versions, addresses, a port to hold."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import socket
+import sys
+from typing import Final
+
+#: TensorFlow comes under several names; each installs the same module.
+_TENSORFLOW_PACKAGES: Final = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-rocm",
+    "tensorflow-intel",
+    "tf-nightly",
+    "tf-nightly-cpu",
+)
+
+
+def describe() -> dict[str, str]:
+    """Return the versions that all tasks must agree on; importing none of the packages."""
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "tensorflow": _version("tensorflow", _TENSORFLOW_PACKAGES),
+        "keras": _version("keras", ("keras", "keras-nightly")),
+    }
+
+
+def _version(module: str, packages: tuple[str, ...]) -> str:
+    if importlib.util.find_spec(module) is None:
+        return ""
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def local_address(peer: str) -> str:
+    """Return this host's address on the interface that leads to a peer (``host:port``).
+
+    No packet is sent: connecting a datagram socket only looks up the route.
+    """
+    host, _, port = peer.rpartition(":")
+    family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port))[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def hold_port() -> tuple[socket.socket, int]:
+    """Return a socket that keeps a free port for TensorFlow, and the port.
+
+    It is bound, but doesn't listen. With SO_REUSEPORT on both sides (``TF_GRPC_REUSE_PORT=1`` on
+    TensorFlow's) TensorFlow can bind the same port, and nobody else gets it in between.
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("", 0))
+    return holder, int(holder.getsockname()[1])

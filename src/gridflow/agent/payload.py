@@ -1,0 +1,61 @@
+"""What a launcher hands to each agent so that it can find and trust its coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gridflow.feed.schema import FeedOptions
+    from gridflow.options import Deadlines
+    from gridflow.security import Identity
+
+
+@dataclass(frozen=True)
+class AgentPayload:
+    """Pickled into the launcher's own task or standard input, never written anywhere else.
+
+    Attributes
+    ----------
+    job : str
+        The job's id.
+    launch : int
+        Which launch of the job this is, from 1.
+    generation : int
+        The generation that it begins with.
+    tasks : tuple of str
+        Role and index by rank.
+    coordinator : str
+        ``host:port`` of the coordinator's server.
+    identity : Identity
+    strategy : str
+    deadlines : Deadlines
+    feed : FeedOptions
+    datasets : tuple of str
+        Names of the datasets that are fed.
+    environment : dict
+        Variables for the training process.
+    spool_dir : str or None
+        Where spools lie; None: the first of Spark's local folders, or the temporary folder.
+    seed : int or None
+    checkpoint_every : int or None
+        In steps.
+    tensorboard : bool
+        Whether the chief's agent serves TensorBoard.
+    """
+
+    job: str
+    launch: int
+    generation: int
+    tasks: tuple[str, ...]
+    coordinator: str
+    identity: Identity
+    strategy: str
+    deadlines: Deadlines
+    feed: FeedOptions
+    datasets: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    spool_dir: str | None = None
+    seed: int | None = None
+    checkpoint_every: int | None = None
+    tensorboard: bool = False

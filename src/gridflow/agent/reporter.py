@@ -1,0 +1,108 @@
+"""Reports on their way to the coordinator: in order, each once, none lost while it can be reached."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from gridflow.agent.client import CoordinatorClient
+
+#: Output that waits to be sent; beyond it the training process waits at its pipe.
+_MOST_PENDING_LINES: Final = 20_000
+_LINES_PER_REPORT: Final = 1_000
+#: While ending: how long an unreachable coordinator is tried again.
+_SILENCE_SECONDS: Final = 2.0
+
+
+class Reporter:
+    """A queue of reports, and the exchange of reports for commands.
+
+    Parameters
+    ----------
+    client : CoordinatorClient
+    me : dict
+        What identifies this agent: ``rank``, ``agent``, ``launch``.
+    timeout : float
+        Seconds without contact after which the coordinator counts as gone.
+    """
+
+    def __init__(self, client: CoordinatorClient, me: dict[str, Any], timeout: float) -> None:
+        self._client, self._me, self._timeout = client, me, timeout
+        self._changed = threading.Condition()
+        self._pending: list[dict[str, Any]] = []
+        self._lines = 0
+        self._next = 1
+        self._done = 0
+        self._last_contact = time.monotonic()
+        self._urgent = threading.Event()
+        self.coordinator_gone = False
+
+    def report(self, kind: str, **fields: Any) -> None:
+        """Queue a report and have it sent soon."""
+        with self._changed:
+            self._append({"kind": kind, **fields})
+        self._urgent.set()
+
+    def lines(self, lines: list[str]) -> None:
+        """Queue output lines; waits while too many are queued, so that nothing is dropped."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._lines < _MOST_PENDING_LINES or self.coordinator_gone
+            )
+            for first in range(0, len(lines), _LINES_PER_REPORT):
+                part = lines[first : first + _LINES_PER_REPORT]
+                self._append({"kind": "log", "lines": part})
+            self._lines += len(lines)
+
+    def exchange(self) -> list[dict[str, Any]]:
+        """Send what is queued, return new commands; empty when the coordinator can't be reached."""
+        self._urgent.clear()
+        with self._changed:
+            reports = self._pending[:100]
+            more = len(self._pending) > len(reports)
+        try:
+            message = {**self._me, "reports": reports, "done": self._done}
+            answer = self._client.call("sync", message, self._timeout)
+        except pa.ArrowException:
+            if time.monotonic() - self._last_contact > self._timeout:
+                with self._changed:
+                    self.coordinator_gone = True
+                    self._changed.notify_all()
+            return []
+        self._last_contact = time.monotonic()
+        with self._changed:
+            heard = answer["heard"]
+            self._lines -= sum(
+                len(r["lines"]) for r in self._pending if r["kind"] == "log" and r["seq"] <= heard
+            )
+            self._pending = [report for report in self._pending if report["seq"] > heard]
+            self._changed.notify_all()
+        if more:
+            self._urgent.set()
+        commands = [command for command in answer["commands"] if command["id"] > self._done]
+        if commands:
+            self._done = commands[-1]["id"]
+        return commands
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is time for the next exchange, or something is urgent."""
+        self._urgent.wait(seconds)
+
+    def flush(self, seconds: float) -> None:
+        """Send everything that is queued, within a time."""
+        give_up = time.monotonic() + seconds
+        while self._pending and not self.coordinator_gone and time.monotonic() < give_up:
+            before = self._last_contact
+            self.exchange()
+            if self._last_contact == before:  # no answer: perhaps there is no coordinator any more
+                give_up = min(give_up, before + _SILENCE_SECONDS)
+                time.sleep(0.1)
+
+    def _append(self, report: dict[str, Any]) -> None:
+        report["seq"] = self._next
+        self._next += 1
+        self._pending.append(report)

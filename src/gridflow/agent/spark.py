@@ -1,0 +1,33 @@
+"""An agent as the body of a Spark task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gridflow.agent.agent import Agent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow.agent.payload import AgentPayload
+
+
+def run_task(
+    payload: AgentPayload, tags: Any, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run the task of this partition; yields one row when it is over."""
+    from pyspark import TaskContext
+
+    from gridflow.feed import frames
+
+    context = TaskContext.get()
+    if context is None:
+        raise AssertionError("run_task() runs in a Spark task")
+    rank = context.partitionId()
+    if rank >= len(payload.tasks):
+        raise AssertionError(f"the stage has more partitions than tasks: {rank}")
+    rows = frames.agent_batches(batches, tags) if payload.datasets else iter(())
+    Agent(payload, rank).run(rows)
+    yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})

@@ -1,0 +1,275 @@
+"""The task's training process over all generations: start, messages, end, reports of both."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import sys
+
+from gridflow.agent.process import TrainingProcess, signal_name
+from gridflow.cluster import ClusterSpec, Task
+from gridflow.hints import hint_for
+from gridflow.reports import TaskFailure
+
+if TYPE_CHECKING:
+    import socket
+
+    from gridflow.agent.client import CoordinatorClient
+    from gridflow.agent.payload import AgentPayload
+    from gridflow.agent.reporter import Reporter
+    from gridflow.agent.uploads import Uploads
+
+#: A process that said it failed, or was told to leave, has this long to end by itself.
+_EXIT_SECONDS: Final = 5.0
+_DRAIN_SECONDS: Final = 30.0
+
+
+class TaskRunner:
+    """What the agent does with its training process.
+
+    Parameters
+    ----------
+    payload : AgentPayload
+    rank : int
+    folder : Path
+        The agent's own.
+    client : CoordinatorClient
+    reporter : Reporter
+    uploads : Uploads
+    """
+
+    def __init__(
+        self,
+        payload: AgentPayload,
+        rank: int,
+        folder: Path,
+        client: CoordinatorClient,
+        reporter: Reporter,
+        uploads: Uploads,
+    ) -> None:
+        self._payload, self._rank, self._folder = payload, rank, folder
+        self._client, self._reporter, self._uploads = client, reporter, uploads
+        self._task = Task.parse(payload.tasks[rank])
+        self._generation = payload.generation
+        self._process: TrainingProcess | None = None
+        self._counts: dict[str, Any] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of the next process."""
+        self._raised: dict[str, Any] | None = None
+        self._raised_at = 0.0
+        self._stopped_since: float | None = None
+        self._reported = False
+
+    # Commands ------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Start the process; it imports TensorFlow while the others register."""
+        self._forget()
+        generation = self._generation
+        work_dir = self._folder / f"work-{generation}"
+        work_dir.mkdir()
+        self._process = TrainingProcess(
+            ["-m", "gridflow.tfprocess.main"],
+            folder=self._folder,
+            work_dir=work_dir,
+            environment={
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONFAULTHANDLER": "1",
+                # What the agent can import (Spark's addPyFile, a notebook's folder), its task can.
+                "PYTHONPATH": ":".join(path for path in sys.path if path),
+                "TF_GRPC_REUSE_PORT": "1",
+                "TF_CPP_MIN_LOG_LEVEL": "1",
+                **self._payload.environment,
+            },
+            on_lines=self._reporter.lines,
+            on_message=lambda message: self._take(generation, message),
+        )
+
+    def obey(self, command: dict[str, Any]) -> None:
+        """Carry out a command of the coordinator."""
+        match command["kind"]:
+            case "start":
+                self._start(command)
+            case "counts":
+                self._counts = command["rows"]
+                self._send("counts", rows=self._counts)
+            case "inspect":
+                self._send("inspect")
+            case "clear" if command["generation"] == self._generation:
+                self._clear(restart=command["restart"])
+
+    def _start(self, command: dict[str, Any]) -> None:
+        addresses: dict[str, list[str]] = {}
+        for name, address in zip(self._payload.tasks, command["addresses"], strict=True):
+            addresses.setdefault(Task.parse(name).role, []).append(address)
+        cluster = ClusterSpec(addresses)
+        resume = command["resume"]
+        if resume is not None:
+            path = self._folder / resume["name"]
+            self._client.download({"kind": "checkpoint", "name": resume["name"]}, path)
+            resume = {**resume, "path": str(path)}
+        self._send(
+            "setup",
+            job=self._payload.job,
+            generation=command["generation"],
+            task=str(self._task),
+            addresses=addresses,
+            tf_config=cluster.tf_config(self._task) if len(cluster.tasks) > 1 else None,
+            strategy=self._payload.strategy,
+            function=str(self._folder / "function"),
+            spool=str(self._folder / "spool"),
+            results=str(self._folder / f"results-{self._generation}"),
+            tensorboard=str(self._folder / "tensorboard"),
+            resume=resume,
+            seed=self._payload.seed,
+            checkpoint_every=self._payload.checkpoint_every,
+        )
+        if self._counts is not None:
+            self._send("counts", rows=self._counts)
+
+    def _clear(self, *, restart: bool) -> None:
+        self.kill()
+        self._uploads.drain(_DRAIN_SECONDS)
+        self._reporter.report("cleared", generation=self._generation)
+        self._generation += 1
+        if restart:
+            self.prepare()
+
+    def leave(self) -> None:
+        """Let a process that is done end by itself, for a moment."""
+        if self._process is None or not self._reported:
+            return
+        self._send("leave")
+        give_up = time.monotonic() + _EXIT_SECONDS
+        while self._process.poll() is None and time.monotonic() < give_up:
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.kill()
+
+    # What the process does -----------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Report an end, or a freeze, of the process."""
+        process = self._process
+        if process is None or self._reported:
+            return
+        code = process.poll()
+        now = time.monotonic()
+        if code is None and self._raised is not None and now - self._raised_at > _EXIT_SECONDS:
+            process.kill()
+            code = 1
+        if code is not None:
+            process.collect()
+            self._report_end(process, code)
+            return
+        if not process.is_stopped():
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = now
+        elif now - self._stopped_since > self._payload.deadlines.heartbeat_timeout:
+            limit = self._payload.deadlines.heartbeat_timeout
+            self.fail("stopped", f"its process is frozen (SIGSTOP) since {limit:g} seconds")
+
+    def fail(self, kind: str, summary: str, **details: Any) -> None:
+        """Report a failure of this task; the first one counts."""
+        if self._reported:
+            return
+        self._reported = True
+        tail = tuple(self._process.tail) if self._process is not None else ()
+        failure = TaskFailure(
+            task=str(self._task),
+            host=_host(),
+            kind=kind,  # type: ignore[arg-type]
+            summary=summary,
+            generation=self._generation,
+            log_tail=tail,
+            **details,
+        )
+        self._reporter.report("failed", failure=failure.to_dict())
+
+    def _report_end(self, process: TrainingProcess, code: int) -> None:
+        raised = self._raised
+        if raised is not None:
+            exited = raised["exit_code"] is not None
+            self.fail(
+                raised.get("failure_kind") or ("exit" if exited else "exception"),
+                raised["summary"],
+                traceback=raised["traceback"],
+                exit_code=raised["exit_code"] if exited else abs(code),
+                hint=raised["hint"],
+                consequence=raised["consequence"],
+            )
+            return
+        log = "\n".join(process.tail)
+        hint, consequence = hint_for("", log, code)
+        if code < 0:
+            name = signal_name(-code)
+            summary = f"its process was killed by {name}"
+            self.fail("signal", summary, signal=name, hint=hint, consequence=consequence)
+        else:
+            summary = f"its process ended by itself with exit code {code}"
+            self.fail("exit", summary, exit_code=code, hint=hint, consequence=consequence)
+
+    def _take(self, generation: int, message: dict[str, Any]) -> None:
+        """Take a message of the process (called from the thread that reads its channel)."""
+        kind = message.pop("kind")
+        match kind:
+            case "raised":
+                self._raised, self._raised_at = message, time.monotonic()
+            case "checkpoint":
+                header = {
+                    "kind": "checkpoint",
+                    "rank": self._rank,
+                    "generation": generation,
+                    "epoch": message["epoch"],
+                    "step": message["step"],
+                }
+                self._uploads.file(Path(message["path"]), header, self._checkpoint_sent)
+            case "returned":
+                self._hand_over(generation, message["result"], Path(message["folder"]))
+            case "hello":
+                pass
+            case _:
+                self._reporter.report(kind, generation=generation, **message)
+
+    def _checkpoint_sent(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._reporter.lines([f"gridflow: a checkpoint could not be sent: {error}"])
+
+    def _hand_over(self, generation: int, result: dict[str, Any], folder: Path) -> None:
+        """Send the chief's files, then say that the task succeeded."""
+        names = result["files"] if self._rank == 0 else []
+        left = [len(names)]
+
+        def sent(error: BaseException | None) -> None:
+            left[0] -= 1
+            if error is not None:
+                self.fail("exception", f"what it returned could not be sent: {error}")
+            elif left[0] <= 0 and not self._reported:
+                self._reported = True
+                self._reporter.report("succeeded", generation=generation, result=result)
+
+        if self._rank == 0:
+            self._uploads.catch_up()
+        for name in names:
+            self._uploads.file(folder / name, {"kind": "result", "name": name}, sent)
+        if not names:
+            sent(None)
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        if self._process is not None:
+            self._process.channel.send(kind, **fields)
+
+
+def _host() -> str:
+    import socket
+
+    return socket.gethostname()

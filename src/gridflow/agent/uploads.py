@@ -1,0 +1,78 @@
+"""Files on their way to the driver: results, checkpoints, TensorBoard's event files."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gridflow.agent.client import CoordinatorClient
+
+_FOLLOW_SECONDS: Final = 2.0
+
+
+class Uploads:
+    """Uploads, one after the other, beside the agent's work.
+
+    Parameters
+    ----------
+    client : CoordinatorClient
+    """
+
+    def __init__(self, client: CoordinatorClient) -> None:
+        self._client = client
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="gridflow-upload")
+        self._futures: list[Future[Any]] = []
+        self._sent: dict[Path, int] = {}
+        self._following: Path | None = None
+        self._timer: threading.Timer | None = None
+
+    def file(
+        self, path: Path, header: dict[str, Any], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Send a file; ``done`` gets the error, or None."""
+        future = self._executor.submit(self._client.upload, path, header)
+        future.add_done_callback(lambda ended: done(ended.exception()))
+        self._futures = [each for each in self._futures if not each.done()] + [future]
+
+    def follow(self, folder: Path) -> None:
+        """Keep sending what is appended to the files of a folder."""
+        self._following = folder
+        self._again()
+
+    def catch_up(self) -> None:
+        """Queue what was appended since the last look."""
+        if self._following is not None:
+            future = self._executor.submit(self._send_new, self._following)
+            self._futures = [each for each in self._futures if not each.done()] + [future]
+
+    def drain(self, seconds: float) -> None:
+        """Wait until everything queued was sent, within a time."""
+        wait(self._futures, seconds)
+
+    def close(self) -> None:
+        """Drop what is still queued and end the threads."""
+        self._following = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _again(self) -> None:
+        if self._following is None:
+            return
+        if all(future.done() for future in self._futures):
+            self.catch_up()
+        self._timer = threading.Timer(_FOLLOW_SECONDS, self._again)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _send_new(self, folder: Path) -> None:
+        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+            sent = self._sent.get(path, 0)
+            if path.stat().st_size > sent:
+                header = {"kind": "tensorboard", "name": str(path.relative_to(folder))}
+                self._sent[path] = sent + self._client.upload(path, header, sent)

@@ -1,0 +1,73 @@
+"""The line between an agent and its training process: JSON lines over a pair of sockets.
+
+The pair is made by the agent and inherited by the child: no port, no name in a file system, and
+it closes by itself when either side dies.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Tells the child which of its file descriptors is the channel.
+CHANNEL_VARIABLE: Final = "GRIDFLOW_CHANNEL_FD"
+
+
+class Channel:
+    """One end; messages are dictionaries with a ``kind``.
+
+    Parameters
+    ----------
+    end : socket.socket
+        A connected stream socket, owned by this object from now on.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._lock = threading.Lock()
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """Return the agent's end, and the socket that the child is to inherit."""
+        ours, theirs = socket.socketpair()
+        return cls(ours), theirs
+
+    @classmethod
+    def inherited(cls, descriptor: int) -> Channel:
+        """Return the child's end."""
+        end = socket.socket(fileno=descriptor)
+        end.set_inheritable(False)  # not for what the training function starts
+        return cls(end)
+
+    def send(self, kind: str, **fields: Any) -> bool:
+        """Send a message; return False when the other side is gone."""
+        line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        try:
+            with self._lock:
+                self._socket.sendall(line)
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> Iterator[dict[str, Any]]:
+        """Yield messages until the other side is gone."""
+        try:
+            with self._socket.makefile("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):  # else the sender died in the middle of it
+                        yield json.loads(line)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Close this end; a thread in `receive` returns."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the other side was faster
+        self._socket.close()

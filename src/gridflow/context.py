@@ -1,0 +1,270 @@
+"""What the training function is given: its place in the group, its strategy, its rows."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow.cluster import ClusterSpec, Task
+from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gridflow.channel import Channel
+    from gridflow.feed.batches import Tail
+    from gridflow.feed.selection import Columns
+    from gridflow.feed.source import EpochCounter
+    from gridflow.tfprocess.inbox import Inbox
+
+_current: TrainingContext | None = None
+
+
+def current_context() -> TrainingContext:
+    """Return the context of the task that this code runs in; what a script starts with.
+
+    Raises
+    ------
+    GridflowError
+        Outside a training process.
+    """
+    if _current is None:
+        raise GridflowError(
+            "this code doesn't run in a gridflow task: current_context() is for the function or "
+            "script that TensorflowDistributor.run() was given."
+        )
+    return _current
+
+
+class TrainingContext:
+    """The place of a task in its job, and what gridflow does for it.
+
+    Attributes
+    ----------
+    job : str
+        The job's id.
+    task : Task
+        This task's role and index.
+    rank : int
+        Number among the tasks that train, from 0; rank 0 is the chief.
+    num_workers : int
+        How many tasks train.
+    generation : int
+        0, and one more after each restart.
+    cluster_spec : ClusterSpec
+        Who listens where.
+    work_dir : Path
+        This task's own folder, empty at first, deleted at the end. Also the working directory.
+    seed : int or None
+        The job's seed.
+    """
+
+    def __init__(self, setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> None:
+        self.job: str = setup["job"]
+        self.task = Task.parse(setup["task"])
+        self.cluster_spec = ClusterSpec(setup["addresses"])
+        self.rank: int = self.cluster_spec.ranks.index(self.task)
+        self.num_workers = len(self.cluster_spec.ranks)
+        self.generation: int = setup["generation"]
+        self.work_dir = Path.cwd()
+        self.seed: int | None = setup["seed"]
+        self.checkpoint_every: int | None = setup["checkpoint_every"]
+        self.resume_from = Path(setup["resume"]["path"]) if setup["resume"] else None
+        self.tensorboard_dir = Path(setup["tensorboard"]) if self.is_chief else None
+        self.epoch_counters: list[EpochCounter] = []
+        self._strategy_name: str = setup["strategy"]
+        self._spool = Path(setup["spool"])
+        self._channel, self._inbox = channel, inbox
+        self._strategy: Any = None
+        self._lock = threading.Lock()
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task writes what is to be written once."""
+        return self.rank == 0
+
+    @property
+    def strategy(self) -> Any:
+        """The ``tf.distribute.Strategy`` that was asked for, made when first used.
+
+        With ``multi_worker_mirrored`` gridflow makes it before the function is called, since all
+        ranks wait for one another in it.
+        """
+        with self._lock:
+            if self._strategy is None:
+                self._strategy = _make_strategy(self._strategy_name)
+            return self._strategy
+
+    def dataset(
+        self,
+        name: str = "train",
+        *,
+        batch_size: int,
+        features: Columns,
+        label: Columns | None = None,
+        sample_weight: str | None = None,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        tail: Tail = "repeat",
+    ) -> Any:
+        """Return this rank's rows of a dataset given to ``run(data=…)``, in batches.
+
+        Each iteration is one epoch. All ranks make the same number of steps, with real rows in
+        every batch. Waits until the rows of all ranks have arrived.
+
+        Parameters
+        ----------
+        name : str, default "train"
+        batch_size : int
+            Rows per step and rank. The global batch has ``batch_size * num_workers`` rows.
+        features : str, list or dict
+            ``"x"`` or ``["x"]``: one tensor. ``["a", "b"]``: a dict of tensors by column.
+            ``{"input": "x", "other": ["a", "b"]}``: a dict with names of your own, where a list of
+            columns is stacked into one float32 matrix. ``[["a", "b"]]``: one stacked matrix.
+        label : str, list or dict, optional
+            In the same form.
+        sample_weight : str, optional
+            A numeric column.
+        shuffle : bool, optional
+            Anew in each epoch. Default: True for ``"train"``, False for any other name.
+        seed : int, optional
+            For shuffling. Default: the job's seed, or 0.
+        tail : {'repeat', 'drop'}
+            ``repeat``: every row is used, ranks that have fewer repeat some of theirs.
+            ``drop``: no row is repeated, what doesn't fill a step on all ranks is left out.
+            Both are accounted for in ``result.ledger``.
+
+        Returns
+        -------
+        tf.data.Dataset or tf.distribute.DistributedDataset
+            Elements as Keras takes them: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
+
+        Raises
+        ------
+        SchemaError
+            There is no such dataset or column, or too few rows for a step on each rank.
+        """
+        from gridflow.feed import batches, source
+        from gridflow.feed.spool import SpoolReader
+
+        rows = self._rows(name)
+        shuffled = name == "train" if shuffle is None else shuffle
+        counter = source.EpochCounter()
+        if shuffled:
+            self.epoch_counters.append(counter)
+        return source.distribute(
+            self.strategy,
+            SpoolReader(self._spool, name),
+            features=features,
+            label=label,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            steps=batches.steps_for(rows, batch_size, tail),
+            tail=tail,
+            shuffle=shuffled,
+            seed=seed if seed is not None else (self.seed or 0),
+            rank=self.rank,
+            counter=counter,
+            on_epoch=lambda record: self._channel.send("epoch", record=record),
+        )
+
+    def steps_per_epoch(
+        self, name: str = "train", *, batch_size: int, tail: Tail = "repeat"
+    ) -> int:
+        """Return how many steps an epoch of a dataset has, the same on all ranks."""
+        from gridflow.feed import batches
+
+        return batches.steps_for(self._rows(name), batch_size, tail)
+
+    def callbacks(
+        self,
+        *,
+        checkpoint: bool = True,
+        tensorboard: bool = True,
+        progress: bool = True,
+    ) -> list[Any]:
+        """Return Keras callbacks that do the right thing on each rank.
+
+        Parameters
+        ----------
+        checkpoint : bool, default True
+            Checkpoints that a restarted group resumes from, exactly (see ``docs/failure.md``).
+        tensorboard : bool, default True
+            Event files on the chief; they go to ``result.tensorboard_dir``.
+        progress : bool, default True
+            Steps and losses for the driver's progress bar and for ``step_timeout``.
+        """
+        from gridflow.keras import callbacks
+
+        return callbacks.build(
+            self, checkpoint=checkpoint, tensorboard=tensorboard, progress=progress
+        )
+
+    def report(self, step: int, **metrics: float) -> None:
+        """Tell the driver of a step of a training loop of your own.
+
+        Parameters
+        ----------
+        step : int
+            How many steps were made.
+        metrics : float
+            Shown beside the progress bar.
+        """
+        self.progress(
+            epoch=0, step=step, steps_per_epoch=None, phase="train", rows=0, logs=metrics
+        )
+
+    # For gridflow.keras --------------------------------------------------------------------------
+
+    def progress(self, **fields: Any) -> None:
+        """Send a sign of life (see `gridflow.keras.runtime.Runtime`)."""
+        fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
+        self._channel.send("progress", **fields)
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Send an epoch's results."""
+        values = {name: float(value) for name, value in logs.items()}
+        self._channel.send("epoch_end", epoch=epoch, logs=values)
+
+    def checkpoint(self, path: Path, epoch: int, step: int) -> None:
+        """Hand a finished checkpoint over."""
+        self._channel.send("checkpoint", path=str(path), epoch=epoch, step=step)
+
+    def close(self) -> None:
+        """Say that no further steps are to be expected."""
+        self.progress(epoch=0, step=0, steps_per_epoch=None, phase="idle", rows=0, logs={})
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _rows(self, name: str) -> Sequence[int]:
+        rows: dict[str, list[int]] = self._inbox.wait("counts")["rows"]
+        if name not in rows:
+            there = ", ".join(repr(each) for each in rows) or "none: run() was given no data="
+            raise SchemaError(
+                f"there is no dataset {name!r}; there is {there}.{did_you_mean(name, rows)}"
+            )
+        return rows[name]
+
+
+def make_context(setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> TrainingContext:
+    """Make the context of this process, once."""
+    global _current  # noqa: PLW0603 (one process is one task)
+    _current = TrainingContext(setup, channel, inbox)
+    return _current
+
+
+def _make_strategy(name: str) -> Any:
+    import tensorflow as tf
+
+    match name:
+        case "multi_worker_mirrored":
+            if "TF_CONFIG" not in os.environ:  # a single worker needs no cluster
+                return tf.distribute.MirroredStrategy()
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        case "mirrored":
+            return tf.distribute.MirroredStrategy()
+        case "none":
+            return tf.distribute.get_strategy()
+    raise InvalidArgument(f"there is no strategy {name!r}.")

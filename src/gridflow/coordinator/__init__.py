@@ -1,0 +1,1 @@
+"""The part in the driver that owns a job's state."""

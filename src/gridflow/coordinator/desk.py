@@ -1,0 +1,209 @@
+"""Where the agents' messages arrive and their commands wait.
+
+The server's threads come in here; the job's loop takes the events out. What concerns only the
+record of a job (logs, history, ledger, files) is kept here, what concerns its state becomes an
+event for the state machine.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyarrow import flight
+
+from gridflow.coordinator import events as ev
+from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow.coordinator.server import inside
+from gridflow.feed.ledger import DatasetCounts, Ledger
+from gridflow.reports import TaskFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gridflow.cluster import Task
+    from gridflow.coordinator.console import Console
+
+
+@dataclass
+class _Mailbox:
+    """What goes to and comes from one rank's agent in the present launch."""
+
+    agent: str = ""
+    heard: int = 0
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    sent: int = 0
+    counts: dict[str, Any] | None = None
+
+
+class Desk:
+    """The handler of the coordinator's server.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        By rank.
+    job_dir : Path
+        Where logs, results, TensorBoard files and the function lie in the driver.
+    checkpoints : CheckpointStore
+    console : Console
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], job_dir: Path, checkpoints: CheckpointStore, console: Console
+    ) -> None:
+        self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self.ledger = Ledger()
+        self.history: dict[int, dict[str, float]] = {}
+        self.result: dict[str, Any] | None = None
+        self.tensorboard_url: str | None = None
+        self.job_dir = job_dir
+        self._tasks = tuple(tasks)
+        self._checkpoints = checkpoints
+        self._console = console
+        self._lock = threading.Lock()
+        self._launch = 0
+        self._mailboxes = [_Mailbox() for _ in tasks]
+
+    # For the job's loop --------------------------------------------------------------------------
+
+    def new_launch(self, launch: int) -> None:
+        """Forget the agents of the launch before."""
+        with self._lock:
+            self._launch = launch
+            self._mailboxes = [_Mailbox() for _ in self._tasks]
+
+    def broadcast(self, kind: str, **fields: Any) -> None:
+        """Leave a command for every agent."""
+        with self._lock:
+            self._broadcast(kind, **fields)
+
+    def _broadcast(self, kind: str, **fields: Any) -> None:
+        for box in self._mailboxes:
+            box.sent += 1
+            box.commands.append({"id": box.sent, "kind": kind, **fields})
+
+    # Called by the server's threads --------------------------------------------------------------
+
+    def register(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Note an agent; one of an earlier launch is told to end."""
+        rank, agent = message["rank"], message["agent"]
+        with self._lock:
+            if message["launch"] != self._launch or not 0 <= rank < len(self._mailboxes):
+                return {"accepted": False}
+            box = self._mailboxes[rank]
+            if box.agent not in ("", agent):
+                box = self._mailboxes[rank] = _Mailbox()
+            box.agent = agent
+        self.events.put(
+            ev.AgentRegistered(
+                time.monotonic(),
+                rank,
+                agent,
+                message["host"],
+                message["address"],
+                message["environment"],
+            )
+        )
+        return {"accepted": True}
+
+    def sync(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take reports (each once, however often they are sent), return the waiting commands."""
+        rank, agent = message["rank"], message["agent"]
+        with self._lock:
+            box = self._mailboxes[rank] if message["launch"] == self._launch else None
+            if box is None or box.agent != agent:
+                return {"heard": 0, "commands": [{"id": 1, "kind": "close"}]}
+            reports = [report for report in message["reports"] if report["seq"] > box.heard]
+            if reports:
+                box.heard = reports[-1]["seq"]
+            box.commands = [c for c in box.commands if c["id"] > message["done"]]
+            commands = list(box.commands)
+            heard = box.heard
+        self.events.put(ev.AgentAlive(time.monotonic(), rank, agent))
+        for report in reports:
+            self._report(rank, report)
+        return {"heard": heard, "commands": commands}
+
+    def receive_file(self, header: dict[str, Any]) -> Path:
+        """Return where a file is to be written."""
+        match header["kind"]:
+            case "result":
+                return inside(self.job_dir / "result", header["name"])
+            case "tensorboard":
+                return inside(self.job_dir / "tensorboard", header["name"])
+            case "checkpoint":
+                return self._checkpoints.incoming(header["generation"], header["rank"])
+        raise flight.FlightServerError(f"no file of kind {header['kind']!r} is expected")
+
+    def file_received(self, header: dict[str, Any], path: Path) -> None:
+        """Commit a checkpoint once it is whole."""
+        if header["kind"] == "checkpoint":
+            self._checkpoints.commit(path, header["epoch"], header["step"])
+
+    def find_file(self, header: dict[str, Any]) -> Path:
+        """Return the function, or a checkpoint."""
+        match header["kind"]:
+            case "function":
+                return self.job_dir / "function"
+            case "checkpoint":
+                return self._checkpoints.path(header["name"])
+        raise flight.FlightServerError(f"there is no file of kind {header['kind']!r}")
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _report(self, rank: int, report: dict[str, Any]) -> None:
+        now, generation = time.monotonic(), report.get("generation", 0)
+        task = self._tasks[rank]
+        match report["kind"]:
+            case "log":
+                self._console.log(task, report["lines"])
+            case "ready":
+                self.events.put(ev.TaskReady(now, rank, generation))
+            case "progress":
+                armed = report["phase"] in {"train", "test"}
+                self.events.put(ev.TaskStepped(now, rank, generation, armed))
+                self._console.progress(rank, report)
+            case "epoch_end":
+                if rank == 0:
+                    self.history[report["epoch"]] = report["logs"]
+                    self._console.epoch(report["epoch"], report["logs"])
+            case "epoch":
+                self.ledger.add(report["record"])
+            case "failed":
+                failure = TaskFailure.from_dict(report["failure"])
+                self.events.put(ev.TaskFailed(now, rank, failure))
+            case "succeeded":
+                if rank == 0:
+                    self.result = report["result"]
+                self.events.put(ev.TaskSucceeded(now, rank, generation))
+            case "cleared":
+                self.events.put(ev.TaskCleared(now, rank, generation))
+            case "stack":
+                stack = ev.StackReported(now, rank, generation, report["stack"], report["waiting"])
+                self.events.put(stack)
+            case "spooled":
+                self._spooled(rank, report["counts"])
+            case "tensorboard":
+                self.tensorboard_url = report["url"]
+                self._console.say(f"TensorBoard: {report['url']}")
+
+    def _spooled(self, rank: int, counts: dict[str, Any]) -> None:
+        """Once every rank has its rows, all of them learn how many each one has."""
+        with self._lock:
+            self._mailboxes[rank].counts = counts
+            everyone = [box.counts for box in self._mailboxes]
+            if any(each is None for each in everyone):
+                return
+            rows: dict[str, list[int]] = {name: [] for name in counts}
+            for each_rank, each in enumerate(everyone):
+                for name, count in (each or {}).items():
+                    self.ledger.set_counts(name, each_rank, DatasetCounts(**count))
+                    rows[name].append(count["rows"])
+            self._broadcast("counts", rows=rows)
+
+

@@ -1,0 +1,171 @@
+"""What can happen to a job (events) and what is to be done about it (commands). All data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow.errors import GridflowError
+    from gridflow.reports import TaskFailure
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, ``at`` seconds on a monotonic clock."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Tick(Event):
+    """Time passed; deadlines are looked at."""
+
+
+@dataclass(frozen=True)
+class AgentRegistered(Event):
+    """An agent came up, and where its task will listen."""
+
+    rank: int
+    agent: str
+    host: str
+    address: str
+    #: Versions of what matters: ``python``, ``tensorflow``, ``keras``; empty text when missing.
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AgentAlive(Event):
+    """An agent was heard of."""
+
+    rank: int
+    agent: str
+
+
+@dataclass(frozen=True)
+class AgentLost(Event):
+    """An agent is known to be gone: its process ended, or its executor did."""
+
+    launch: int
+    rank: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class TaskReady(Event):
+    """The training process is up and its strategy exists."""
+
+    rank: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class TaskStepped(Event):
+    """A sign of progress; ``armed`` says whether further steps are to be expected."""
+
+    rank: int
+    generation: int
+    armed: bool
+
+
+@dataclass(frozen=True)
+class TaskFailed(Event):
+    """The training process failed, or its rows could not be fed."""
+
+    rank: int
+    failure: TaskFailure
+
+
+@dataclass(frozen=True)
+class TaskSucceeded(Event):
+    """The function returned, and what it returned was handed over."""
+
+    rank: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class TaskCleared(Event):
+    """The training process of a generation is gone, with all that it started."""
+
+    rank: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class StackReported(Event):
+    """Where a training process stands, and whether it waits for its peers there."""
+
+    rank: int
+    generation: int
+    stack: str
+    waiting: bool
+
+
+@dataclass(frozen=True)
+class LaunchEnded(Event):
+    """All agents of a launch have ended: its Spark job, or its processes."""
+
+    launch: int
+    error: GridflowError | None = None
+
+
+@dataclass(frozen=True)
+class Interrupted(Event):
+    """The user wants the job to end."""
+
+
+class Command:
+    """Something to be done."""
+
+
+@dataclass(frozen=True)
+class Launch(Command):
+    """Bring agents to life."""
+
+    launch: int
+
+
+@dataclass(frozen=True)
+class CancelLaunch(Command):
+    """End the agents from outside: cancel the Spark job, kill the processes."""
+
+    launch: int
+
+
+@dataclass(frozen=True)
+class StartGeneration(Command):
+    """Give every agent the cluster spec of a generation."""
+
+    generation: int
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClearGeneration(Command):
+    """Kill the training processes of a generation; with ``restart`` the agents prepare the next."""
+
+    generation: int
+    restart: bool
+
+
+@dataclass(frozen=True)
+class Inspect(Command):
+    """Ask every training process where it stands."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class CloseAgents(Command):
+    """Let all agents clean up and end."""
+
+
+@dataclass(frozen=True)
+class Finish(Command):
+    """The job is over; without an error it succeeded."""
+
+    error: GridflowError | None
+    interrupted: bool = False

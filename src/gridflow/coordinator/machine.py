@@ -1,0 +1,417 @@
+"""The job's state machine: ``handle(event) -> commands``, without I/O, clock or threads.
+
+::
+
+    GATHERING --all registered--> STARTING --all ready--> TRAINING --all done--> CLOSING --> CLOSED
+        |                            |                       |                      ^
+        +----------- failure --------+-----------------------+                      |
+                     |                                                              |
+                 COLLECTING --no restart left---------------------------------------+
+                     |
+                 CLEARING --agents alive--> STARTING (next generation)
+                     |
+                 RELAUNCHING --agents gone--> GATHERING (next generation, next launch)
+
+The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
+connection is noticed before the death that caused it. `choose_cause` picks it then.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from gridflow.cluster import Task
+from gridflow.coordinator import events as ev
+from gridflow.coordinator.policies import (
+    MaxRestarts,
+    RestartPolicy,
+    choose_cause,
+    environment_failure,
+    stuck_rank,
+    to_error,
+)
+from gridflow.reports import Attempt, TaskFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gridflow.errors import GridflowError
+    from gridflow.options import Deadlines
+
+#: Seconds in which further failures are gathered after a first one that looks like the cause.
+COLLECT_SECONDS: Final = 1.5
+#: Beyond the heartbeat's deadline: time for the report of a silent task to arrive.
+COLLECT_MARGIN: Final = 2.0
+
+
+class Phase(enum.Enum):
+    """Where a job stands; see the module's drawing."""
+
+    GATHERING = "gathering"
+    STARTING = "starting"
+    TRAINING = "training"
+    COLLECTING = "collecting"
+    CLEARING = "clearing"
+    RELAUNCHING = "relaunching"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+@dataclass
+class _Member:
+    """What is known of one rank in the present launch and generation."""
+
+    agent: str = ""
+    host: str = ""
+    address: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    last_heard: float = 0.0
+    last_step: float = 0.0
+    armed: bool = False
+    ready: bool = False
+    succeeded: bool = False
+    cleared: bool = False
+    lost: bool = False
+    stack: str | None = None
+    waiting: bool = False
+
+
+class JobMachine:
+    """The state of one job.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        By rank.
+    deadlines : Deadlines
+    policy : RestartPolicy
+        Whether a failure is followed by another generation.
+    needs_tensorflow : bool
+        Whether tasks without TensorFlow are refused.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        deadlines: Deadlines,
+        policy: RestartPolicy | None = None,
+        *,
+        needs_tensorflow: bool = True,
+    ) -> None:
+        self.tasks = tuple(tasks)
+        self.deadlines = deadlines
+        self.policy = policy or MaxRestarts(0)
+        self.needs_tensorflow = needs_tensorflow
+        self.phase = Phase.GATHERING
+        self.generation = 0
+        self.launch = 0
+        self.attempts: list[Attempt] = []
+        self.failures: list[TaskFailure] = []
+        self._members = [_Member() for _ in tasks]
+        self._deadline = 0.0
+        self._generation_began = 0.0
+        self._launch_alive = False
+        self._inspecting = False
+        self._cancelled = False
+        self._error: GridflowError | None = None
+        self._interrupted = False
+        self._collect_from = 0.0
+
+    def begin(self, at: float) -> list[ev.Command]:
+        """Return the first commands."""
+        return self._gather(at)
+
+    def handle(self, event: ev.Event) -> list[ev.Command]:
+        """Take an event, return what is to be done."""
+        if self.phase is Phase.CLOSED:
+            return []
+        self._record(event)
+        match event:
+            case ev.Interrupted():
+                return self._interrupt(event.at)
+            case ev.LaunchEnded():
+                return self._launch_ended(event)
+            case ev.AgentRegistered():
+                return self._registered(event)
+            case ev.AgentLost():
+                return self._agent_lost(event)
+            case ev.TaskFailed():
+                return self._task_failed(event)
+        commands = self._advance(event.at)
+        return commands or self._check_deadlines(event.at)
+
+    # What an event says about one rank -----------------------------------------------------------
+
+    def _record(self, event: ev.Event) -> None:
+        match event:
+            case ev.AgentAlive():
+                member = self._members[event.rank]
+                if member.agent == event.agent:
+                    member.last_heard = event.at
+            case ev.TaskReady() if event.generation == self.generation:
+                self._members[event.rank].ready = True
+            case ev.TaskStepped() if event.generation == self.generation:
+                member = self._members[event.rank]
+                member.last_step, member.armed = event.at, event.armed
+            case ev.TaskSucceeded() if event.generation == self.generation:
+                member = self._members[event.rank]
+                member.succeeded, member.armed = True, False
+            case ev.TaskCleared() if event.generation == self.generation:
+                self._members[event.rank].cleared = True
+            case ev.StackReported() if event.generation == self.generation:
+                member = self._members[event.rank]
+                member.stack, member.waiting = event.stack, event.waiting
+
+    def _registered(self, event: ev.AgentRegistered) -> list[ev.Command]:
+        member = self._members[event.rank]
+        if member.agent and member.agent != event.agent and self.phase is not Phase.RELAUNCHING:
+            # Spark started the task again by itself: the agent that was there before is gone.
+            detail = "its agent was replaced by a second attempt of the Spark task"
+            return self._agent_lost(ev.AgentLost(event.at, self.launch, event.rank, detail))
+        member.agent, member.host, member.address = event.agent, event.host, event.address
+        member.environment = dict(event.environment)
+        member.last_heard = event.at
+        return self._advance(event.at)
+
+    def _agent_lost(self, event: ev.AgentLost) -> list[ev.Command]:
+        member = self._members[event.rank]
+        if event.launch != self.launch or member.lost or self._ending:
+            return []
+        member.lost = True
+        return self._fail(event.at, self._failure(event.rank, "lost", event.detail))
+
+    def _task_failed(self, event: ev.TaskFailed) -> list[ev.Command]:
+        if event.failure.generation != self.generation or self._ending:
+            return []
+        self._members[event.rank].armed = False
+        return self._fail(event.at, event.failure)
+
+    def _launch_ended(self, event: ev.LaunchEnded) -> list[ev.Command]:
+        if event.launch != self.launch:
+            return []
+        self._launch_alive = False
+        if self.phase is Phase.CLOSING:
+            return self._finish()
+        if self.phase is Phase.RELAUNCHING:
+            return self._gather(event.at)
+        if self.phase is Phase.GATHERING and event.error is not None:
+            # It never came to life as a whole: the launcher's own error says best why.
+            return self._close(event.at, event.error)
+        for member in self._members:
+            member.lost = True
+        if any(not failure.consequence for failure in self.failures):
+            return self._advance(event.at)
+        detail = f"all agents ended early: {event.error or 'without an error'}"
+        return self._fail(event.at, self._failure(self._silent_rank(), "lost", detail))
+
+    # The way forward -----------------------------------------------------------------------------
+
+    def _advance(self, at: float) -> list[ev.Command]:
+        members = self._members
+        match self.phase:
+            case Phase.GATHERING if all(member.agent for member in members):
+                return self._start(at)
+            case Phase.STARTING if all(member.ready for member in members):
+                self.phase = Phase.TRAINING
+                return self._advance(at)
+            case Phase.TRAINING if all(member.succeeded for member in members):
+                self._note_attempt(at, None)
+                return self._close(at, None)
+            case Phase.COLLECTING:
+                return self._collect(at)
+            case Phase.CLEARING if all(m.cleared or m.lost for m in members):
+                return self._next_generation(at)
+        return []
+
+    def _gather(self, at: float) -> list[ev.Command]:
+        self.phase = Phase.GATHERING
+        self.launch += 1
+        self._members = [_Member() for _ in self.tasks]
+        self._generation_began = at
+        self._launch_alive, self._cancelled = True, False
+        self._deadline = at + self.deadlines.start_timeout
+        return [ev.Launch(self.launch)]
+
+    def _start(self, at: float) -> list[ev.Command]:
+        failure = environment_failure(
+            {task: (m.host, m.environment) for task, m in zip(self.tasks, self._members)},
+            self.generation,
+            needs_tensorflow=self.needs_tensorflow,
+        )
+        if failure is not None:
+            self._note_attempt(at, failure)
+            return self._close(at, to_error((failure,)))
+        self.phase = Phase.STARTING
+        self._deadline = at + self.deadlines.start_timeout
+        addresses = tuple(member.address for member in self._members)
+        return [ev.StartGeneration(self.generation, addresses)]
+
+    def _next_generation(self, at: float) -> list[ev.Command]:
+        self.generation += 1
+        self.failures = []
+        self._generation_began = at
+        if self._launch_alive and not any(member.lost for member in self._members):
+            self._members = [
+                _Member(m.agent, m.host, m.address, m.environment, last_heard=m.last_heard)
+                for m in self._members
+            ]
+            return self._start(at)
+        self.phase = Phase.RELAUNCHING
+        self._deadline = at + self.deadlines.shutdown_timeout
+        if not self._launch_alive:
+            return self._gather(at)
+        return [ev.CloseAgents(), ev.CancelLaunch(self.launch)]
+
+    # Failure -------------------------------------------------------------------------------------
+
+    def _fail(self, at: float, failure: TaskFailure) -> list[ev.Command]:
+        self.failures.append(failure)
+        if self.phase is Phase.CLEARING:
+            return self._advance(at)
+        if self.phase is not Phase.COLLECTING:
+            self.phase = Phase.COLLECTING
+            self._collect_from = at
+        return self._collect(at)
+
+    def _collect(self, at: float) -> list[ev.Command]:
+        """Wait for the root cause, then decide.
+
+        While only echoes are known, the one who caused them may be frozen or unreachable, which
+        takes up to the heartbeat's deadline to show.
+        """
+        known = {failure.task for failure in self.failures}
+        everyone = all(
+            str(task) in known or member.succeeded or member.lost
+            for task, member in zip(self.tasks, self._members)
+        )
+        has_cause = any(not failure.consequence for failure in self.failures)
+        patience = (
+            COLLECT_SECONDS if has_cause else self.deadlines.heartbeat_timeout + COLLECT_MARGIN
+        )
+        if at < self._collect_from + patience and not (everyone and has_cause):
+            return self._notice_silent(at)
+        self.failures = choose_cause(self.failures)
+        self._note_attempt(at, self.failures[0])
+        if not self.policy.restart(self.failures[0], len(self.attempts)):
+            return self._close(at, to_error(tuple(self.failures)))
+        self.phase = Phase.CLEARING
+        self._deadline = at + self.deadlines.shutdown_timeout
+        return [ev.ClearGeneration(self.generation, restart=True), *self._advance(at)]
+
+    def _notice_silent(self, at: float) -> list[ev.Command]:
+        limit = self.deadlines.heartbeat_timeout
+        for rank, member in enumerate(self._members):
+            if member.agent and not member.lost and at - member.last_heard > limit:
+                member.lost = True
+                detail = f"its agent was not heard of for {limit:g} seconds (heartbeat_timeout)"
+                return self._fail(at, self._failure(rank, "lost", detail))
+        return []
+
+    def _check_deadlines(self, at: float) -> list[ev.Command]:
+        match self.phase:
+            case Phase.GATHERING | Phase.STARTING if at > self._deadline:
+                return self._start_timed_out(at)
+            case Phase.GATHERING | Phase.STARTING:
+                return self._notice_silent(at)
+            case Phase.TRAINING:
+                return self._notice_silent(at) or self._check_steps(at)
+            case Phase.CLEARING if at > self._deadline:
+                for member in self._members:
+                    member.lost = member.lost or not member.cleared
+                return self._advance(at)
+            case Phase.CLEARING:
+                for member in self._members:
+                    silent = at - member.last_heard > self.deadlines.heartbeat_timeout
+                    member.lost = member.lost or (silent and not member.cleared)
+                return self._advance(at)
+            case Phase.RELAUNCHING if at > self._deadline:
+                return self._close(at, to_error(tuple(self._last_failures())))
+            case Phase.CLOSING if at > self._deadline:
+                if self._cancelled:
+                    return self._finish()
+                self._cancelled = True
+                self._deadline = at + self.deadlines.shutdown_timeout
+                return [ev.CancelLaunch(self.launch)]
+        return []
+
+    def _check_steps(self, at: float) -> list[ev.Command]:
+        limit = self.deadlines.step_timeout
+        late = [m for m in self._members if limit and m.armed and at - m.last_step > limit]
+        if not late:
+            if self._inspecting:  # it moved on while it was being looked at
+                self._inspecting = False
+                for member in self._members:
+                    member.stack = None
+            return []
+        if not self._inspecting:
+            self._inspecting = True
+            self._deadline = at + COLLECT_SECONDS
+            return [ev.Inspect(self.generation)]
+        if at < self._deadline and any(member.stack is None for member in self._members):
+            return []
+        self._inspecting = False
+        rank = stuck_rank([(m.waiting, m.stack, m.last_step) for m in self._members])
+        member = self._members[rank]
+        failure = self._failure(rank, "steps", f"made no step for {limit:g} seconds (step_timeout)")
+        return self._fail(at, replace(failure, traceback=member.stack or ""))
+
+    def _start_timed_out(self, at: float) -> list[ev.Command]:
+        limit = self.deadlines.start_timeout
+        if self.phase is Phase.GATHERING:
+            missing = [r for r, member in enumerate(self._members) if not member.agent]
+            text = f"did not register within {limit:g} seconds (start_timeout)"
+        else:
+            missing = [r for r, member in enumerate(self._members) if not member.ready]
+            text = f"did not come up within {limit:g} seconds (start_timeout)"
+        failures = [self._failure(rank, "start", text) for rank in missing]
+        self.failures.extend(failures)
+        self._note_attempt(at, failures[0])
+        return self._close(at, to_error(tuple(failures)))
+
+    # The end -------------------------------------------------------------------------------------
+
+    def _interrupt(self, at: float) -> list[ev.Command]:
+        self._interrupted = True
+        if self.phase is Phase.CLOSING:
+            self._cancelled = True
+            return [ev.CancelLaunch(self.launch)]
+        if not self.attempts or self.attempts[-1].generation != self.generation:
+            self._note_attempt(at, None)
+        return self._close(at, None)
+
+    def _close(self, at: float, error: GridflowError | None) -> list[ev.Command]:
+        self.phase = Phase.CLOSING
+        self._error = error
+        self._deadline = at + self.deadlines.shutdown_timeout
+        if not self._launch_alive:
+            return self._finish()
+        commands: list[ev.Command] = [ev.CloseAgents()]
+        whole = all(member.agent and not member.lost for member in self._members)
+        if not whole:  # some can't hear, or would still come: end them from outside
+            self._cancelled = True
+            commands.append(ev.CancelLaunch(self.launch))
+        return commands
+
+    def _finish(self) -> list[ev.Command]:
+        self.phase = Phase.CLOSED
+        return [ev.Finish(self._error, self._interrupted)]
+
+    @property
+    def _ending(self) -> bool:
+        return self.phase in {Phase.RELAUNCHING, Phase.CLOSING, Phase.CLOSED}
+
+    def _last_failures(self) -> list[TaskFailure]:
+        return [a.failure for a in self.attempts[-1:] if a.failure is not None]
+
+    def _note_attempt(self, at: float, failure: TaskFailure | None) -> None:
+        self.attempts.append(Attempt(self.generation, at - self._generation_began, failure))
+
+    def _silent_rank(self) -> int:
+        heard = [member.last_heard for member in self._members]
+        return heard.index(min(heard))
+
+    def _failure(self, rank: int, kind: str, summary: str) -> TaskFailure:
+        host = self._members[rank].host
+        return TaskFailure(str(self.tasks[rank]), host, kind, summary, self.generation)  # type: ignore[arg-type]

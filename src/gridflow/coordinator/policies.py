@@ -1,0 +1,125 @@
+"""Decisions about failures: restart or not, which one is the cause, which error it becomes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gridflow.errors import (
+    DataError,
+    EnvironmentMismatch,
+    GridflowError,
+    StartTimeout,
+    StepTimeout,
+    TaskLost,
+    TrainingFailed,
+)
+from gridflow.reports import TaskFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gridflow.cluster import Task
+
+_ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] = {
+    "data": DataError,
+    "environment": EnvironmentMismatch,
+    "lost": TaskLost,
+    "start": StartTimeout,
+    "steps": StepTimeout,
+}
+#: The same input fails the same way again: no restart helps.
+_FINAL_KINDS = frozenset({"data", "environment", "start"})
+
+
+class RestartPolicy(Protocol):
+    """Says whether a failure is followed by another generation."""
+
+    def restart(self, failure: TaskFailure, attempts: int) -> bool:
+        """Return True for another generation after ``attempts`` of them."""
+        ...
+
+
+@dataclass(frozen=True)
+class MaxRestarts:
+    """Restart up to ``limit`` times, whatever failed, unless it would fail the same way again."""
+
+    limit: int
+
+    def restart(self, failure: TaskFailure, attempts: int) -> bool:
+        """Return True while the limit isn't reached."""
+        return failure.kind not in _FINAL_KINDS and attempts <= self.limit
+
+
+def choose_cause(failures: Iterable[TaskFailure]) -> list[TaskFailure]:
+    """Return the failures, the most likely cause first.
+
+    Order of arrival, but echoes of another task's failure come last, and of two first-hand reports
+    a lost agent comes behind: the task's own words say more.
+    """
+    return sorted(failures, key=lambda failure: (failure.consequence, failure.kind == "lost"))
+
+
+def to_error(failures: tuple[TaskFailure, ...]) -> GridflowError:
+    """Return the typed error for failures whose first is the cause."""
+    first = failures[0]
+    kind = _ERRORS.get(first.kind, TrainingFailed)
+    lines = [first.describe()]
+    others = [f"  {other.task}: {other.summary}" for other in failures[1:]]
+    if others:
+        lines += ["Failed after it, or because of it:", *others]
+    return kind("\n".join(lines), failures)
+
+
+def environment_failure(
+    members: Mapping[Task, tuple[str, Mapping[str, str]]],
+    generation: int,
+    *,
+    needs_tensorflow: bool,
+) -> TaskFailure | None:
+    """Compare the tasks' environments with one another before anything of TensorFlow starts."""
+    if needs_tensorflow:
+        for task, (host, environment) in members.items():
+            if not environment.get("tensorflow"):
+                return TaskFailure(
+                    str(task),
+                    host,
+                    "environment",
+                    f"TensorFlow is not installed for {environment.get('executable', 'its Python')}",
+                    generation,
+                    hint="pip install 'gridflow[tensorflow]' in the Python that the executors run "
+                    "(PYSPARK_PYTHON, spark.pyspark.python or spark.archives)",
+                )
+    (first_task, (_, first)), *others = members.items()
+    for task, (host, environment) in others:
+        for name in ("tensorflow", "keras", "python"):
+            here, there = environment.get(name, ""), first.get(name, "")
+            if name == "python":  # patch releases get along
+                here, there = here.rpartition(".")[0], there.rpartition(".")[0]
+            if here != there:
+                return TaskFailure(
+                    str(task),
+                    host,
+                    "environment",
+                    f"it has {name} {here or '(none)'}, but {first_task} has {there or '(none)'}",
+                    generation,
+                    hint="all executors need the same environment: ship one with spark.archives, "
+                    "or install the same versions everywhere",
+                )
+    return None
+
+
+def stuck_rank(members: Sequence[tuple[bool, str | None, float]]) -> int:
+    """Return the rank that keeps the others waiting.
+
+    Parameters
+    ----------
+    members : sequence of (waiting, stack, last step)
+        ``waiting`` is True for a rank that stands in a TensorFlow operation, as those do that wait
+        for a peer; the stack is None for one that did not even answer.
+    """
+    order = sorted(
+        range(len(members)),
+        key=lambda rank: (members[rank][1] is not None, members[rank][0], members[rank][2]),
+    )
+    return order[0]

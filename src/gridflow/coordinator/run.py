@@ -1,0 +1,265 @@
+"""The job's loop in the driver: events in, the machine's commands carried out."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.agent.payload import AgentPayload
+from gridflow.coordinator import events as ev
+from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow.coordinator.console import Console
+from gridflow.coordinator.desk import Desk
+from gridflow.coordinator.machine import JobMachine
+from gridflow.coordinator.policies import MaxRestarts
+from gridflow.coordinator.server import CoordinatorServer
+from gridflow.security import Identity, make_identities
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gridflow.cluster import Task
+    from gridflow.errors import GridflowError
+    from gridflow.feed.ledger import Ledger
+    from gridflow.feed.schema import FeedOptions
+    from gridflow.launch.base import Launcher
+    from gridflow.options import Deadlines
+    from gridflow.reports import Attempt
+
+_TICK_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job, checked and ready to run.
+
+    Attributes
+    ----------
+    id : str
+        Unique; part of the names of folders and of the Spark job's tag.
+    tasks : sequence of Task
+        By rank.
+    program : bytes
+        What `gridflow.program.dump` returned.
+    data : mapping of str
+        Datasets in the form that the launcher takes.
+    job_dir, checkpoint_dir : Path
+        In the driver.
+    """
+
+    id: str
+    tasks: Sequence[Task]
+    strategy: str
+    program: bytes
+    data: Mapping[str, Any]
+    deadlines: Deadlines
+    feed: FeedOptions
+    job_dir: Path
+    checkpoint_dir: Path
+    max_restarts: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    spool_dir: str | None = None
+    seed: int | None = None
+    checkpoint_every: int | None = None
+    tensorboard: bool = False
+    logs: str = "all"
+    show_progress: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job that succeeded left behind."""
+
+    result: dict[str, Any]
+    history: dict[int, dict[str, float]]
+    ledger: Ledger
+    attempts: tuple[Attempt, ...]
+    log_paths: dict[Task, Path]
+    tensorboard_url: str | None
+
+
+class JobRun:
+    """Run one job to its end.
+
+    Parameters
+    ----------
+    spec : JobSpec
+    launcher : Launcher
+    host : str
+        The address to bind.
+    """
+
+    def __init__(self, spec: JobSpec, launcher: Launcher, host: str) -> None:
+        self._spec, self._launcher, self._host = spec, launcher, host
+        self._checkpoints = CheckpointStore(spec.checkpoint_dir)
+        self._console = Console(
+            spec.tasks, spec.job_dir / "logs", logs=spec.logs, progress=spec.show_progress
+        )
+        self._desk = Desk(spec.tasks, spec.job_dir, self._checkpoints, self._console)
+        self._machine = JobMachine(
+            spec.tasks,
+            spec.deadlines,
+            MaxRestarts(spec.max_restarts),
+            needs_tensorflow=spec.strategy != "none",
+        )
+        self._resumed: dict[int, tuple[int, int]] = {}
+        self._finish: ev.Finish | None = None
+
+    def run(self) -> Outcome:
+        """Block until the job has ended, and everything that it started.
+
+        Raises
+        ------
+        GridflowError
+            What the job failed with.
+        KeyboardInterrupt
+            After an orderly end.
+        """
+        spec = self._spec
+        ours, agents = make_identities()
+        function = spec.job_dir / "function"
+        function.write_bytes(spec.program)
+        server = CoordinatorServer(self._host, ours, self._desk)
+        try:
+            self._loop(self._payload(agents, server.port))
+        finally:
+            _shut_down(server, spec.deadlines.shutdown_timeout)
+            self._launcher.close()
+            self._console.close()
+            function.unlink()
+        return self._outcome()
+
+    # The listener of launches, called from their threads -----------------------------------------
+
+    def agent_lost(self, launch: int, rank: int, detail: str) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.AgentLost(time.monotonic(), launch, rank, detail))
+
+    def launch_ended(self, launch: int, error: GridflowError | None) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.LaunchEnded(time.monotonic(), launch, error))
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _loop(self, payload: AgentPayload) -> None:
+        commands = self._machine.begin(time.monotonic())
+        last_tick = time.monotonic()
+        while self._finish is None:
+            try:
+                for command in commands:
+                    self._carry_out(command, payload)
+                commands = []
+                event = self._next_event()
+                commands = self._machine.handle(event)
+                if not isinstance(event, ev.Tick) and time.monotonic() - last_tick > _TICK_SECONDS:
+                    # However busy the agents are, deadlines are looked at.
+                    last_tick = time.monotonic()
+                    commands = commands + self._machine.handle(ev.Tick(last_tick))
+            except KeyboardInterrupt:
+                self._console.say("interrupted: ending all tasks")
+                commands = self._machine.handle(ev.Interrupted(time.monotonic()))
+
+    def _next_event(self) -> ev.Event:
+        try:
+            return self._desk.events.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            return ev.Tick(time.monotonic())
+
+    def _carry_out(self, command: ev.Command, payload: AgentPayload) -> None:
+        match command:
+            case ev.Launch():
+                self._desk.new_launch(command.launch)
+                now = replace(
+                    payload, launch=command.launch, generation=self._machine.generation
+                )
+                self._launcher.launch(now, self._spec.data, self)
+            case ev.CancelLaunch():
+                # Not from this thread: it may take a while, and deadlines go on.
+                threading.Thread(
+                    target=self._launcher.cancel,
+                    args=(command.launch,),
+                    name="gridflow-cancel",
+                    daemon=True,
+                ).start()
+            case ev.StartGeneration():
+                self._start(command)
+            case ev.ClearGeneration():
+                self._desk.broadcast(
+                    "clear", generation=command.generation, restart=command.restart
+                )
+            case ev.Inspect():
+                self._desk.broadcast("inspect", generation=command.generation)
+            case ev.CloseAgents():
+                self._desk.broadcast("close")
+            case ev.Finish():
+                self._finish = command
+
+    def _start(self, command: ev.StartGeneration) -> None:
+        latest = self._checkpoints.latest()
+        resume = None
+        if latest is not None:
+            resume = {"name": latest.name, "epoch": latest.epoch, "step": latest.step}
+            self._resumed[command.generation] = (latest.epoch, latest.step)
+        if command.generation > 0 or resume:
+            where = f"epoch {latest.epoch}, step {latest.step}" if latest else "the beginning"
+            self._console.say(f"generation {command.generation} starts from {where}")
+        self._desk.broadcast(
+            "start",
+            generation=command.generation,
+            addresses=list(command.addresses),
+            resume=resume,
+        )
+
+    def _payload(self, identity: Identity, port: int) -> AgentPayload:
+        spec = self._spec
+        return AgentPayload(
+            job=spec.id,
+            launch=1,
+            generation=0,
+            tasks=tuple(str(task) for task in spec.tasks),
+            coordinator=f"{self._host}:{port}",
+            identity=identity,
+            strategy=spec.strategy,
+            deadlines=spec.deadlines,
+            feed=spec.feed,
+            datasets=tuple(spec.data),
+            environment=spec.environment,
+            spool_dir=spec.spool_dir,
+            seed=spec.seed,
+            checkpoint_every=spec.checkpoint_every,
+            tensorboard=spec.tensorboard,
+        )
+
+    def _outcome(self) -> Outcome:
+        if self._finish is None:
+            raise AssertionError("the loop ended without a Finish")
+        if self._finish.error is not None:
+            raise self._finish.error
+        if self._finish.interrupted:
+            raise KeyboardInterrupt
+        self._checkpoints.clear()
+        attempts = tuple(
+            replace(attempt, resumed_from=self._resumed.get(attempt.generation))
+            for attempt in self._machine.attempts
+        )
+        return Outcome(
+            result=self._desk.result or {},
+            history=self._desk.history,
+            ledger=self._desk.ledger,
+            attempts=attempts,
+            log_paths=self._console.paths,
+            tensorboard_url=self._desk.tensorboard_url,
+        )
+
+
+def _shut_down(server: CoordinatorServer, timeout: float) -> None:
+    """Stop the server; gRPC waits for calls in flight, which a frozen peer may never end."""
+    thread = threading.Thread(target=server.shutdown, name="gridflow-shutdown", daemon=True)
+    thread.start()
+    thread.join(timeout)
+
+

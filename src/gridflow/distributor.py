@@ -1,0 +1,329 @@
+"""`TensorflowDistributor`: the class that users start with."""
+
+from __future__ import annotations
+
+import getpass
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow.cluster import WORKER, Task
+from gridflow.errors import InvalidArgument
+from gridflow.options import (
+    LOG_CHOICES,
+    STRATEGIES,
+    Deadlines,
+    LogChoice,
+    Strategy,
+    choose,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow.launch.base import Launcher, Placement
+    from gridflow.result import Result
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `TensorflowDistributor.run` would do, found out without launching anything.
+
+    Attributes
+    ----------
+    tasks : tuple of Task
+        By rank.
+    strategy : str
+    target : str
+        Where they would run.
+    slots : int or None
+        Task slots there; None if that can't be known.
+    function_bytes : int
+        Size of the function as it would be sent to each task.
+    datasets : tuple of str
+    deadlines : Deadlines
+    details : dict
+        What else the launcher found out.
+    """
+
+    tasks: tuple[Task, ...]
+    strategy: str
+    target: str
+    slots: int | None
+    function_bytes: int
+    datasets: tuple[str, ...]
+    deadlines: Deadlines
+    details: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        rows = {
+            "target": self.target,
+            "tasks": ", ".join(map(str, self.tasks)),
+            "slots": "unknown" if self.slots is None else str(self.slots),
+            "strategy": self.strategy,
+            "datasets": ", ".join(self.datasets) or "none",
+            "function": f"{self.function_bytes:,} bytes",
+            "start_timeout": f"{self.deadlines.start_timeout:g} s",
+            **self.details,
+        }
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+
+class TensorflowDistributor:
+    """Run a training function on several workers, on the Spark cluster at hand.
+
+    Parameters
+    ----------
+    num_workers : int, default 1
+        Tasks that train, each in a process of its own.
+    strategy : {'multi_worker_mirrored', 'mirrored', 'none'}, optional
+        ``multi_worker_mirrored`` (default for more than one worker): one model, synchronous.
+        ``mirrored``: one worker, all its GPUs. ``none`` (default for one worker): each worker for
+        itself, on its share of the rows.
+    launcher : Launcher, optional
+        Default: `SparkLauncher` on the active session. `LocalLauncher` needs no Spark.
+    start_timeout : float, default 300
+        Seconds for all tasks to register, and again for all to come up.
+    heartbeat_timeout : float, default 10
+        Seconds of silence after which an agent counts as lost.
+    step_timeout : float or None, default 1800
+        Seconds without a step, once one was made; None: no limit.
+    shutdown_timeout : float, default 30
+        Seconds for everything to end; then it is killed.
+    max_restarts : int, default 0
+        How often the group is started again after a failure, from the last checkpoint.
+    checkpoint_every : int, optional
+        Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
+    checkpoint_dir : str or Path, optional
+        Folder in the driver. A run that finds a checkpoint there goes on from it; one that
+        succeeds deletes them. Default: in the job's own folder.
+    nulls : {'error', 'drop'} or dict, default 'error'
+        What becomes of nulls: refuse them, drop their rows (the ledger counts them), or fill them
+        with a value per column.
+    env : dict, optional
+        Environment variables of the training processes.
+    seed : int, optional
+        For shuffling, and for ``keras.utils.set_random_seed`` before the function runs.
+    spool_dir : str, optional
+        Where rows are kept on each host. Default: the first of Spark's local folders.
+    job_dir : str or Path, optional
+        Where logs, results and event files are put in the driver. Default: a new folder in
+        the temporary folder.
+    tensorboard : bool, default False
+        Serve TensorBoard beside the chief and print its URL.
+    logs : {'all', 'chief', 'none'}, default 'all'
+        Whose output is shown. Files in ``job_dir`` hold all of it in any case.
+    progress : bool, default True
+        Draw the progress bar.
+
+    Raises
+    ------
+    InvalidArgument
+        With what was given, and what is allowed.
+
+    Examples
+    --------
+    >>> from gridflow import LocalLauncher, TensorflowDistributor
+    >>> def whoami(ctx):
+    ...     return ctx.num_workers
+    >>> distributor = TensorflowDistributor(2, strategy="none", launcher=LocalLauncher())
+    >>> distributor.run(whoami).value
+    2
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        strategy: Strategy | None = None,
+        *,
+        launcher: Launcher | None = None,
+        start_timeout: float = Deadlines.start_timeout,
+        heartbeat_timeout: float = Deadlines.heartbeat_timeout,
+        step_timeout: float | None = Deadlines.step_timeout,
+        shutdown_timeout: float = Deadlines.shutdown_timeout,
+        max_restarts: int = 0,
+        checkpoint_every: int | None = None,
+        checkpoint_dir: str | Path | None = None,
+        nulls: str | Mapping[str, Any] = "error",
+        env: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        spool_dir: str | None = None,
+        job_dir: str | Path | None = None,
+        tensorboard: bool = False,
+        logs: LogChoice = "all",
+        progress: bool = True,
+    ) -> None:
+        from gridflow.feed.schema import FeedOptions
+
+        self.num_workers = whole_number("num_workers", num_workers, 1)
+        self.strategy = strategy or ("multi_worker_mirrored" if num_workers > 1 else "none")
+        choose("strategy", self.strategy, STRATEGIES)
+        if self.strategy == "mirrored" and num_workers > 1:
+            raise InvalidArgument(
+                f"strategy='mirrored' is for the devices of one worker; got {num_workers} workers. "
+                "Use 'multi_worker_mirrored' for one model on several, or 'none' for a model each."
+            )
+        choose("logs", logs, LOG_CHOICES)
+        self.deadlines = Deadlines(start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout)
+        self.max_restarts = whole_number("max_restarts", max_restarts, 0)
+        if checkpoint_every is not None:
+            whole_number("checkpoint_every", checkpoint_every, 1)
+        if seed is not None:
+            whole_number("seed", seed, 0)
+        self._launcher = launcher
+        self._feed = FeedOptions(nulls=nulls)  # type: ignore[arg-type]
+        self._settings: dict[str, Any] = {
+            "environment": _environment(env or {}),
+            "seed": seed,
+            "checkpoint_every": checkpoint_every,
+            "spool_dir": spool_dir,
+            "tensorboard": tensorboard,
+            "logs": logs,
+            "show_progress": progress,
+        }
+        self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
+
+    def plan(
+        self,
+        train_fn: Callable[..., Any] | str | Path,
+        *args: Any,
+        data: Any = None,
+        **kwargs: Any,
+    ) -> Plan:
+        """Check everything that `run` checks before it launches, and say what it would do.
+
+        Takes what `run` takes and raises what it raises at the call.
+        """
+        _, program, datasets, placement = self._check(train_fn, args, data, kwargs, wait=False)
+        return Plan(
+            self._tasks,
+            self.strategy,
+            placement.target,
+            placement.slots,
+            len(program),
+            tuple(datasets),
+            self.deadlines,
+            placement.details,
+        )
+
+    def run(
+        self,
+        train_fn: Callable[..., Any] | str | Path,
+        *args: Any,
+        data: Any = None,
+        **kwargs: Any,
+    ) -> Result:
+        """Run the function on every worker and return the chief's result.
+
+        Parameters
+        ----------
+        train_fn : callable, str or Path
+            A function, closures and those of a notebook included; it gets its `TrainingContext`
+            if its first parameter is named ``ctx``. Or the path of a script.
+        *args, **kwargs
+            Passed on to the function; the command line of a script.
+        data : DataFrame or dict of str to DataFrame, optional
+            Rows for ``ctx.dataset(name)``; a single DataFrame is named ``train``. With
+            `LocalLauncher` numpy arrays, dicts or tuples of them, pandas and pyarrow.
+
+        Returns
+        -------
+        Result
+
+        Raises
+        ------
+        InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots
+            At the call, before anything is launched.
+        StartTimeout, EnvironmentMismatch, DataError, TrainingFailed, TaskLost, StepTimeout
+            Naming the first task that failed, its host, exit, traceback and last log lines.
+        KeyboardInterrupt
+            After Ctrl-C, once everything has ended.
+        """
+        launcher, program, datasets, placement = self._check(
+            train_fn, args, data, kwargs, wait=True
+        )
+        from gridflow.coordinator.run import JobRun, JobSpec
+        from gridflow.result import Result
+
+        job = uuid.uuid4().hex[:10]
+        job_dir = self._make_job_dir(job)
+        spec = JobSpec(
+            id=job,
+            tasks=self._tasks,
+            strategy=self.strategy,
+            program=program,
+            data=datasets,
+            deadlines=self.deadlines,
+            feed=self._feed,
+            job_dir=job_dir,
+            checkpoint_dir=Path(self._checkpoint_dir or job_dir / "checkpoints"),
+            max_restarts=self.max_restarts,
+            **self._settings,
+        )
+        return Result(JobRun(spec, launcher, placement.host).run(), job_dir)
+
+    # ---------------------------------------------------------------------------------------------
+
+    @property
+    def _tasks(self) -> tuple[Task, ...]:
+        return tuple(Task(WORKER, index) for index in range(self.num_workers))
+
+    def _check(
+        self,
+        train_fn: Callable[..., Any] | str | Path,
+        args: tuple[Any, ...],
+        data: Any,
+        kwargs: dict[str, Any],
+        *,
+        wait: bool,
+    ) -> tuple[Launcher, bytes, dict[str, Any], Placement]:
+        from gridflow.program import dump, make_program
+
+        program = dump(make_program(train_fn, args, kwargs))
+        datasets = _named(data)
+        launcher = self._launcher
+        if launcher is None:
+            from gridflow.launch.spark import SparkLauncher
+
+            launcher = SparkLauncher()
+        placement = launcher.place(self.num_workers, datasets, self.deadlines, wait=wait)
+        return launcher, program, datasets, placement
+
+    def _make_job_dir(self, job: str) -> Path:
+        if self._job_dir is not None:
+            job_dir = Path(self._job_dir) / job
+        else:
+            job_dir = Path(tempfile.gettempdir()) / f"gridflow-jobs-{getpass.getuser()}" / job
+        job_dir.mkdir(parents=True, mode=0o700)
+        return job_dir
+
+
+def _named(data: Any) -> dict[str, Any]:
+    """Return datasets by name.
+
+    A dict names datasets only if its values aren't columns, that is plain arrays.
+    """
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        return {"train": data}
+    for name in data:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidArgument(
+                f"data= names each dataset by an identifier such as 'train'; got {name!r}."
+            )
+    return dict(data)
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
+            raise InvalidArgument(
+                f"env= maps names to values, both str; got {name!r}: {type(value).__name__}."
+            )
+    return dict(env)

@@ -1,0 +1,79 @@
+"""What is known of causes: from an exception or the last log lines to a hint. Pure.
+
+Also tells an echo from a cause: when one task dies, its peers' collective operations fail with
+errors about connections, and those say nothing of why.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Final
+
+#: What TensorFlow and its coordination service say when a *peer* is gone.
+_ECHOES: Final = re.compile(
+    r"coordination service|coordinationservice|tasks are unhealthy|unhealthy tasks"
+    r"|connection reset by peer|socket closed|collective ops is aborted|barrier.*(failed|timed out)"
+    r"|failed to connect to all addresses|connection refused|/job:\w+/replica.*(heartbeat|shut ?down)"
+    r"|peer .* (closed|lost)|the graph couldn't be sorted.*cancel",
+    re.IGNORECASE,
+)
+_ECHO_TYPES: Final = frozenset(
+    {"UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError"}
+)
+
+_HINTS: Final = (
+    (
+        re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
+        "the tasks' Python has no module {0!r}: install it there, ship it with "
+        "spark.addArtifact(..., pyfile=True) or --py-files, or define what you need inside the "
+        "training function",
+    ),
+    (
+        re.compile(r"(?:ResourceExhaustedError|OOM when allocating|MemoryError)"),
+        "memory ran out: use smaller batches, or give the executors more memory "
+        "(spark.executor.memoryOverhead is what the training process lives on)",
+    ),
+    (
+        re.compile(r"No space left on device|\[Errno 28\]"),
+        "a disk is full: give the tasks more room with spool_dir= or spark.local.dir",
+    ),
+    (
+        re.compile(r"must be initialized at the beginning|Collective ops must be configured at"),
+        "TensorFlow was used before its strategy was made: build datasets and models inside the "
+        "training function, from ctx.strategy",
+    ),
+)
+_SIGNAL_HINTS: Final = {
+    signal.SIGKILL: "if nobody killed it, it was the kernel or the cluster manager for want of "
+    "memory: look at dmesg, or raise spark.executor.memoryOverhead",
+    signal.SIGSEGV: "native code crashed: the Python stack in the log shows where it was called",
+    signal.SIGABRT: "native code gave up: the log says why",
+}
+
+
+def hint_for(exception_type: str, text: str, exit_code: int | None = None) -> tuple[str, bool]:
+    """Return a hint (empty if the cause isn't known) and whether the failure is an echo.
+
+    Parameters
+    ----------
+    exception_type : str
+        Name of the exception's class; empty when the process died without one.
+    text : str
+        The traceback, or the last log lines.
+    exit_code : int or None
+        Minus the signal's number when the process was killed.
+    """
+    aborted = exit_code == -signal.SIGABRT
+    echo = (exception_type in _ECHO_TYPES) or (
+        (bool(exception_type) or aborted) and bool(_ECHOES.search(text))
+    )
+    if echo:
+        return "", True
+    for pattern, hint in _HINTS:
+        found = pattern.search(text)
+        if found:
+            return hint.format(*found.groups()), False
+    if exit_code is not None and exit_code < 0:
+        return _SIGNAL_HINTS.get(signal.Signals(-exit_code), ""), False
+    return "", False

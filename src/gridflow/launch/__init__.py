@@ -1,0 +1,1 @@
+"""How agents come to life on a target."""

@@ -1,0 +1,84 @@
+"""What a launcher is: the only part that differs from target to target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow.agent.payload import AgentPayload
+    from gridflow.errors import GridflowError
+    from gridflow.options import Deadlines
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What a launcher found out before anything was launched.
+
+    Attributes
+    ----------
+    target : str
+        For example ``local`` or ``spark (local-cluster[2,1,2048])``.
+    host : str
+        The address that the coordinator's server binds, reachable by the agents.
+    slots : int or None
+        How many tasks the target can run at once; None when it can't be known.
+    details : dict
+        Further facts that `plan` shows.
+    """
+
+    target: str
+    host: str
+    slots: int | None
+    details: dict[str, str] = field(default_factory=dict)
+
+
+class LaunchListener(Protocol):
+    """Who is told how a launch goes on, from whichever thread."""
+
+    def agent_lost(self, launch: int, rank: int, detail: str) -> None:
+        """An agent is known to be gone."""
+        ...
+
+    def launch_ended(self, launch: int, error: GridflowError | None) -> None:
+        """All agents of the launch have ended."""
+        ...
+
+
+class Launcher(Protocol):
+    """Brings agents to life."""
+
+    def place(
+        self, num_tasks: int, data: Mapping[str, Any], deadlines: Deadlines, *, wait: bool = True
+    ) -> Placement:
+        """Check that tasks and data fit the target.
+
+        With ``wait`` it may wait for slots that are still coming up.
+
+        Raises
+        ------
+        NotEnoughSlots, SchemaError, InvalidArgument
+            With the numbers, or the columns.
+        """
+        ...
+
+    def launch(
+        self,
+        payload: AgentPayload,
+        data: Mapping[str, Any],
+        listener: LaunchListener,
+    ) -> None:
+        """Start an agent for every task of the payload; returns at once."""
+        ...
+
+    def cancel(self, launch: int) -> None:
+        """End the agents of a launch from outside; its end is told to the listener."""
+        ...
+
+    def close(self) -> None:
+        """Wait for threads and processes of launches that have ended; delete what was written."""
+        ...
+
+

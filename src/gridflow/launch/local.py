@@ -1,0 +1,152 @@
+"""Agents as plain processes on this machine: no Spark needed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from gridflow.launch.base import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow.agent.payload import AgentPayload
+    from gridflow.launch.base import LaunchListener
+    from gridflow.options import Deadlines
+
+_TERM_SECONDS: Final = 15.0
+
+
+class LocalLauncher:
+    """Run every task on this machine, in processes of its own.
+
+    Data may be given as numpy arrays, dicts or tuples of them, pandas DataFrames and pyarrow
+    tables; each rank gets a block of their rows.
+
+    Examples
+    --------
+    >>> from gridflow import LocalLauncher, TensorflowDistributor
+    >>> distributor = TensorflowDistributor(num_workers=2, launcher=LocalLauncher())
+    """
+
+    def __init__(self) -> None:
+        self._agents: dict[int, list[subprocess.Popen[bytes]]] = {}
+        self._threads: list[threading.Thread] = []
+        self._folder: Path | None = None
+
+    def place(
+        self,
+        num_tasks: int,  # noqa: ARG002 (processes share the cores)
+        data: Mapping[str, Any],
+        deadlines: Deadlines,  # noqa: ARG002
+        *,
+        wait: bool = True,  # noqa: ARG002
+    ) -> Placement:
+        """Check the data; this machine takes any number of tasks."""
+        from gridflow.feed import local
+
+        rows = {name: local.check(name, value) for name, value in data.items()}
+        details = {f"rows of {name}": f"{count:,}" for name, count in rows.items()}
+        return Placement("local", "127.0.0.1", None, details)
+
+    def launch(
+        self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
+    ) -> None:
+        """Start the agents; from the caller's thread, whose end would end them, too."""
+        from gridflow.feed import local
+
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=f"gridflow-{payload.job}-data-"))
+            local.partition(data, len(payload.tasks), self._folder)
+        agents = [
+            _start_agent(payload, rank, self._folder) for rank in range(len(payload.tasks))
+        ]
+        self._agents[payload.launch] = agents
+        thread = threading.Thread(
+            target=_watch, args=(payload, agents, listener), name="gridflow-local", daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
+
+    def cancel(self, launch: int) -> None:
+        """Ask the agents of a launch to end; kill those that don't."""
+        agents = self._agents.get(launch, [])
+        for agent in agents:
+            if agent.poll() is None:
+                agent.send_signal(signal.SIGTERM)
+                agent.send_signal(signal.SIGCONT)  # one that is frozen hears nothing otherwise
+        for agent in agents:
+            try:
+                agent.wait(_TERM_SECONDS)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+
+    def close(self) -> None:
+        """Wait for the watchers, delete the partitioned data."""
+        for launch in self._agents:
+            self.cancel(launch)
+        for thread in self._threads:
+            thread.join()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _start_agent(payload: AgentPayload, rank: int, folder: Path) -> subprocess.Popen[bytes]:
+    errors: IO[bytes] = tempfile.TemporaryFile()
+    environment = {**os.environ, "PYTHONPATH": ":".join(path or os.getcwd() for path in sys.path)}
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "gridflow.agent.local"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for the driver, which then ends them in order
+    )
+    agent.gridflow_errors = errors  # type: ignore[attr-defined]
+    if agent.stdin is None:
+        raise AssertionError("the agent was started without a pipe")
+    try:
+        # By the pipe: keys are for no command line and no file.
+        with agent.stdin:
+            pickle.dump((payload, rank, str(folder / f"rank-{rank}"), os.getpid()), agent.stdin)
+    except BrokenPipeError:
+        pass  # it died already; its watcher says why
+    return agent
+
+
+def _watch(
+    payload: AgentPayload, agents: list[subprocess.Popen[bytes]], listener: LaunchListener
+) -> None:
+    threads = [
+        threading.Thread(target=_watch_one, args=(payload, rank, agent, listener), daemon=True)
+        for rank, agent in enumerate(agents)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    listener.launch_ended(payload.launch, None)
+
+
+def _watch_one(
+    payload: AgentPayload, rank: int, agent: subprocess.Popen[bytes], listener: LaunchListener
+) -> None:
+    from gridflow.agent.process import signal_name
+
+    code = agent.wait()
+    errors: IO[bytes] = agent.gridflow_errors  # type: ignore[attr-defined]
+    with errors:
+        if code != 0:
+            errors.seek(0)
+            words = errors.read().decode(errors="replace").strip()
+            how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with {code}"
+            listener.agent_lost(payload.launch, rank, f"its agent {how}. {words}".rstrip(". "))

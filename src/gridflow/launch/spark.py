@@ -1,0 +1,277 @@
+"""Agents as the tasks of one Spark stage, which is also the last stage of the data."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import InvalidArgument, NotEnoughSlots
+from gridflow.launch import spark_errors
+from gridflow.launch.base import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from gridflow.agent.payload import AgentPayload
+    from gridflow.launch.base import LaunchListener
+    from gridflow.options import Deadlines
+
+#: Executors of a young application may still be registering: so long, fewer slots than tasks are no
+#: error yet.
+_REGISTRATION_SECONDS: Final = 20.0
+
+
+class SparkLauncher:
+    """Run every task on an executor of a Spark application.
+
+    Parameters
+    ----------
+    spark : SparkSession, optional
+        Default: the active one.
+    repartition : bool or None, default None
+        Whether the rows are dealt out anew to the ranks. None: unless the DataFrame already has
+        one partition per rank.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no active session.
+    """
+
+    def __init__(
+        self, spark: SparkSession | None = None, *, repartition: bool | None = None
+    ) -> None:
+        self._spark = spark or _active_session()
+        self._repartition = repartition
+        self._threads: list[threading.Thread] = []
+
+    def place(
+        self,
+        num_tasks: int,
+        data: Mapping[str, Any],
+        deadlines: Deadlines,
+        *,
+        wait: bool = True,
+    ) -> Placement:
+        """Check the DataFrames' columns and count the slots."""
+        from gridflow.feed import frames
+
+        frames.check(data)
+        self._refuse_speculation()
+        slots = self._wait_for_slots(num_tasks, deadlines) if wait else self._slots()
+        if slots is not None and slots < num_tasks:
+            raise NotEnoughSlots(self._too_few(num_tasks, slots), num_tasks, slots)
+        master = self._setting("spark.master", "connect")
+        details = {
+            "stage": "plain (dynamic allocation is on)" if self._is_dynamic() else "barrier",
+            "spark": self._spark.version,
+        }
+        return Placement(f"spark ({master})", self._driver_host(), slots, details)
+
+    def launch(
+        self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
+    ) -> None:
+        """Start the Spark job, in a thread of its own."""
+        thread = threading.Thread(
+            target=self._run_job,
+            args=(payload, data, listener),
+            name=f"gridflow-spark-job-{payload.launch}",
+            daemon=True,
+        )
+        thread.tag = _tag(payload.job, payload.launch)  # type: ignore[attr-defined]
+        self._threads.append(thread)
+        thread.start()
+
+    def cancel(self, launch: int) -> None:
+        """Cancel the Spark job of a launch."""
+        thread = self._threads[launch - 1]
+        if thread.is_alive():
+            self._spark.interruptTag(thread.tag)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Cancel what still runs; wait for it."""
+        for launch, thread in enumerate(self._threads, 1):
+            self.cancel(launch)
+            thread.join(_REGISTRATION_SECONDS)
+        self._threads = []
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _run_job(
+        self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
+    ) -> None:
+        num_tasks = len(payload.tasks)
+        error = None
+        try:
+            self._spark.addTag(_tag(payload.job, payload.launch))
+            with _this_python_where_it_runs(self._spark):
+                frame = self._agents_frame(payload, data, num_tasks)
+            frame.collect()
+        except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
+            rank, detail, error = spark_errors.explain(caught)
+            if rank is not None:
+                listener.agent_lost(payload.launch, rank, detail)
+        finally:
+            listener.launch_ended(payload.launch, error)
+
+    def _agents_frame(
+        self, payload: AgentPayload, data: Mapping[str, Any], num_tasks: int
+    ) -> DataFrame:
+        from gridflow.feed import frames
+
+        if data:
+            repartition = "auto" if self._repartition is None else self._repartition
+            frame, tags = frames.stage_frame(data, num_tasks, repartition)
+        else:
+            frame, tags = self._spark.range(0, num_tasks, 1, num_tasks), None
+        body = _agent_body(payload, tags)
+        return frame.mapInArrow(body, "rank int", barrier=not self._is_dynamic())
+
+    def _wait_for_slots(self, num_tasks: int, deadlines: Deadlines) -> int | None:
+        """Return the slots, after giving executors that are still to come their time."""
+        if self._is_dynamic():
+            most = self._setting("spark.dynamicAllocation.maxExecutors", "")
+            if most.isdigit() and int(most) * self._slots_per_executor() < num_tasks:
+                return int(most) * self._slots_per_executor()
+            # The stage itself makes Spark ask for executors; start_timeout watches over that.
+            return None
+        began = time.monotonic()
+        young = self._seconds_up() < _REGISTRATION_SECONDS and not self._is_local()
+        patience = min(_REGISTRATION_SECONDS if young else 0.0, deadlines.start_timeout)
+        while True:
+            slots = self._slots()
+            if slots is None or slots >= num_tasks or time.monotonic() - began > patience:
+                return slots
+            most = spark_errors.slots_of_master(self._setting("spark.master", ""))
+            if most is not None and most < num_tasks:
+                return most
+            time.sleep(0.2)
+
+    def _slots(self) -> int | None:
+        """Return how many tasks run at once; None over Spark Connect, which doesn't tell."""
+        context = _classic_context(self._spark)
+        if context is None:
+            return None
+        scala = context._jsc.sc()
+        profile = scala.resourceProfileManager().defaultResourceProfile()
+        return int(scala.maxNumConcurrentTasks(profile))
+
+    def _slots_per_executor(self) -> int:
+        cores = int(self._setting("spark.executor.cores", "1"))
+        return max(1, cores // int(self._setting("spark.task.cpus", "1")))
+
+    def _too_few(self, num_tasks: int, slots: int) -> str:
+        return (
+            f"the job has {num_tasks} tasks that must run at the same time, but "
+            f"{self._setting('spark.master', 'the cluster')} has {slots} free for it "
+            f"(spark.task.cpus={self._setting('spark.task.cpus', '1')}). Use num_workers={slots} "
+            "or fewer, or start the application with more executors or cores."
+        )
+
+    def _refuse_speculation(self) -> None:
+        if self._is_dynamic() and self._setting("spark.speculation", "false") == "true":
+            raise InvalidArgument(
+                "spark.speculation=true would start training tasks twice; turn it off, or turn "
+                "spark.dynamicAllocation.enabled off, as barrier stages are never speculated."
+            )
+
+    def _is_dynamic(self) -> bool:
+        """Whether executors come and go; Spark refuses barrier stages then (SPARK-24942)."""
+        return self._setting("spark.dynamicAllocation.enabled", "false") == "true"
+
+    def _is_local(self) -> bool:
+        return self._setting("spark.master", "").startswith("local[")
+
+    def _seconds_up(self) -> float:
+        context = _classic_context(self._spark)
+        if context is None:
+            return float("inf")
+        return time.time() - float(context._jsc.sc().startTime()) / 1000
+
+    def _driver_host(self) -> str:
+        from gridflow.agent.environment import local_address
+
+        host = self._setting("spark.driver.bindAddress", "") or self._setting(
+            "spark.driver.host", ""
+        )
+        return local_address(f"{host}:1") if host else "127.0.0.1"
+
+    def _setting(self, name: str, default: str) -> str:
+        context = _classic_context(self._spark)
+        if context is not None:
+            return str(context.getConf().get(name, default))
+        return str(self._spark.conf.get(name, default))
+
+
+def _agent_body(payload: AgentPayload, tags: Any) -> Any:
+    """Return the function of the stage. It is sent by value, so it can say what is missing."""
+    gridflow_version = _version()
+
+    def run_agent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            from gridflow.agent.spark import run_task
+        except ImportError as error:
+            import sys
+
+            raise ImportError(
+                f"gridflow {gridflow_version} can't be imported by {sys.executable} on an "
+                f"executor: {error}"
+            ) from error
+        yield from run_task(payload, tags, batches)
+
+    return run_agent
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("gridflow")
+
+
+def _tag(job: str, launch: int) -> str:
+    return f"gridflow-{job}-{launch}"
+
+
+def _active_session() -> SparkSession:
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            return session
+    raise InvalidArgument(
+        "there is no active SparkSession to run on. Make one (SparkSession.builder…getOrCreate()), "
+        "or run without Spark: TensorflowDistributor(launcher=LocalLauncher())."
+    )
+
+
+def _classic_context(spark: SparkSession) -> Any:
+    """Return the SparkContext; None over Spark Connect."""
+    return getattr(spark, "_sc", None)
+
+
+@contextmanager
+def _this_python_where_it_runs(spark: SparkSession) -> Iterator[None]:
+    """Let executors on this machine run this Python, unless the user chose another.
+
+    PySpark's default is the first ``python3`` of the PATH, which is not the one of a virtual
+    environment that was not activated.
+    """
+    import os
+
+    context = _classic_context(spark)
+    chosen = "PYSPARK_PYTHON" in os.environ
+    if context is None or chosen or not str(context.master).startswith("local"):
+        yield
+        return
+    before, context.pythonExec = context.pythonExec, sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = before

@@ -1,0 +1,79 @@
+"""What Spark says when a job fails, read for its cause. Pure.
+
+The messages are those of Spark 4.0 to 4.3: `TaskSetManager`, `DAGScheduler` and `PythonRunner`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gridflow.errors import EnvironmentMismatch, GridflowError, NotEnoughSlots, TaskLost
+
+_LOST: Final = (
+    (re.compile(r"ExecutorLostFailure \((executor \S+) exited[^)]*\)[^\n]*"), "its executor died"),
+    (re.compile(r"Python worker exited unexpectedly[^\n]*"), "its agent's process died"),
+    (re.compile(r"(?:Executor|Worker|Host) \S+ (?:lost|removed|decommissioned)"), "it was lost"),
+)
+#: "barrier task ResultTask(5, 1)": stage 5, partition 1; "Task 1 in stage 5.0 failed".
+_RANK: Final = re.compile(r"ResultTask\(\d+, (\d+)\)|Task (\d+) in stage \d+")
+_CANCELLED: Final = re.compile(r"cancelled|canceled|OPERATION_CANCELED", re.IGNORECASE)
+_SLOTS: Final = re.compile(r"SPARK-24819|more slots than the total number of slots")
+_MASTERS: Final = (
+    re.compile(r"local\[(\d+)(?:,\s*\d+)?\]$"),
+    re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$"),
+)
+_PYTHON_HINT: Final = (
+    "The executors run the Python named by PYSPARK_PYTHON (spark.pyspark.python with spark-submit; "
+    "else python3 of their PATH): it needs gridflow and its dependencies. "
+    "pip install 'gridflow[tensorflow]' there, or ship an environment with spark.archives."
+)
+
+
+def explain(error: BaseException) -> tuple[int | None, str, GridflowError | None]:
+    """Return the rank that was lost, what happened to it, and the job's error.
+
+    The rank is None if the message names none; the error is None for a job that was cancelled.
+    """
+    text = str(error)
+    if _CANCELLED.search(text) and not any(pattern.search(text) for pattern, _ in _LOST):
+        return None, "", None
+    if _SLOTS.search(text):
+        return None, "", NotEnoughSlots(f"Spark refused the barrier stage: {_first_lines(text)}")
+    missing = re.search(
+        r"(?:ModuleNotFoundError|ImportError|PySparkImportError)[^\n]*?:?\s*([^\n]*(?:gridflow|"
+        r"[Pp]y[Aa]rrow|pandas|cloudpickle|cryptography)[^\n]*)",
+        text,
+    )
+    if missing:
+        return None, "", EnvironmentMismatch(f"{missing[0].strip()}\n{_PYTHON_HINT}")
+    found = _RANK.search(text)
+    rank = int(found[1] or found[2]) if found else None
+    for pattern, what in _LOST:
+        words = pattern.search(text)
+        if words:
+            return rank, f"{what}: {words[0].strip()}", TaskLost(_first_lines(text))
+    return rank, _python_error(text), TaskLost(_first_lines(text))
+
+
+def slots_of_master(master: str) -> int | None:
+    """Return the slots that a master's name promises, None for one that promises nothing."""
+    single, cluster = (pattern.match(master) for pattern in _MASTERS)
+    if master == "local":
+        return 1
+    if single:
+        return int(single[1])
+    if cluster:
+        return int(cluster[1]) * int(cluster[2])
+    return None
+
+
+def _python_error(text: str) -> str:
+    """Return the last line of the first Python traceback, else the first lines."""
+    found = re.search(r"Traceback \(most recent call last\):.*?\n(?=\S)([^\n]+)", text, re.DOTALL)
+    return found[1] if found else _first_lines(text)
+
+
+def _first_lines(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(line for line in lines if not line.startswith("at "))[:1000]

@@ -1,0 +1,75 @@
+"""The settings of a run that driver, agents and tasks share. Checked when made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, get_args
+
+from gridflow.errors import InvalidArgument, did_you_mean
+
+Strategy = Literal["multi_worker_mirrored", "mirrored", "none"]
+STRATEGIES: Final = get_args(Strategy)
+LogChoice = Literal["all", "chief", "none"]
+LOG_CHOICES: Final = get_args(LogChoice)
+
+
+def choose(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that isn't among the allowed ones.
+
+    Raises
+    ------
+    InvalidArgument
+        With the allowed values, and the nearest of them.
+    """
+    if value not in allowed:
+        names = ", ".join(repr(name) for name in allowed)
+        hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        raise InvalidArgument(f"{what} must be one of {names}; got {value!r}.{hint}")
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long things may take, in seconds. Nothing waits without one of these.
+
+    Attributes
+    ----------
+    start_timeout : float
+        For all tasks to register, and again for all to come up (TensorFlow's own start waits for
+        ever when a peer is missing).
+    heartbeat_timeout : float
+        Silence of an agent, or a frozen training process, after which the task counts as failed.
+    step_timeout : float or None
+        Time without a step, once the first step was made; None: no limit.
+    shutdown_timeout : float
+        For everything to end after success, failure or an interrupt; then it is killed.
+    """
+
+    start_timeout: float = 300.0
+    heartbeat_timeout: float = 10.0
+    step_timeout: float | None = 1800.0
+    shutdown_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name == "step_timeout":
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not value > 0 or math.isinf(value):
+                raise InvalidArgument(
+                    f"{field.name} is a number of seconds greater than 0; got {value!r}."
+                )
+
+
+def whole_number(what: str, value: Any, minimum: int) -> int:
+    """Return the value if it is a whole number of at least the minimum.
+
+    Raises
+    ------
+    InvalidArgument
+        Otherwise, with the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InvalidArgument(f"{what} is a whole number of at least {minimum}; got {value!r}.")
+    return value

@@ -1,0 +1,1 @@
+"""What runs inside the training process: the only place where TensorFlow is imported."""

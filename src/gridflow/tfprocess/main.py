@@ -1,0 +1,145 @@
+"""The training process: set up what the function needs, run it, hand over what it returns.
+
+Run by the agent as ``python -m gridflow.tfprocess.main``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib.util
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+from gridflow.channel import CHANNEL_VARIABLE, Channel
+from gridflow.hints import hint_for
+from gridflow.tfprocess.inbox import Inbox
+
+#: Set by the agent where TensorFlow will certainly be used: its import then overlaps the wait.
+PRELOAD_VARIABLE: Final = "GRIDFLOW_PRELOAD"
+
+
+def main() -> None:
+    """Live one generation of one task."""
+    channel = Channel.inherited(int(os.environ.pop(CHANNEL_VARIABLE)))
+    channel.send("hello", pid=os.getpid())
+    faulthandler.enable()
+    inbox = Inbox(channel)
+    try:
+        code = _live(channel, inbox)
+    except SystemExit as error:
+        code = _exit_code(error)
+        if code:
+            _raised(channel, error, f"the function called sys.exit({error.code!r})", code)
+    except BaseException as error:  # noqa: BLE001 (a KeyboardInterrupt of the function's own, too)
+        code = 1
+        _raised(channel, error, _summary(error), None)
+    _leave(code)
+
+
+def _live(channel: Channel, inbox: Inbox) -> int:
+    if os.environ.pop(PRELOAD_VARIABLE, None) and importlib.util.find_spec("tensorflow"):
+        import tensorflow  # noqa: F401, ICN001 (only to have it ready)
+    setup = inbox.wait("setup")
+    if setup["tf_config"] is not None:
+        os.environ["TF_CONFIG"] = setup["tf_config"]
+    from gridflow import context
+    from gridflow.keras import fixes, results
+
+    fixes.apply()
+    ctx = context.make_context(setup, channel, inbox)
+    if setup["strategy"] == "multi_worker_mirrored":
+        ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
+    channel.send("ready")
+    program = _load(Path(setup["function"]))
+    try:
+        value = program.run(ctx)
+    except SystemExit as error:
+        if _exit_code(error):
+            raise
+        value = None
+    folder = Path(setup["results"])
+    folder.mkdir(parents=True, exist_ok=True)
+    result = results.pack(value, folder, is_chief=ctx.is_chief)
+    ctx.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    channel.send("returned", result=result, folder=str(folder))
+    inbox.wait("leave")  # together: a peer that still works may need this one
+    return 0
+
+
+def _load(path: Path) -> Any:
+    import cloudpickle
+
+    # It came over the agent's mutually authenticated connection.
+    return cloudpickle.loads(path.read_bytes())
+
+
+def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int | None) -> None:
+    text = _traceback(error)
+    sys.stderr.write(text)
+    hint, consequence = hint_for(type(error).__name__, text)
+    from gridflow.errors import DataError, SchemaError
+
+    kind = "data" if isinstance(error, DataError | SchemaError) else None
+    channel.send(
+        "raised",
+        summary=summary,
+        traceback=text,
+        exit_code=exit_code,
+        hint=hint,
+        consequence=consequence,
+        failure_kind=kind,
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the traceback from the user's function on, without the frames that called it."""
+    frames = error.__traceback__
+    ours = str(Path(__file__).parent.parent)
+    while (
+        frames is not None
+        and frames.tb_next is not None
+        and frames.tb_frame.f_code.co_filename.startswith(ours)
+        and Path(frames.tb_frame.f_code.co_filename).name in {"main.py", "program.py"}
+    ):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _summary(error: BaseException) -> str:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else ""
+    return f"the function raised {type(error).__name__}: {first}"
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _leave(code: int) -> None:
+    """End like Python does, without waiting for TensorFlow's threads and destructors."""
+    try:
+        atexit._run_exitfuncs()  # noqa: SLF001 (the only way to run them before os._exit)
+    finally:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    # The function may look itself up in the module that it was pickled from: keep `__main__` free.
+    from gridflow.tfprocess import main as module
+
+    module.main()

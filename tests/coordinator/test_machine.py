@@ -1,0 +1,421 @@
+"""The state machine: the stories that it must tell, and every event in every state."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridflow import errors
+from gridflow.cluster import Task
+from gridflow.coordinator import events as ev
+from gridflow.coordinator.machine import JobMachine, Phase
+from gridflow.coordinator.policies import MaxRestarts
+from gridflow.options import Deadlines
+from gridflow.reports import TaskFailure
+
+DEADLINES = Deadlines(
+    start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20
+)
+TASKS = (Task("worker", 0), Task("worker", 1))
+ENVIRONMENT = {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1"}
+
+
+def failure(rank, *, generation=0, kind="exception", consequence=False):
+    return TaskFailure(
+        f"worker:{rank}", "host", kind, "it failed", generation, consequence=consequence
+    )
+
+
+class Story:
+    """A machine with a clock, and what it commanded."""
+
+    def __init__(self, restarts=0, **deadlines):
+        self.machine = JobMachine(TASKS, replace(DEADLINES, **deadlines), MaxRestarts(restarts))
+        self.now = 0.0
+        self.commands = list(self.machine.begin(self.now))
+
+    def __call__(self, kind, *args, **fields):
+        new = self.machine.handle(kind(self.now, *args, **fields))
+        self.commands += new
+        return new
+
+    def wait(self, seconds, *, silent=()):
+        """Let time pass, with agents that are alive but for the silent ones."""
+        new = []
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.5)
+            for rank in {0, 1} - set(silent):
+                new += self(ev.AgentAlive, rank, f"agent-{rank}-{self.machine.launch}")
+            new += self(ev.Tick)
+        return new
+
+    def register(self, rank, environment=ENVIRONMENT, agent=None):
+        name = agent or f"agent-{rank}-{self.machine.launch}"
+        return self(ev.AgentRegistered, rank, name, f"host{rank}", f"h{rank}:1", environment)
+
+    def train(self):
+        self.register(0)
+        self.register(1)
+        for rank in (0, 1):
+            self(ev.TaskReady, rank, self.machine.generation)
+        assert self.phase is Phase.TRAINING
+        return self
+
+    @property
+    def phase(self):
+        return self.machine.phase
+
+    def finished(self):
+        self(ev.LaunchEnded, self.machine.launch)
+        assert self.phase is Phase.CLOSED
+        (finish,) = [c for c in self.commands if isinstance(c, ev.Finish)]
+        return finish
+
+
+def test_a_job_that_goes_well_launches_starts_closes_and_finishes():
+    story = Story()
+    assert story.commands == [ev.Launch(1)]
+    assert story.register(0) == []
+    assert story.register(1) == [ev.StartGeneration(0, ("h0:1", "h1:1"))]
+    assert story(ev.TaskReady, 0, 0) == []
+    story(ev.TaskReady, 1, 0)
+    assert story.phase is Phase.TRAINING
+    assert story(ev.TaskSucceeded, 1, 0) == []
+    assert story(ev.TaskSucceeded, 0, 0) == [ev.CloseAgents()]
+    assert story.finished() == ev.Finish(None)
+    assert [attempt.failure for attempt in story.machine.attempts] == [None]
+
+
+def test_the_cause_is_named_even_if_its_echo_arrives_first():
+    story = Story().train()
+    assert story(ev.TaskFailed, 0, failure(0, consequence=True)) == []
+    story.wait(1)
+    story(ev.TaskFailed, 1, failure(1))
+    error = story.finished().error
+    assert type(error) is errors.TrainingFailed
+    assert error.first.task == "worker:1"
+    assert [each.task for each in error.failures] == ["worker:1", "worker:0"]
+
+
+def test_an_echo_waits_for_the_silence_of_the_one_who_caused_it():
+    story = Story().train()
+    story.wait(8, silent=[1])
+    story(ev.TaskFailed, 0, failure(0, consequence=True))
+    story.wait(6, silent=[1])
+    error = story.finished().error
+    assert type(error) is errors.TaskLost
+    assert error.first.task == "worker:1"
+    assert "heartbeat_timeout" in str(error)
+
+
+def test_an_echo_without_a_cause_ends_the_job_all_the_same():
+    story = Story().train()
+    story(ev.TaskFailed, 0, failure(0, consequence=True))
+    story.wait(30)
+    assert story.finished().error.first.task == "worker:0"
+
+
+def test_a_failure_of_one_task_is_not_waited_for_longer_than_a_moment():
+    story = Story().train()
+    story(ev.TaskFailed, 1, failure(1))
+    assert ev.CloseAgents() in story.wait(2)
+
+
+def test_a_restart_clears_the_old_generation_in_living_agents():
+    story = Story(restarts=1).train()
+    story(ev.TaskFailed, 1, failure(1))
+    assert ev.ClearGeneration(0, restart=True) in story.wait(2)
+    story(ev.TaskCleared, 0, 0)
+    assert story(ev.TaskCleared, 1, 0) == [ev.StartGeneration(1, ("h0:1", "h1:1"))]
+    for rank in (0, 1):
+        story(ev.TaskReady, rank, 1)
+    for rank in (0, 1):
+        story(ev.TaskSucceeded, rank, 1)
+    assert story.finished().error is None
+    assert [attempt.generation for attempt in story.machine.attempts] == [0, 1]
+
+
+def test_restarts_are_counted():
+    story = Story(restarts=1).train()
+    for generation in (0, 1):
+        story(ev.TaskFailed, 1, failure(1, generation=generation))
+        story.wait(2)
+        for rank in (0, 1):
+            story(ev.TaskCleared, rank, generation)
+        for rank in (0, 1):
+            story(ev.TaskReady, rank, generation + 1)
+    assert len(story.finished().error.failures) == 1
+    assert len(story.machine.attempts) == 2
+
+
+def test_a_lost_agent_is_replaced_by_a_new_launch():
+    story = Story(restarts=1).train()
+    story(ev.AgentLost, 1, 1, "its executor died")
+    story.wait(2, silent=[1])
+    assert ev.ClearGeneration(0, restart=True) in story.commands
+    story(ev.TaskCleared, 0, 0)
+    assert story.phase is Phase.RELAUNCHING
+    assert story.commands[-1] == ev.CancelLaunch(1)
+    assert story(ev.LaunchEnded, 1) == [ev.Launch(2)]
+    story.train()
+    assert story.machine.generation == 1
+
+
+def test_a_launch_that_dies_as_a_whole_is_followed_by_another():
+    story = Story(restarts=1).train()
+    story(ev.LaunchEnded, 1, errors.TaskLost("the stage failed"))
+    story.wait(2)
+    assert story.commands[-1] == ev.Launch(2)
+
+
+def test_a_second_attempt_of_a_spark_task_means_that_the_first_is_gone():
+    story = Story().train()
+    story.register(1, agent="another")
+    story.wait(2)
+    error = story.finished().error
+    assert type(error) is errors.TaskLost
+    assert "second attempt" in str(error)
+
+
+def test_the_environment_is_compared_before_anything_starts():
+    story = Story()
+    story.register(0)
+    assert story.register(1, {**ENVIRONMENT, "tensorflow": "2.20.0"}) == [ev.CloseAgents()]
+    error = story.finished().error
+    assert type(error) is errors.EnvironmentMismatch
+    assert "worker:1 on host1: it has tensorflow 2.20.0, but worker:0 has 2.21.0" in str(error)
+
+
+def test_missing_tensorflow_is_named_with_a_cure():
+    story = Story(restarts=3)
+    story.register(0)
+    story.register(1, {**ENVIRONMENT, "tensorflow": "", "executable": "/usr/bin/python3"})
+    error = story.finished().error
+    assert type(error) is errors.EnvironmentMismatch
+    assert "not installed for /usr/bin/python3" in str(error)
+    assert "pip install 'gridflow[tensorflow]'" in str(error)
+
+
+def test_tasks_that_never_register_end_the_job_at_the_deadline():
+    story = Story()
+    story.register(0)
+    story.wait(101, silent=[1])
+    assert ev.CancelLaunch(1) in story.commands
+    error = story.finished().error
+    assert type(error) is errors.StartTimeout
+    assert error.first.task == "worker:1"
+    assert "start_timeout" in str(error)
+
+
+def test_tasks_that_never_come_up_end_the_job_at_the_deadline():
+    story = Story()
+    story.register(0)
+    story.register(1)
+    story(ev.TaskReady, 0, 0)
+    story.wait(101)
+    error = story.finished().error
+    assert type(error) is errors.StartTimeout
+    assert error.first.task == "worker:1"
+
+
+def test_the_launchers_error_is_passed_on_when_nothing_came_to_life():
+    story = Story()
+    story(ev.LaunchEnded, 1, errors.NotEnoughSlots("too few"))
+    assert story.phase is Phase.CLOSED
+    assert type(story.commands[-1].error) is errors.NotEnoughSlots
+
+
+def test_a_rank_without_steps_is_inspected_and_named():
+    story = Story().train()
+    for rank in (0, 1):
+        story(ev.TaskStepped, rank, 0, armed=True)
+    assert ev.Inspect(0) in story.wait(51)
+    story(ev.StackReported, 0, 0, "in TensorFlow", waiting=True)
+    story(ev.StackReported, 1, 0, "time.sleep(1e9)", waiting=False)
+    story.wait(5)
+    error = story.finished().error
+    assert type(error) is errors.StepTimeout
+    assert error.first.task == "worker:1"
+    assert "time.sleep(1e9)" in str(error)
+
+
+def test_a_rank_that_is_done_stepping_is_not_waited_for():
+    story = Story().train()
+    for rank in (0, 1):
+        story(ev.TaskStepped, rank, 0, armed=True)
+        story(ev.TaskStepped, rank, 0, armed=False)
+    story.wait(200)
+    assert story.phase is Phase.TRAINING
+
+
+def test_without_a_step_timeout_nothing_is_inspected():
+    story = Story(step_timeout=None).train()
+    story(ev.TaskStepped, 0, 0, armed=True)
+    story.wait(1000)
+    assert ev.Inspect(0) not in story.commands
+
+
+def test_an_interrupt_closes_and_the_second_cancels():
+    story = Story().train()
+    assert story(ev.Interrupted) == [ev.CloseAgents()]
+    assert story(ev.Interrupted) == [ev.CancelLaunch(1)]
+    assert story.finished().interrupted
+
+
+def test_agents_that_dont_close_are_cancelled_then_given_up():
+    story = Story().train()
+    story(ev.Interrupted)
+    assert story.wait(21) == [ev.CancelLaunch(1)]
+    story.wait(21)
+    assert story.phase is Phase.CLOSED
+
+
+def test_reports_of_an_earlier_generation_change_nothing():
+    story = Story(restarts=1).train()
+    story(ev.TaskFailed, 1, failure(1))
+    story.wait(2)
+    for rank in (0, 1):
+        story(ev.TaskCleared, rank, 0)
+    assert story.phase is Phase.STARTING
+    for rank in (0, 1):
+        assert story(ev.TaskReady, rank, 0) == []
+        assert story(ev.TaskFailed, rank, failure(rank)) == []
+        assert story(ev.TaskSucceeded, rank, 0) == []
+    assert story.phase is Phase.STARTING
+
+
+def test_bad_rows_are_not_tried_again():
+    story = Story(restarts=5).train()
+    story(ev.TaskFailed, 0, failure(0, kind="data"))
+    story.wait(2)
+    assert type(story.finished().error) is errors.DataError
+
+
+# Every event in every state ----------------------------------------------------------------------
+
+
+def reach(phase):
+    """Return a story that stands in a phase."""
+    story = Story(restarts=2)
+    if phase is Phase.GATHERING:
+        story.register(0)
+    elif phase is Phase.STARTING:
+        story.register(0)
+        story.register(1)
+    else:
+        story.train()
+    if phase in {Phase.COLLECTING, Phase.CLEARING}:
+        story(ev.TaskFailed, 0, failure(0))
+    if phase is Phase.CLEARING:
+        story.wait(2)
+    if phase is Phase.RELAUNCHING:
+        story(ev.AgentLost, 1, 1, "gone")
+        story.wait(2, silent=[1])
+        story(ev.TaskCleared, 0, 0)
+    if phase in {Phase.CLOSING, Phase.CLOSED}:
+        story(ev.Interrupted)
+    if phase is Phase.CLOSED:
+        story(ev.LaunchEnded, 1)
+    assert story.phase is phase
+    return story
+
+
+EVENTS = {
+    "tick": lambda at: ev.Tick(at),
+    "late tick": lambda at: ev.Tick(at + 10_000),
+    "registered": lambda at: ev.AgentRegistered(at, 1, "agent-1-1", "h", "h1:1", ENVIRONMENT),
+    "registered anew": lambda at: ev.AgentRegistered(at, 1, "another", "h", "h1:2", ENVIRONMENT),
+    "alive": lambda at: ev.AgentAlive(at, 1, "agent-1-1"),
+    "stranger alive": lambda at: ev.AgentAlive(at, 1, "stranger"),
+    "lost": lambda at: ev.AgentLost(at, 1, 1, "gone"),
+    "lost in another launch": lambda at: ev.AgentLost(at, 7, 1, "gone"),
+    "ready": lambda at: ev.TaskReady(at, 1, 0),
+    "ready in another generation": lambda at: ev.TaskReady(at, 1, 7),
+    "stepped": lambda at: ev.TaskStepped(at, 1, 0, armed=True),
+    "failed": lambda at: ev.TaskFailed(at, 1, failure(1)),
+    "echoed": lambda at: ev.TaskFailed(at, 1, failure(1, consequence=True)),
+    "failed for good": lambda at: ev.TaskFailed(at, 1, failure(1, kind="data")),
+    "failed in another generation": lambda at: ev.TaskFailed(at, 1, failure(1, generation=7)),
+    "succeeded": lambda at: ev.TaskSucceeded(at, 1, 0),
+    "cleared": lambda at: ev.TaskCleared(at, 1, 0),
+    "stack": lambda at: ev.StackReported(at, 1, 0, "stack", waiting=True),
+    "ended": lambda at: ev.LaunchEnded(at, 1),
+    "ended with an error": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone")),
+    "another launch ended": lambda at: ev.LaunchEnded(at, 7),
+    "interrupted": lambda at: ev.Interrupted(at),
+}
+#: Where an event may lead, from where. What isn't listed stays where it is.
+MOVES = {
+    (Phase.GATHERING, "registered"): Phase.STARTING,
+    (Phase.GATHERING, "registered anew"): Phase.STARTING,
+    (Phase.GATHERING, "ended"): Phase.GATHERING,  # of the next launch
+    (Phase.GATHERING, "ended with an error"): Phase.CLOSED,
+    (Phase.GATHERING, "late tick"): Phase.CLOSING,
+    (Phase.STARTING, "late tick"): Phase.CLOSING,
+    (Phase.TRAINING, "late tick"): Phase.RELAUNCHING,  # nobody was heard of
+    (Phase.COLLECTING, "late tick"): Phase.CLEARING,
+    (Phase.CLEARING, "late tick"): Phase.RELAUNCHING,
+    (Phase.RELAUNCHING, "late tick"): Phase.CLOSING,
+    (Phase.RELAUNCHING, "ended"): Phase.GATHERING,
+    (Phase.RELAUNCHING, "ended with an error"): Phase.GATHERING,
+    (Phase.COLLECTING, "failed"): Phase.CLEARING,
+    (Phase.COLLECTING, "echoed"): Phase.CLEARING,
+    (Phase.COLLECTING, "failed for good"): Phase.CLEARING,
+    (Phase.COLLECTING, "lost"): Phase.CLEARING,
+    (Phase.COLLECTING, "registered anew"): Phase.CLEARING,
+    (Phase.COLLECTING, "ended"): Phase.GATHERING,
+    (Phase.COLLECTING, "ended with an error"): Phase.GATHERING,
+    (Phase.COLLECTING, "succeeded"): Phase.CLEARING,
+    (Phase.CLEARING, "ended"): Phase.GATHERING,
+    (Phase.CLEARING, "ended with an error"): Phase.GATHERING,
+    (Phase.CLOSING, "ended"): Phase.CLOSED,
+    (Phase.CLOSING, "ended with an error"): Phase.CLOSED,
+}
+for _phase in (Phase.GATHERING, Phase.STARTING, Phase.TRAINING):
+    for _name in ("failed", "echoed", "failed for good", "lost"):
+        MOVES[_phase, _name] = Phase.COLLECTING
+for _phase in (Phase.STARTING, Phase.TRAINING):
+    MOVES[_phase, "registered anew"] = Phase.COLLECTING
+    for _name in ("ended", "ended with an error"):
+        MOVES[_phase, _name] = Phase.GATHERING  # of the next launch
+for _phase in set(Phase) - {Phase.CLOSING, Phase.CLOSED}:
+    MOVES[_phase, "interrupted"] = Phase.CLOSING
+
+
+@pytest.mark.parametrize(
+    ("phase", "name"),
+    [pytest.param(p, n, id=f"{n} while {p.value}") for p, n in itertools.product(Phase, EVENTS)],
+)
+def test_every_event_in_every_state_leads_where_it_should(phase, name):
+    story = reach(phase)
+    story.machine.handle(EVENTS[name](story.now))
+    assert story.phase is MOVES.get((phase, name), phase)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.floats(0, 30)), max_size=40))
+def test_whatever_happens_the_job_ends_within_its_deadlines(history):
+    story = Story(restarts=2)
+    for name, seconds in history:
+        event = EVENTS[name](story.now + seconds)
+        story.now = event.at
+        story.commands += story.machine.handle(event)
+    launches = {c.launch for c in story.commands if isinstance(c, ev.Launch)}
+    assert launches == set(range(1, len(launches) + 1))
+    for _ in range(2000):  # the rest is silence: no agent answers any more
+        if story.phase is Phase.CLOSED:
+            break
+        story.now += 1
+        new = story.machine.handle(ev.Tick(story.now))
+        story.commands += new
+        for command in new:
+            if isinstance(command, ev.CancelLaunch):
+                ended = ev.LaunchEnded(story.now, command.launch)
+                story.commands += story.machine.handle(ended)
+    assert story.phase is Phase.CLOSED
+    assert sum(isinstance(command, ev.Finish) for command in story.commands) == 1
