@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from gridflow.errors import SchemaError
 from gridflow.launch.base import Placement
 
 if TYPE_CHECKING:
@@ -44,16 +45,22 @@ class LocalLauncher:
 
     def place(
         self,
-        num_tasks: int,  # noqa: ARG002 (processes share the cores)
+        num_tasks: int,
         data: Mapping[str, Any],
         deadlines: Deadlines,  # noqa: ARG002
         *,
         wait: bool = True,  # noqa: ARG002
     ) -> Placement:
-        """Check the data; this machine takes any number of tasks."""
+        """Check the data; this machine takes any number of tasks, which share its cores."""
         from gridflow.feed import local
 
-        rows = {name: local.check(name, value) for name, value in data.items()}
+        rows = {name: local.to_table(value, name).num_rows for name, value in data.items()}
+        for name, count in rows.items():
+            if count < num_tasks:
+                raise SchemaError(
+                    f"dataset {name!r} has {count} rows for {num_tasks} workers; each needs one "
+                    "at least. Use fewer workers."
+                )
         details = {f"rows of {name}": f"{count:,}" for name, count in rows.items()}
         return Placement("local", "127.0.0.1", None, details)
 

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from gridflow.launch.base import LaunchListener
     from gridflow.options import Deadlines
 
+#: Masters whose executors run on this machine.
+_HERE: Final = ("local", "spark://127.", "spark://localhost")
 #: Executors of a young application may still be registering: so long, fewer slots than tasks are no
 #: error yet.
 _REGISTRATION_SECONDS: Final = 20.0
+_SETTLE_SECONDS: Final = 3.0
 
 
 class SparkLauncher:
@@ -62,7 +65,8 @@ class SparkLauncher:
         """Check the DataFrames' columns and count the slots."""
         from gridflow.feed import frames
 
-        frames.check(data)
+        if data:
+            frames.check(data)
         self._refuse_speculation()
         slots = self._wait_for_slots(num_tasks, deadlines) if wait else self._slots()
         if slots is not None and slots < num_tasks:
@@ -141,17 +145,23 @@ class SparkLauncher:
                 return int(most) * self._slots_per_executor()
             # The stage itself makes Spark ask for executors; start_timeout watches over that.
             return None
-        began = time.monotonic()
-        young = self._seconds_up() < _REGISTRATION_SECONDS and not self._is_local()
-        patience = min(_REGISTRATION_SECONDS if young else 0.0, deadlines.start_timeout)
-        while True:
-            slots = self._slots()
-            if slots is None or slots >= num_tasks or time.monotonic() - began > patience:
-                return slots
-            most = spark_errors.slots_of_master(self._setting("spark.master", ""))
-            if most is not None and most < num_tasks:
-                return most
-            time.sleep(0.2)
+        most = spark_errors.slots_of_master(self._setting("spark.master", ""))
+        give_up = time.monotonic() + min(
+            max(_REGISTRATION_SECONDS - self._seconds_up(), 0.0), deadlines.start_timeout
+        )
+        slots = self._slots()
+        settled = time.monotonic() + _SETTLE_SECONDS
+        while slots is not None and slots < num_tasks:
+            now = time.monotonic()
+            if (most is not None and most < num_tasks) or now > give_up:
+                break
+            if slots and now > settled:  # some executors came, and no more do
+                break
+            time.sleep(0.1)
+            before, slots = slots, self._slots()
+            if slots != before:
+                settled = time.monotonic() + _SETTLE_SECONDS
+        return slots
 
     def _slots(self) -> int | None:
         """Return how many tasks run at once; None over Spark Connect, which doesn't tell."""
@@ -184,9 +194,6 @@ class SparkLauncher:
     def _is_dynamic(self) -> bool:
         """Whether executors come and go; Spark refuses barrier stages then (SPARK-24942)."""
         return self._setting("spark.dynamicAllocation.enabled", "false") == "true"
-
-    def _is_local(self) -> bool:
-        return self._setting("spark.master", "").startswith("local[")
 
     def _seconds_up(self) -> float:
         context = _classic_context(self._spark)
@@ -267,7 +274,7 @@ def _this_python_where_it_runs(spark: SparkSession) -> Iterator[None]:
 
     context = _classic_context(spark)
     chosen = "PYSPARK_PYTHON" in os.environ
-    if context is None or chosen or not str(context.master).startswith("local"):
+    if context is None or chosen or not str(context.master).startswith(_HERE):
         yield
         return
     before, context.pythonExec = context.pythonExec, sys.executable

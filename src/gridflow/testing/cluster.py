@@ -1,0 +1,157 @@
+"""A real Spark standalone cluster on this machine: a master and workers as separate processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from gridflow.errors import GridflowError, MissingDependency
+from gridflow.options import whole_number
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 10.0
+
+
+class StandaloneCluster:
+    """Start a cluster on the loopback interface; stop it at the end of a ``with`` block.
+
+    Parameters
+    ----------
+    workers : int, default 2
+        Worker processes; each gives one executor to an application.
+    cores : int, default 1
+        Of each worker.
+    memory : str, default "2g"
+        Of each worker, in Spark's notation.
+
+    Attributes
+    ----------
+    url : str
+        ``spark://127.0.0.1:<port>``.
+    folder : Path
+        Logs and executors' folders; deleted when the cluster stops.
+
+    Examples
+    --------
+    >>> from gridflow.testing.cluster import StandaloneCluster
+    >>> with StandaloneCluster(workers=2) as cluster:  # doctest: +SKIP
+    ...     spark = cluster.session()
+    """
+
+    def __init__(self, workers: int = 2, cores: int = 1, memory: str = "2g") -> None:
+        self.workers = whole_number("workers", workers, 1)
+        self.cores = whole_number("cores", cores, 1)
+        self.memory = memory
+        self.url = ""
+        self.folder = Path()
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self.folder = Path(tempfile.mkdtemp(prefix="gridflow-cluster-"))
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def session(self, **settings: Any) -> SparkSession:
+        """Return a session on the cluster.
+
+        Parameters
+        ----------
+        **settings
+            Spark settings with ``_`` for the dots, for example ``spark_executor_memory="1g"``.
+        """
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master(self.url).config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.ui.enabled", "false")
+        builder = builder.config("spark.executor.memory", "1g")
+        for name, value in settings.items():
+            builder = builder.config(name.replace("_", "."), value)
+        session: SparkSession = builder.getOrCreate()
+        return session
+
+    def stop(self) -> None:
+        """End all processes and delete the folder."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in reversed(self._processes):
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes = []
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        arguments = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        log = self._spawn("master", "org.apache.spark.deploy.master.Master", *arguments)
+        self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)")
+        for index in range(self.workers):
+            log = self._spawn(
+                f"worker-{index}",
+                "org.apache.spark.deploy.worker.Worker",
+                *arguments,
+                *("--cores", str(self.cores), "--memory", self.memory),
+                *("--work-dir", str(self.folder / f"work-{index}"), self.url),
+            )
+            self._wait_for(log, r"(Successfully registered) with master")
+
+    def _spawn(self, name: str, java_class: str, *arguments: str) -> Path:
+        try:
+            import pyspark
+        except ImportError as error:
+            raise MissingDependency(
+                "a Spark cluster needs pip install 'gridflow[spark]'"
+            ) from error
+        home = Path(pyspark.__file__).parent
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            self._processes.append(
+                subprocess.Popen(
+                    [str(home / "bin" / "spark-class"), java_class, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.folder,
+                    env={
+                        **os.environ,
+                        "SPARK_HOME": str(home),
+                        "SPARK_DAEMON_MEMORY": "512m",
+                        "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+                        "SPARK_NO_DAEMONIZE": "1",
+                        "SPARK_LOCAL_IP": "127.0.0.1",
+                    },
+                    start_new_session=True,  # Ctrl-C is for the driver
+                )
+            )
+        return log
+
+    def _wait_for(self, log: Path, pattern: str) -> str:
+        give_up = time.monotonic() + _START_SECONDS
+        while time.monotonic() < give_up:
+            with contextlib.suppress(OSError):
+                found = re.search(pattern, log.read_text(errors="replace"))
+                if found:
+                    return found[1]
+            if self._processes[-1].poll() is not None:
+                break
+            time.sleep(0.1)
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        raise GridflowError(f"Spark's {log.stem} did not start. The end of its log:\n{tail}")

@@ -1,0 +1,109 @@
+"""What all tests share: a real Spark cluster, and a look for what a job left behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+from pathlib import Path
+
+import psutil
+import pytest
+
+#: Everything that a test starts inherits it, whoever its parent is by then.
+MARK = f"gridflow-test-{uuid.uuid4().hex}"
+_PATIENCE = 8.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scratch(tmp_path_factory):
+    """Put everybody's temporary files where a leak can be seen."""
+    folder = tmp_path_factory.mktemp("scratch")
+    os.environ["GRIDFLOW_TEST_MARK"] = MARK
+    os.environ["TMPDIR"] = str(folder)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    tempfile.tempdir = None
+    yield folder
+    tempfile.tempdir = None
+
+
+@pytest.fixture(scope="session")
+def cluster(scratch):
+    """Start a standalone cluster of two workers with one core each."""
+    from gridflow.testing.cluster import StandaloneCluster
+
+    with StandaloneCluster(workers=2, cores=1, memory="2g") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark(cluster):
+    """Give the session on the standalone cluster that all tests share."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = cluster.session(
+            **{"spark_sql_shuffle_partitions": "2", "spark_executor_memory": "800m"}
+        )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def left_processes():
+    """Return the gridflow processes of these tests that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if MARK.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes():
+                continue
+            command = " ".join(process.cmdline())
+        except (OSError, psutil.Error):
+            continue
+        if "gridflow.tfprocess" in command or "guardian.py" in command or "gridflow.agent" in command:
+            found.append(f"{process.pid} {command[:120]}")
+    return found
+
+
+def left_threads():
+    """Return the threads of gridflow in this process."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("gridflow")]
+
+
+def left_ports():
+    """Return what this process listens on, but for Spark's callback server."""
+    return [
+        connection.laddr.port
+        for connection in psutil.Process().net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
+def left_files(scratch):
+    """Return temporary files and folders of jobs, wherever they lie."""
+    return [
+        str(path)
+        for path in scratch.rglob("gridflow-*")
+        if not path.name.startswith(("gridflow-jobs-", "gridflow-cluster-"))
+        and "gridflow-jobs-" not in str(path.parent)
+    ]
+
+
+@pytest.fixture
+def no_leaks(scratch):
+    """Fail a test that leaves a process, a port, a thread or a file behind."""
+    ports = set(left_ports())
+    yield
+
+    def left():
+        new_ports = set(left_ports()) - ports
+        return [*left_processes(), *left_threads(), *sorted(new_ports), *left_files(scratch)]
+
+    give_up = time.monotonic() + _PATIENCE
+    while left() and time.monotonic() < give_up:
+        time.sleep(0.1)
+    assert left() == []

@@ -1,0 +1,226 @@
+"""Each way to fail: a typed error that names the first failing task, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from gridflow import errors
+
+
+def expect(kind, distributor, function, *args, **kwargs):
+    with pytest.raises(kind) as caught:
+        distributor.run(function, *args, **kwargs)
+    error = caught.value
+    assert type(error) is kind
+    assert error.first.host
+    assert error.first.task in str(error)
+    return error
+
+
+def test_an_exception_on_one_rank_is_named_with_its_traceback_and_log(distribute):
+    def train(ctx):
+        import time
+
+        print(f"last words of {ctx.rank}", flush=True)
+        if ctx.rank == 1:
+            raise ValueError("learning rate is -1")
+        time.sleep(60)
+
+    error = expect(errors.TrainingFailed, distribute(), train)
+    assert error.first.task == "worker:1"
+    assert error.first.kind == "exception"
+    assert error.first.summary == "the function raised ValueError: learning rate is -1"
+    assert 'raise ValueError("learning rate is -1")' in error.first.traceback
+    assert "tfprocess" not in error.first.traceback
+    assert "last words of 1" in error.first.log_tail
+
+
+def test_an_exception_on_all_ranks_names_them_all(distribute):
+    def train(ctx):
+        raise RuntimeError(f"rank {ctx.rank} is unhappy")
+
+    error = expect(errors.TrainingFailed, distribute(), train)
+    assert {failure.task for failure in error.failures} == {"worker:0", "worker:1"}
+
+
+def test_a_call_of_sys_exit_is_reported_with_its_code(distribute):
+    def train(ctx):
+        import sys
+        import time
+
+        if ctx.rank == 1:
+            sys.exit(3)
+        time.sleep(60)
+
+    error = expect(errors.TrainingFailed, distribute(), train)
+    assert (error.first.task, error.first.kind, error.first.exit_code) == ("worker:1", "exit", 3)
+
+
+def test_sys_exit_without_a_code_is_success(distribute):
+    def train():
+        import sys
+
+        sys.exit()
+
+    assert distribute().run(train).value is None
+
+
+def test_a_second_run_right_after_a_failed_one_works(distribute):
+    def fail():
+        raise RuntimeError("no")
+
+    expect(errors.TrainingFailed, distribute(), fail)
+    assert distribute().run(lambda: "fine").value == "fine"
+
+
+def test_a_module_that_the_tasks_lack_is_named_with_a_hint(distribute):
+    def train():
+        import a_module_of_nobody
+
+    error = expect(errors.TrainingFailed, distribute(), train)
+    assert "a_module_of_nobody" in error.first.summary
+    assert "'a_module_of_nobody'" in error.first.hint
+
+
+def test_a_child_of_the_function_does_not_outlive_a_failure(distribute):
+    def train(ctx):
+        import subprocess
+        import sys
+
+        sleep = [sys.executable, "-c", "import time; time.sleep(600) # gridflow.tfprocess"]
+        subprocess.Popen(sleep)
+        subprocess.Popen(sleep, start_new_session=True)
+        raise RuntimeError("no")
+
+    expect(errors.TrainingFailed, distribute(), train)  # the fixture looks for the children
+
+
+def train_mirrored(ctx, deed, victim):
+    """Train; at the third step of the first epoch one rank does something to itself."""
+    import os
+    import signal
+
+    import keras
+    import numpy as np
+
+    class Deed(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2 and ctx.rank == victim and ctx.generation == 0:
+                if deed == "raise":
+                    raise ValueError("enough")
+                print(f"here comes {deed}", flush=True)
+                os.kill(os.getpid(), getattr(signal, deed))
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones((64, 4), "float32")
+    model.fit(x, x[:, :1], batch_size=8, epochs=50, verbose=0, callbacks=[Deed()])
+    return "trained"
+
+
+MIRRORED = {"strategy": "multi_worker_mirrored", "heartbeat_timeout": 5}
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["chief", "worker"])
+@pytest.mark.parametrize("deed", ["SIGKILL", "SIGSEGV", "SIGSTOP", "raise"])
+def test_a_rank_that_fails_in_the_middle_of_an_epoch_is_named(distribute, deed, victim):
+    error = expect(errors.TrainingFailed, distribute(**MIRRORED), train_mirrored, deed, victim)
+    assert error.first.task == f"worker:{victim}", str(error)
+    if deed == "raise":
+        assert "ValueError: enough" in error.first.summary
+    elif deed == "SIGSTOP":
+        assert error.first.kind == "stopped"
+    else:
+        assert error.first.signal == deed
+        assert f"here comes {deed}" in error.first.log_tail
+    if deed == "SIGSEGV":
+        assert any("on_train_batch_end" in line for line in error.first.log_tail)
+
+
+def test_a_killed_rank_is_followed_by_another_generation(distribute):
+    distributor = distribute(**MIRRORED, max_restarts=1)
+    result = distributor.run(train_mirrored, "SIGKILL", 1)
+    assert result.value == "trained"
+    assert [attempt.generation for attempt in result.attempts] == [0, 1]
+    assert result.attempts[0].failure.signal == "SIGKILL"
+
+
+def test_a_rank_that_stops_making_steps_is_named_with_its_stack(distribute):
+    def train(ctx):
+        import keras
+        import numpy as np
+
+        class Sleepy(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                import time
+
+                if ctx.rank == 1 and batch == 3:
+                    time.sleep(600)
+
+        with ctx.strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        x = np.ones((64, 4), "float32")
+        callbacks = [*ctx.callbacks(), Sleepy()]
+        model.fit(x, x[:, :1], batch_size=8, epochs=50, verbose=0, callbacks=callbacks)
+
+    error = expect(errors.StepTimeout, distribute(**MIRRORED, step_timeout=3), train)
+    assert error.first.task == "worker:1"
+    assert "time.sleep(600)" in error.first.traceback
+
+
+def _agent_of_this_task():
+    """Return the process id of the agent: the guardian's parent."""
+    import psutil
+
+    return psutil.Process(os.getppid()).ppid()
+
+
+def test_a_killed_agent_is_reported_as_lost_and_takes_its_task_along(distribute):
+    find_agent = _agent_of_this_task
+
+    def train(ctx):
+        import time
+
+        if ctx.rank == 1:
+            os.kill(find_agent(), signal.SIGKILL)
+        time.sleep(60)
+
+    error = expect(errors.TaskLost, distribute(), train)
+    assert error.first.task == "worker:1"
+
+
+def test_a_frozen_agent_is_reported_as_lost(distribute):
+    find_agent = _agent_of_this_task
+
+    def train(ctx):
+        import time
+
+        if ctx.rank == 1:
+            os.kill(find_agent(), signal.SIGSTOP)
+        time.sleep(60)
+
+    error = expect(errors.TaskLost, distribute(heartbeat_timeout=3), train)
+    assert error.first.task == "worker:1"
+    assert "not heard of for 3 seconds" in str(error)
+
+
+def test_a_killed_agent_is_replaced_under_max_restarts(distribute):
+    find_agent = _agent_of_this_task
+
+    def train(ctx):
+        import time
+
+        if ctx.rank == 1 and ctx.generation == 0:
+            os.kill(find_agent(), signal.SIGKILL)
+        if ctx.generation == 0:
+            time.sleep(60)
+        return ctx.generation
+
+    result = distribute(max_restarts=1).run(train)
+    assert result.value == 1
+    assert result.attempts[0].failure.kind == "lost"
