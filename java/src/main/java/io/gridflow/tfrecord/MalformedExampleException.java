@@ -1,0 +1,13 @@
+package io.gridflow.tfrecord;
+
+import java.io.IOException;
+
+/** The bytes of a record are no {@code tf.train.Example} or {@code SequenceExample}. */
+public class MalformedExampleException extends IOException {
+  private static final long serialVersionUID = 1L;
+
+  /** Creates the exception with what is wrong. */
+  public MalformedExampleException(String message) {
+    super(message);
+  }
+}
