@@ -185,6 +185,8 @@ class Gang:
         check.at_least("minimum", self.minimum, 1)
         if self.scheduler == "kueue" and not self.queue:
             check.add("queue", "Kueue needs the name of a LocalQueue.")
+        if self.scheduler == "kueue" and self.minimum:
+            check.add("minimum", "Kueue admits all tasks or none; a minimum is Volcano's.")
         check.done()
 
 

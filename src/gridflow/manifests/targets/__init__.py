@@ -1,0 +1,3 @@
+"""Every target, each in a module of its own."""
+
+from __future__ import annotations
