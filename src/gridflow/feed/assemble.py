@@ -1,0 +1,111 @@
+"""From windows of a plan to the arrays of batches: one copy, out of the mapped spool. Pure numpy.
+
+What is handed out is never written again: TensorFlow aliases an aligned numpy array instead of
+copying it, and keeps it as long as it likes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gridflow.feed.batches import BatchPlan, Window
+    from gridflow.feed.selection import Tensor
+    from gridflow.feed.spool import SpoolReader
+
+__all__ = ["aligned_empty", "assemble", "window_rows_for"]
+
+_SHUFFLE_BYTES: Final = 64 << 20
+_ORDERED_BYTES: Final = 4 << 20
+_WINDOW_ROWS: Final = 65_536
+
+
+def window_rows_for(row_bytes: int, *, shuffle: bool) -> int:
+    """Return how many rows to hold at a time: 65,536, or fewer when they are wide."""
+    limit = _SHUFFLE_BYTES if shuffle else _ORDERED_BYTES
+    return max(1, min(_WINDOW_ROWS, limit // max(1, row_bytes)))
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an uninitialised array that begins at a multiple of 64 bytes.
+
+    The memory is Arrow's, whose pool keeps what was freed: TensorFlow tells malloc to give memory
+    back at once, and the page faults of fresh memory would cost more than the copy itself.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or not size:
+        return np.empty(shape, dtype)
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8).view(dtype).reshape(shape)
+
+
+def assemble(
+    reader: SpoolReader, tensors: Sequence[Tensor], plan: BatchPlan, start_batch: int = 0
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the batches of an epoch, several at a time.
+
+    Each item is a tuple with an array for each tensor, of shape (batches, batch size, ...): a
+    window of the plan. A smaller last batch comes by itself.
+    """
+    for window in plan.windows(start_batch):
+        arrays = [
+            _text(reader, tensor, window) if tensor.is_text else _numbers(reader, tensor, window)
+            for tensor in tensors
+        ]
+        full = sum(rows == plan.batch_size for rows in window.batch_rows)
+        cut = full * plan.batch_size
+        if full:
+            yield tuple(a[:cut].reshape(full, plan.batch_size, *a.shape[1:]) for a in arrays)
+        if cut < window.rows:
+            yield tuple(array[None, cut:] for array in arrays)
+
+
+def _numbers(reader: SpoolReader, tensor: Tensor, window: Window) -> np.ndarray:
+    out = aligned_empty((window.rows, *tensor.row_shape), tensor.numpy_dtype)
+    flat = out.reshape(window.rows, -1) if tensor.stacked else None
+    for piece in window.pieces:
+        stop = piece.at + piece.stop - piece.start
+        rows: slice | np.ndarray = slice(piece.start, piece.stop)
+        to: slice | np.ndarray = slice(piece.at, stop)
+        if window.positions is not None:
+            to = window.positions[to]
+            if window.rows < len(window.positions) and (wanted := to >= 0).sum() < len(to):
+                to = to[wanted]
+                rows = np.flatnonzero(wanted) + piece.start
+        if flat is None:
+            out[to] = reader.column(piece.chunk, tensor.columns[0])[rows]
+            continue
+        at = 0
+        for column, width in zip(tensor.columns, tensor.widths, strict=True):
+            source = reader.column(piece.chunk, column)[rows]
+            if width == 1:
+                flat[to, at] = source.reshape(-1)
+            else:
+                flat[to, at : at + width] = source.reshape(-1, width)
+            at += width
+    return out
+
+
+def _text(reader: SpoolReader, tensor: Tensor, window: Window) -> np.ndarray:
+    column = tensor.columns[0]
+    flat = []
+    for piece in window.pieces:
+        array: Any = reader.column(piece.chunk, column)
+        values = array.slice(piece.start, piece.stop - piece.start)
+        for _ in tensor.row_shape:
+            values = values.flatten()
+        # A window of images may hold more than the 2 GiB of 32-bit offsets.
+        flat.append(values.cast(pa.large_binary()))
+    items: np.ndarray = pa.concat_arrays(flat).to_numpy(zero_copy_only=False)
+    items = items.reshape(-1, *tensor.row_shape)
+    if window.positions is None:
+        return items
+    out = np.empty((window.rows, *tensor.row_shape), object)
+    wanted = window.positions >= 0
+    out[window.positions[wanted]] = items[wanted]
+    return out

@@ -1,0 +1,295 @@
+"""The plan of an epoch: which rows make up which batch. Pure numpy, reads no data.
+
+A rank's rows lie in chunks. The plan puts blocks of consecutive rows in an order, goes through
+them (again from the start, when rows have to be repeated), and cuts the sequence into windows of
+whole batches. With shuffle the blocks' order and the rows inside each window are permuted. Every
+window has a random generator of its own, so any batch can be found without the ones before it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import numpy as np
+
+from gridflow.errors import DataError, InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["TAILS", "BatchPlan", "Piece", "Tail", "Window", "rank_seed", "steps_for"]
+
+Tail = Literal["repeat", "drop", "partial"]
+#: How an epoch ends: short ranks repeat rows; rows that don't fill a batch of every rank are left
+#: out; or the last batch is smaller (only for a process that reads alone).
+TAILS: Final = ("repeat", "drop", "partial")
+#: A window mixes rows of about this many places of the spool.
+_BLOCKS_PER_WINDOW: Final = 16
+
+
+def steps_for(
+    counts_per_rank: Sequence[int] | Mapping[int, int], batch_size: int, tail: Tail = "repeat"
+) -> int:
+    """Return the steps of an epoch, the same for all ranks.
+
+    Parameters
+    ----------
+    counts_per_rank
+        Rows of each rank.
+    batch_size
+        Rows per rank and step.
+    tail : {"repeat", "drop", "partial"}
+        ``"repeat"``: as many steps as the rank with the most rows needs. ``"drop"``: as many as
+        the rank with the fewest can fill. ``"partial"``: one rank alone, all rows, the last batch
+        smaller.
+
+    Raises
+    ------
+    DataError
+        When a rank has no row that it could repeat, or no rank would make a step.
+    """
+    _check(batch_size, tail)
+    if isinstance(counts_per_rank, dict):
+        counts_per_rank = [counts_per_rank[rank] for rank in sorted(counts_per_rank)]
+    counts = [int(n) for n in counts_per_rank]
+    listed = ", ".join(f"rank {rank}: {n:,}" for rank, n in enumerate(counts))
+    if not counts:
+        raise InvalidArgument("counts_per_rank is empty: there is no rank to feed.")
+    if tail == "partial":
+        if len(counts) > 1:
+            raise InvalidArgument(
+                f"tail='partial' is for a process that trains alone, these are {len(counts)} "
+                f"ranks. Use 'repeat' or 'drop'."
+            )
+        steps = math.ceil(counts[0] / batch_size)
+    elif tail == "drop":
+        steps = min(counts) // batch_size
+    else:
+        steps = math.ceil(max(counts) / batch_size)
+    if steps == 0 and tail == "drop":
+        raise DataError(
+            f"with batch_size={batch_size} and tail='drop' there is no step, as every rank needs "
+            f"{batch_size} rows ({listed}). Use a smaller batch_size, fewer workers, more rows, "
+            f"or tail='repeat'."
+        )
+    if min(counts) == 0:
+        raise DataError(
+            f"a rank has no rows to train on ({listed}). Use fewer workers, or more rows; rows "
+            f"are spread evenly when the feed repartitions the DataFrame (repartition='always')."
+        )
+    return steps
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Return a seed of the rank's own, so that ranks don't shuffle alike."""
+    return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0])
+
+
+class Piece(NamedTuple):
+    """Consecutive rows of one chunk, and where in the window they begin (before permuting)."""
+
+    chunk: int
+    start: int
+    stop: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some batches in a row, and the rows they take.
+
+    Attributes
+    ----------
+    first_batch : int
+        The number of its first batch in the epoch.
+    batch_rows : tuple of int
+        Rows of each batch.
+    pieces : tuple of Piece
+        Where the rows come from.
+    positions : array of int, or None
+        Row ``piece.at + i`` of the pieces goes to row ``positions[piece.at + i]`` of the window;
+        None keeps the order.
+    """
+
+    first_batch: int
+    batch_rows: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    positions: np.ndarray | None
+
+    @property
+    def rows(self) -> int:
+        """Rows in all its batches."""
+        return sum(self.batch_rows)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which rows make up the batches of one epoch of one rank; the same arguments, the same plan.
+
+    Parameters
+    ----------
+    segment_rows : sequence of int
+        Rows in each chunk of the spool.
+    batch_size : int
+        Rows in each batch.
+    steps : int
+        Batches in the epoch (see `steps_for`).
+    tail : {"repeat", "drop", "partial"}
+        See `steps_for`.
+    shuffle : bool, default False
+        Whether to permute blocks, then rows within windows.
+    seed : int, default 0
+        Combine it with the rank by `rank_seed`.
+    epoch : int, default 0
+        Each epoch has an order of its own.
+    window_rows : int, default 65,536
+        About how many rows are permuted together, and held in memory at a time.
+    """
+
+    segment_rows: Sequence[int]
+    batch_size: int
+    steps: int
+    tail: Tail = "repeat"
+    shuffle: bool = False
+    seed: int = 0
+    epoch: int = 0
+    window_rows: int = 65_536
+    #: Rows of the rank.
+    rows: int = field(init=False)
+    #: Rows in all batches, repeated ones included.
+    rows_fed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check(self.batch_size, self.tail)
+        for name in ("steps", "seed", "epoch"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} can't be negative, got {getattr(self, name)}.")
+        if self.window_rows < 1:
+            raise InvalidArgument(f"window_rows must be positive, got {self.window_rows}.")
+        rows = int(sum(self.segment_rows))
+        wanted = self.steps * self.batch_size
+        if self.tail == "partial":
+            wanted = min(wanted, rows)
+        if wanted > rows and (self.tail == "drop" or rows == 0):
+            raise InvalidArgument(
+                f"{self.steps} steps of {self.batch_size} rows need {wanted} rows, there are "
+                f"{rows} and tail={self.tail!r} repeats none."
+            )
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "rows_fed", wanted)
+
+    @property
+    def rows_repeated(self) -> int:
+        """Rows that the epoch feeds a second time or more often."""
+        return max(0, self.rows_fed - self.rows)
+
+    @property
+    def rows_left_out(self) -> int:
+        """Rows that the epoch doesn't use."""
+        return max(0, self.rows - self.rows_fed)
+
+    def rows_before(self, batch: int) -> int:
+        """Return how many rows the batches before this one hold."""
+        return min(batch * self.batch_size, self.rows_fed)
+
+    def windows(self, start_batch: int = 0) -> Iterator[Window]:
+        """Yield the windows from the one that holds ``start_batch``, which then begins with it.
+
+        Raises
+        ------
+        InvalidArgument
+            When the epoch has fewer batches.
+        """
+        if not 0 <= start_batch <= self.steps:
+            raise InvalidArgument(
+                f"start_batch must be from 0 to the epoch's {self.steps} steps, got {start_batch}."
+            )
+        return self._windows(start_batch)
+
+    def _windows(self, start_batch: int) -> Iterator[Window]:
+        blocks = self._blocks()
+        ends = np.cumsum([stop - start for _, start, stop in blocks])
+        per_window = max(1, self.window_rows // self.batch_size)
+        skip = start_batch % per_window
+        for index in range(start_batch // per_window, math.ceil(self.steps / per_window)):
+            first = index * per_window
+            last = min(first + per_window, self.steps)
+            begin, end = self.rows_before(first), self.rows_before(last)
+            pieces = tuple(_cut(blocks, ends, begin, end))
+            positions = None
+            if self.shuffle:
+                positions = self._random(1, index).permutation(end - begin)
+            sizes = tuple(self.rows_before(b + 1) - self.rows_before(b) for b in range(first, last))
+            window = Window(first, sizes, pieces, positions)
+            if skip:
+                window = _without_first(window, skip)
+                skip = 0
+            if window.batch_rows:
+                yield window
+
+    def _blocks(self) -> list[tuple[int, int, int]]:
+        """Return all rows as (chunk, start, stop), in the order in which the epoch takes them."""
+        size = max(1, self.window_rows // _BLOCKS_PER_WINDOW) if self.shuffle else self.rows
+        blocks = [
+            (chunk, start, min(start + size, rows))
+            for chunk, rows in enumerate(self.segment_rows)
+            for start in range(0, rows, max(1, size))
+        ]
+        if self.shuffle:
+            order = self._random(0, 0).permutation(len(blocks))
+            blocks = [blocks[i] for i in order]
+        return blocks
+
+    def _random(self, purpose: int, index: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.epoch, purpose, index])
+
+
+def _check(batch_size: int, tail: str) -> None:
+    if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
+        raise InvalidArgument(f"batch_size must be a whole number above 0, got {batch_size!r}.")
+    if tail not in TAILS:
+        raise InvalidArgument(
+            f"tail must be one of {', '.join(map(repr, TAILS))}, got {tail!r}."
+            f"{did_you_mean(str(tail), TAILS)}"
+        )
+
+
+def _cut(
+    blocks: list[tuple[int, int, int]], ends: np.ndarray, begin: int, end: int
+) -> Iterator[Piece]:
+    """Yield the pieces of rows begin to end of the blocks' endless repetition."""
+    rows = int(ends[-1]) if len(ends) else 0
+    at = begin
+    block = int(np.searchsorted(ends, begin % rows, side="right")) if rows else 0
+    while at < end:
+        chunk, start, stop = blocks[block]
+        skip = at % rows - (int(ends[block]) - (stop - start))
+        take = min(stop - start - skip, end - at)
+        yield Piece(chunk, start + skip, start + skip + take, at - begin)
+        at += take
+        block = (block + 1) % len(blocks)
+
+
+def _without_first(window: Window, batches: int) -> Window:
+    """Return the window without its first batches, keeping only the rows that the rest needs."""
+    gone = sum(window.batch_rows[:batches])
+    pieces: list[Piece] = []
+    if window.positions is None:
+        for piece in window.pieces:
+            start = max(piece.start, piece.stop - max(0, piece.at + _len(piece) - gone))
+            if start < piece.stop:
+                pieces.append(Piece(piece.chunk, start, piece.stop, max(0, piece.at - gone)))
+        positions = None
+    else:
+        # Rows for the batches that are gone get a negative place, which the reader leaves out.
+        pieces = list(window.pieces)
+        positions = window.positions - gone
+    return Window(
+        window.first_batch + batches, window.batch_rows[batches:], tuple(pieces), positions
+    )
+
+
+def _len(piece: Piece) -> int:
+    return piece.stop - piece.start

@@ -1,0 +1,311 @@
+"""From DataFrames to the one stage whose partitions are the agents' rows.
+
+`check` and `stage_frame` run in the driver, on classic Spark and Spark Connect; `split` and
+`agent_batches` in the agents, with pyarrow only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ["Tags", "agent_batches", "check", "split", "stage_frame"]
+
+#: Names that begin so are the feed's own.
+_RESERVED: Final = "__gridflow_"
+_TAG: Final = f"{_RESERVED}dataset"
+_REPARTITION: Final = ("auto", "always", "never")
+_MAX_DATASETS: Final = 127
+
+_HINTS: Final = {
+    "DecimalType": "Cast it to double or float.",
+    "MapType": "Select the values of the keys you need as columns of their own.",
+    "StructType": "Select its fields as columns of their own.",
+    "VariantType": "Extract what you need with variant_get.",
+    "NullType": "It holds nothing but nulls: drop it, or cast it.",
+    "TimeType": "Cast it to a number, for example its seconds.",
+    "DayTimeIntervalType": "Cast it to a number, for example its seconds.",
+    "YearMonthIntervalType": "Cast it to a number, for example its months.",
+    "CalendarIntervalType": "Turn it into a number, for example of days.",
+}
+
+
+@dataclass(frozen=True)
+class Tags:
+    """How the datasets lie in the staged DataFrame; travels to the agents.
+
+    Attributes
+    ----------
+    datasets : tuple of str
+        The names; where there are several, a row's tag is its dataset's place here.
+    columns : tuple of tuple of (str, str)
+        For each dataset, its columns' names in the staged DataFrame and in its own.
+    """
+
+    datasets: tuple[str, ...]
+    columns: tuple[tuple[tuple[str, str], ...], ...]
+
+
+def check(datasets: Mapping[str, DataFrame]) -> None:
+    """Refuse what can't be fed, before anything is launched.
+
+    Raises
+    ------
+    SchemaError
+        Names dataset, column, type and what to do.
+    InvalidArgument
+        For a dataset's name that isn't an identifier, or no dataset at all.
+    """
+    if not datasets:
+        raise InvalidArgument("data holds no dataset: give at least one, {'train': df}.")
+    if len(datasets) > _MAX_DATASETS:
+        raise InvalidArgument(f"data holds {len(datasets)} datasets, {_MAX_DATASETS} is the most.")
+    for name, frame in datasets.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidArgument(
+                f"a dataset's name must be an identifier like 'train', got {name!r}."
+            )
+        fields = frame.schema.fields
+        if not fields:
+            raise SchemaError(f"dataset {name!r} has no columns.")
+        for column, times in Counter(field.name for field in fields).items():
+            if times > 1:
+                raise SchemaError(
+                    f"dataset {name!r} has {times} columns named {column!r}. Rename or drop all "
+                    f"but one."
+                )
+            if column.startswith(_RESERVED):
+                raise SchemaError(
+                    f"dataset {name!r} has a column {column!r}; names that begin with "
+                    f"{_RESERVED} are taken. Rename it."
+                )
+        for field in fields:
+            _check_type(field.dataType, field.name, name)
+
+
+def _check_type(kind: DataType, column: str, dataset: str) -> None:
+    from pyspark.sql import types as t
+
+    leaf = kind
+    while isinstance(leaf, t.ArrayType):
+        leaf = leaf.elementType
+    if leaf is kind and _is_vector(kind):
+        return
+    fine = (
+        *(t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType),
+        *(t.BooleanType, t.StringType, t.CharType, t.VarcharType, t.BinaryType),
+        *(t.DateType, t.TimestampType, t.TimestampNTZType),
+    )
+    if isinstance(leaf, fine):
+        return
+    hint = _HINTS.get(
+        type(leaf).__name__, "Leave it out, or turn it into numbers, strings or arrays."
+    )
+    raise SchemaError(
+        f"column {column!r} of dataset {dataset!r} has the type {kind.simpleString()}, which "
+        f"can't be a tensor. {hint}"
+    )
+
+
+def _is_vector(kind: DataType) -> bool:
+    return type(kind).__name__ == "VectorUDT" and type(kind).__module__.startswith("pyspark.ml")
+
+
+def stage_frame(
+    datasets: Mapping[str, DataFrame],
+    num_partitions: int,
+    repartition: Literal["auto", "always", "never"] = "auto",
+) -> tuple[DataFrame, Tags]:
+    """Return the one DataFrame whose partitions go to the agents.
+
+    Parameters
+    ----------
+    datasets
+        DataFrames by name, which `check` has accepted.
+    num_partitions : int
+        Agents, one partition each.
+    repartition : {"auto", "always", "never"}, default "auto"
+        ``"auto"``: a single DataFrame that has exactly this number of partitions, as far as Spark
+        knows before running, is used as it lies (cached, ``repartition(n)``, ``range``).
+        ``"never"``: it is used as it lies in any case, and has to have that number.
+
+    Returns
+    -------
+    frame, tags
+        Give the tags to `split` in the agents.
+    """
+    if repartition not in _REPARTITION:
+        raise InvalidArgument(
+            f"repartition must be one of {', '.join(map(repr, _REPARTITION))}, got "
+            f"{repartition!r}.{did_you_mean(str(repartition), _REPARTITION)}"
+        )
+    if num_partitions < 1:
+        raise InvalidArgument(f"num_partitions must be at least 1, got {num_partitions}.")
+    if repartition == "never" and len(datasets) > 1:
+        raise InvalidArgument(
+            f"repartition='never' works for one dataset, these are {len(datasets)}: they can only "
+            f"be brought together by a shuffle."
+        )
+    check(datasets)
+    frames = {name: _vectors_to_arrays(frame) for name, frame in datasets.items()}
+    if len(frames) == 1:
+        ((name, frame),) = frames.items()
+        tags = Tags((name,), (tuple((c, c) for c in frame.columns),))
+        keeps = repartition == "never" or (
+            repartition == "auto" and _partitions(frame) == num_partitions
+        )
+        return (frame if keeps else _repartitioned(frame, num_partitions)), tags
+    union, tags = _tagged_union(frames)
+    return _repartitioned(union, num_partitions), tags
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
+
+
+def _vectors_to_arrays(frame: DataFrame) -> DataFrame:
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as f
+
+    if not any(_is_vector(field.dataType) for field in frame.schema.fields):
+        return frame
+    columns = []
+    for field in frame.schema.fields:
+        column = f.col(_quoted(field.name))
+        if _is_vector(field.dataType):
+            # vector_to_array refuses a null; as a null array it meets the feed's own rule.
+            column = f.when(column.isNotNull(), vector_to_array(column, "float32"))
+        columns.append(column.alias(field.name))
+    return frame.select(columns)
+
+
+def _repartitioned(frame: DataFrame, num_partitions: int) -> DataFrame:
+    """Shuffle into exactly this number of partitions, empty frames as well.
+
+    Spark's adaptive execution leaves ``repartition(n)`` alone, but the optimizer replaces a frame
+    that it can prove to be empty by one without partitions: no agent would ever start. A union
+    with no rows, of which it can't prove that, prevents it.
+    """
+    from pyspark.sql import functions as f
+
+    none = frame.sparkSession.range(0, 1, 1, 1).where(f.rand(0) < 0)
+    typed = [f.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
+    return frame.union(none.select(typed)).repartition(num_partitions)
+
+
+def _tagged_union(frames: Mapping[str, DataFrame]) -> tuple[DataFrame, Tags]:
+    from pyspark.sql import functions as f
+
+    shared: dict[str, DataType] = {}
+    fields: dict[str, DataType] = {}
+    named: list[dict[str, str]] = []
+    for tag, frame in enumerate(frames.values()):
+        names = {}
+        for field in frame.schema.fields:
+            kind = shared.setdefault(field.name, field.dataType)
+            same = kind.simpleString() == field.dataType.simpleString()
+            inside = field.name if same else f"{_RESERVED}{tag}_{field.name}"
+            names[field.name] = inside
+            fields.setdefault(inside, field.dataType)
+        named.append(names)
+    union: DataFrame | None = None
+    for tag, (frame, names) in enumerate(zip(frames.values(), named, strict=True)):
+        own = {inside: column for column, inside in names.items()}
+        columns = [
+            (f.col(_quoted(own[inside])) if inside in own else f.lit(None).cast(kind)).alias(inside)
+            for inside, kind in fields.items()
+        ]
+        part = frame.select(f.lit(tag).cast("tinyint").alias(_TAG), *columns)
+        union = part if union is None else union.union(part)
+    assert union is not None
+    tags = Tags(
+        tuple(frames),
+        tuple(tuple((inside, column) for column, inside in names.items()) for names in named),
+    )
+    return union, tags
+
+
+def _partitions(frame: DataFrame) -> int | None:
+    """Return the number of partitions that the frame will certainly have, None if in doubt.
+
+    Only shapes of plan are known here of which a barrier stage can be made: neither adaptive
+    execution, nor a union or coalesce inside the stage, may change the number.
+    """
+    jdf = getattr(frame, "_jdf", None)
+    if jdf is None:  # Spark Connect shows no plan
+        return None
+    plan = jdf.queryExecution().executedPlan()
+    while True:
+        kind = plan.getClass().getSimpleName()
+        if kind == "AdaptiveSparkPlanExec":
+            plan = plan.inputPlan()
+        elif kind in {"ProjectExec", "FilterExec", "WholeStageCodegenExec", "InputAdapter"}:
+            plan = plan.children().head()
+        elif kind == "RangeExec" or (
+            kind == "ShuffleExchangeExec"
+            and plan.shuffleOrigin().toString() == "REPARTITION_BY_NUM"
+        ):
+            return int(plan.outputPartitioning().numPartitions())
+        elif kind == "InMemoryTableScanExec":
+            cached = plan.relation().cacheBuilder()
+            if not cached.isCachedColumnBuffersLoaded():
+                return None
+            return _uniform_partitions(cached.cachedColumnBuffers())
+        else:
+            return None
+
+
+def _uniform_partitions(rdd: Any) -> int | None:
+    """Return the partitions of an RDD if all those it is made of without a shuffle have as many."""
+    number = int(rdd.getNumPartitions())
+    waiting = [rdd]
+    while waiting:
+        current = waiting.pop()
+        if current.getNumPartitions() != number:
+            return None
+        dependencies = current.dependencies()
+        for i in range(dependencies.size()):
+            dependency = dependencies.apply(i)
+            if "ShuffleDependency" not in dependency.getClass().getSimpleName():
+                waiting.append(dependency.rdd())
+    return number
+
+
+def split(batch: pa.RecordBatch, tags: Tags) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of each dataset in a batch of the staged DataFrame."""
+    if len(tags.datasets) == 1:
+        yield tags.datasets[0], batch
+        return
+    tag = batch.column(_TAG).to_numpy()
+    for number in np.unique(tag):
+        mine = tag == number
+        rows = batch if mine.all() else None
+        inside, own = zip(*tags.columns[number], strict=True)
+        selected = (batch if rows is None else rows).select(list(inside))
+        if rows is None:
+            selected = selected.filter(pa.array(mine))
+        yield (
+            tags.datasets[number],
+            pa.RecordBatch.from_arrays(selected.columns, names=list(own)),
+        )
+
+
+def agent_batches(
+    iterator: Iterable[pa.RecordBatch], tags: Tags
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield (dataset, rows) for all that an agent's partition brings."""
+    for batch in iterator:
+        if batch.num_rows:
+            yield from split(batch, tags)

@@ -1,0 +1,189 @@
+"""The account of rows: what came in, what was trained on, what was repeated or left out. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+__all__ = ["DatasetCounts", "EpochRecord", "Ledger"]
+
+
+@dataclass(frozen=True)
+class DatasetCounts:
+    """Rows of one dataset on one rank, as counted when its spool was written.
+
+    Attributes
+    ----------
+    rows_in : int
+        Rows that arrived.
+    rows : int
+        Rows that can be read from the spool.
+    dropped : int
+        Rows left out because of nulls (``FeedOptions(nulls="drop")``).
+    """
+
+    rows_in: int = 0
+    rows: int = 0
+    dropped: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.rows_in, self.rows, self.dropped) < 0:
+            raise InvalidArgument(f"counts of rows can't be negative, got {self}.")
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What one rank was fed in one epoch.
+
+    Attributes
+    ----------
+    dataset, rank, epoch
+        Which rows, whose, when.
+    rows_fed : int
+        Rows handed to tf.data, repeated ones included.
+    rows_repeated : int
+        Those of them that the epoch had already fed before, to keep all ranks at equal steps.
+    rows_left_out : int
+        Rows of the spool that the epoch didn't use (``tail="drop"``).
+    complete : bool
+        Whether the epoch reached its last batch. An epoch that was given up has False, and isn't
+        checked; what it was fed is counted in windows of the shuffle, prefetched ones included.
+    rows_before : int
+        Rows of this epoch that a run before the restart had fed, when it was resumed inside it.
+    """
+
+    dataset: str
+    rank: int
+    epoch: int
+    rows_fed: int
+    rows_repeated: int
+    rows_left_out: int
+    complete: bool
+    rows_before: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict that JSON can hold."""
+        return asdict(self)
+
+
+class Ledger:
+    """All counts and records of a run.
+
+    Examples
+    --------
+    >>> ledger = Ledger()
+    >>> ledger.set_counts("train", 0, DatasetCounts(rows_in=10, rows=9, dropped=1))
+    >>> ledger.add(EpochRecord("train", 0, 0, 12, 3, 0, complete=True))
+    >>> ledger.check()
+    []
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], DatasetCounts] = {}
+        self._records: list[EpochRecord] = []
+
+    @property
+    def counts(self) -> Mapping[tuple[str, int], DatasetCounts]:
+        """What arrived, by (dataset, rank)."""
+        return dict(self._counts)
+
+    @property
+    def records(self) -> tuple[EpochRecord, ...]:
+        """The epochs, in the order in which they were reported."""
+        return tuple(self._records)
+
+    def set_counts(self, dataset: str, rank: int, counts: DatasetCounts) -> None:
+        """Note what a rank's spool holds; a restart may set it anew."""
+        self._counts[dataset, rank] = counts
+
+    def add(self, record: EpochRecord | Mapping[str, Any]) -> None:
+        """Note one epoch of one rank, given as a record or as its dict."""
+        if not isinstance(record, EpochRecord):
+            record = EpochRecord(**record)
+        self._records.append(record)
+
+    def check(self) -> list[str]:
+        """Return a sentence for every account that doesn't balance; empty when all do.
+
+        For each spool: rows in = rows + dropped. For each complete epoch: rows in = rows fed
+        (before a restart and since) - repeated + left out + dropped.
+        """
+        wrong = [
+            f"{dataset!r} of rank {rank}: {c.rows_in} rows came in, but {c.rows} were stored and "
+            f"{c.dropped} dropped."
+            for (dataset, rank), c in sorted(self._counts.items())
+            if c.rows_in != c.rows + c.dropped
+        ]
+        for record in self._records:
+            if not record.complete:
+                continue
+            counts = self._counts.get((record.dataset, record.rank))
+            where = f"{record.dataset!r} of rank {record.rank}, epoch {record.epoch}"
+            if counts is None:
+                wrong.append(f"{where}: fed, but its rows were never counted.")
+                continue
+            used = record.rows_before + record.rows_fed - record.rows_repeated
+            if counts.rows_in != used + record.rows_left_out + counts.dropped:
+                wrong.append(
+                    f"{where}: {counts.rows_in} rows came in, but {used} were fed, "
+                    f"{record.rows_left_out} left out and {counts.dropped} dropped."
+                )
+        return wrong
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dict that JSON can hold; `from_dict` reads it back."""
+        return {
+            "counts": [
+                {"dataset": dataset, "rank": rank, **asdict(counts)}
+                for (dataset, rank), counts in sorted(self._counts.items())
+            ],
+            "records": [record.to_dict() for record in self._records],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Ledger:
+        """Read what `to_dict` returned."""
+        ledger = cls()
+        for entry in data["counts"]:
+            fields = dict(entry)
+            key = fields.pop("dataset"), fields.pop("rank")
+            ledger.set_counts(*key, DatasetCounts(**fields))
+        for record in data["records"]:
+            ledger.add(record)
+        return ledger
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per epoch, dataset and rank, with the counts beside it."""
+        import pandas as pd
+
+        columns = [
+            *("dataset", "rank", "epoch", "rows_in", "dropped", "rows_before"),
+            *("rows_fed", "rows_repeated", "rows_left_out", "complete"),
+        ]
+        return pd.DataFrame([self._line(record) for record in self._records], columns=columns)
+
+    def _line(self, record: EpochRecord) -> dict[str, Any]:
+        counts = self._counts.get((record.dataset, record.rank), DatasetCounts())
+        return {"rows_in": counts.rows_in, "dropped": counts.dropped, **record.to_dict()}
+
+    def __str__(self) -> str:
+        lines = ["dataset          rank      rows in      dropped"]
+        lines += [
+            f"{dataset:<16} {rank:>4} {c.rows_in:>12,} {c.dropped:>12,}"
+            for (dataset, rank), c in sorted(self._counts.items())
+        ]
+        if self._records:
+            lines += ["", "dataset          rank epoch          fed     repeated     left out"]
+        lines += [
+            f"{r.dataset:<16} {r.rank:>4} {r.epoch:>5} {r.rows_before + r.rows_fed:>12,} "
+            f"{r.rows_repeated:>12,} {r.rows_left_out:>12,}{'' if r.complete else '  (given up)'}"
+            for r in self._records
+        ]
+        return "\n".join(lines)

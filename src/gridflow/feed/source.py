@@ -1,0 +1,352 @@
+"""From a spool to ``tf.data``: the one module of the feed that imports TensorFlow.
+
+How Keras reads a dataset, and what follows for this module
+------------------------------------------------------------
+Read in keras 3.15 (``backend/tensorflow/trainer.py``, ``trainers/epoch_iterator.py``) and
+tf_keras 2.21 (``engine/data_adapter.py``); each statement has a test in ``tests/feed``.
+
+* Keras 3 asks the dataset's cardinality once, before ``on_train_begin``, and makes an iterator at
+  the start of each epoch **and one more at its end, which it throws away undrawn**. So an epoch
+  begins when its first batch is drawn, not when an iterator is made (`EpochCounter.begin`).
+* ``on_epoch_begin`` comes after the iterator is made (tf_keras) or before (Keras 3), always before
+  the first draw. A callback that calls ``EpochCounter.set(epoch)`` there makes the order of rows a
+  function of the epoch alone, whatever else has drawn batches (building the model, ``adapt``).
+* An epoch that ends by running out of data costs: Keras warns, and the optimizer's ``iterations``
+  may end one too high. So a resumed epoch of ``steps - k`` batches must end by number.
+
+  - Keras 3: ``EpochIterator._enumerate_iterator`` reads ``self._num_batches`` when an epoch begins.
+    Lower it by k there for one epoch and add k to the steps that it yields (`resumed_epochs`).
+  - tf_keras: ``fit`` asks ``model._maybe_load_initial_counters_from_ckpt(steps, initial_epoch)``
+    for (epoch, step) and then draws exactly ``steps - k`` batches in the first epoch.
+* ``assert_cardinality`` would turn a resumed epoch that is read to its end (an own loop) into an
+  error. So the cardinality comes from ``repeat().take(steps)`` over a generator that gives each
+  epoch all its batches; after a shortened epoch the repetition finds it empty and ends.
+* tf_keras accepts a distributed dataset only with ``steps_per_epoch``, and then uses one iterator
+  for all epochs: give ``endless=True`` there, and set the counter once, before ``fit``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument
+from gridflow.feed.assemble import assemble, window_rows_for
+from gridflow.feed.batches import BatchPlan, Tail, rank_seed
+from gridflow.feed.ledger import EpochRecord
+from gridflow.feed.selection import Columns, Selection, select
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+
+    from gridflow.feed.spool import SpoolReader
+
+__all__ = ["EpochCounter", "Source", "distribute", "make_dataset", "resumed_epochs"]
+
+
+class EpochCounter:
+    """Says which epoch the next iteration of a dataset is, and at which batch it starts.
+
+    Thread safe: tf.data draws from a thread of its own.
+
+    Examples
+    --------
+    >>> counter = EpochCounter()
+    >>> counter.set(3, start_batch=40)
+    >>> counter.begin(), counter.begin()
+    ((3, 40), (4, 0))
+    """
+
+    def __init__(self, epoch: int = 0, start_batch: int = 0) -> None:
+        self._lock = threading.Lock()
+        self.set(epoch, start_batch)
+
+    def set(self, epoch: int, start_batch: int = 0) -> None:
+        """Decide what the next iteration is; it yields the batches from ``start_batch`` on."""
+        if epoch < 0 or start_batch < 0:
+            raise InvalidArgument(
+                f"epoch and start_batch count from 0, got {epoch} and {start_batch}."
+            )
+        with self._lock:
+            self._epoch, self._start = epoch, start_batch
+
+    @property
+    def pending(self) -> tuple[int, int]:
+        """Epoch and start batch of the next iteration."""
+        with self._lock:
+            return self._epoch, self._start
+
+    def begin(self) -> tuple[int, int]:
+        """Take what is pending; the iteration after it is the next epoch, from its start."""
+        with self._lock:
+            taken = self._epoch, self._start
+            self._epoch, self._start = self._epoch + 1, 0
+            return taken
+
+
+@dataclass
+class Source:
+    """One dataset of one rank, ready to be iterated; see `make_dataset` for the fields."""
+
+    reader: SpoolReader
+    selection: Selection
+    batch_size: int
+    steps: int
+    tail: Tail = "repeat"
+    shuffle: bool = False
+    seed: int = 0
+    rank: int = 0
+    counter: EpochCounter = field(default_factory=EpochCounter)
+    on_epoch: Callable[[dict[str, Any]], None] | None = None
+    window_rows: int | None = None
+    #: Elements per step: each replica of this process gets one.
+    replicas: int = 1
+    _ended_early: bool = False
+
+    def plan(self, epoch: int) -> BatchPlan:
+        """Return the plan of an epoch, in elements of ``batch_size / replicas`` rows."""
+        rows = self.window_rows or window_rows_for(
+            self.reader.row_bytes(self.selection.columns), shuffle=self.shuffle
+        )
+        return BatchPlan(
+            self.reader.chunk_rows,
+            self.batch_size // self.replicas,
+            self.steps * self.replicas,
+            self.tail,
+            self.shuffle,
+            rank_seed(self.seed, self.rank),
+            epoch,
+            rows,
+        )
+
+    def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the next epoch, window by window, and report it when it ends or is closed."""
+        if self._ended_early:
+            # tf.data's repeat, come back at once after an epoch that was shortened.
+            self._ended_early = False
+            return
+        epoch, start_step = self.counter.begin()
+        if start_step >= self.steps > 0:
+            raise InvalidArgument(
+                f"the epoch has {self.steps} steps, it can't start at batch {start_step}. An epoch "
+                f"that was complete continues with EpochCounter.set({epoch + 1})."
+            )
+        plan = self.plan(epoch)
+        start = at = start_step * self.replicas
+        try:
+            for batches in assemble(self.reader, self.selection.tensors, plan, start):
+                at += len(batches[0])
+                if at == plan.steps:
+                    # The consumer needn't come back after the last batch: Keras doesn't.
+                    self._report(epoch, plan, start, at)
+                yield batches
+            self._ended_early = start > 0
+        finally:
+            if at < plan.steps:
+                self._report(epoch, plan, start, at)
+
+    def _report(self, epoch: int, plan: BatchPlan, start: int, at: int) -> None:
+        if self.on_epoch is None:
+            return
+        before, until = plan.rows_before(start), plan.rows_before(at)
+        record = EpochRecord(
+            self.reader.dataset,
+            self.rank,
+            epoch,
+            rows_fed=until - before,
+            rows_repeated=max(0, until - plan.rows),
+            rows_left_out=plan.rows_left_out,
+            complete=at == plan.steps,
+            rows_before=before,
+        )
+        self.on_epoch(record.to_dict())
+
+    def dataset(self, *, endless: bool = False, prefetch: int = 2) -> Any:
+        """Return the ``tf.data.Dataset``."""
+        import tensorflow as tf
+
+        rows = None if self.tail == "partial" else self.batch_size // self.replicas
+        signature = tuple(
+            tf.TensorSpec(
+                (None, rows, *tensor.row_shape),
+                tf.string if tensor.is_text else tf.as_dtype(tensor.numpy_dtype),
+            )
+            for tensor in self.selection.tensors
+        )
+        windows = tf.data.Dataset.from_generator(self.epoch, output_signature=signature)
+        # A generator costs some 0.4 ms each time it is asked. Slices of a window cost nothing:
+        # where a batch is a multiple of 64 bytes they aren't even copied.
+        batches = windows.flat_map(
+            lambda *tensors: tf.data.Dataset.from_tensor_slices(self.selection.pack(tensors))
+        ).repeat()
+        if not endless:
+            batches = batches.take(self.steps * self.replicas)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return batches.prefetch(prefetch * self.replicas).with_options(options)
+
+
+def make_dataset(
+    reader: SpoolReader,
+    *,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    batch_size: int,
+    steps: int,
+    tail: Tail = "repeat",
+    shuffle: bool = False,
+    seed: int = 0,
+    rank: int = 0,
+    counter: EpochCounter | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    endless: bool = False,
+    prefetch: int = 2,
+    window_rows: int | None = None,
+) -> Any:
+    """Return a ``tf.data.Dataset`` of the rows of one rank.
+
+    Parameters
+    ----------
+    reader
+        The rank's spool of the dataset.
+    features, label, sample_weight
+        The columns, see `gridflow.feed.selection`. Elements are ``(x,)``, ``x`` alone being a
+        tensor or a dict, ``(x, y)`` or ``(x, y, weight)``.
+    batch_size : int
+        Rows in a batch of this rank.
+    steps : int
+        Batches in an epoch, the same on all ranks: `gridflow.feed.batches.steps_for`. It is the
+        dataset's cardinality.
+    tail : {"repeat", "drop", "partial"}, default "repeat"
+        How an epoch ends; with ``"partial"`` the size of a batch isn't static.
+    shuffle : bool, default False
+        Whether each epoch has an order of its own, decided by seed, rank and epoch.
+    seed, rank : int, default 0
+        See above.
+    counter : EpochCounter, optional
+        Each iteration takes the next epoch from it.
+    on_epoch : callable, optional
+        Gets the dict of an `EpochRecord` when the last batch of an epoch is handed over, or when
+        an iteration is given up. Called from tf.data's thread.
+    endless : bool, default False
+        Go on with the next epoch instead of ending; the cardinality is then infinite.
+    prefetch : int, default 2
+        Batches that are made ahead.
+    window_rows : int, optional
+        Rows shuffled together; by default 65,536, or as many as fit into 64 MiB.
+
+    Raises
+    ------
+    SchemaError
+        When a column doesn't exist or doesn't fit.
+    """
+    source = _source(
+        reader,
+        select(reader.specs, features, label, sample_weight, reader.dataset),
+        batch_size=batch_size,
+        steps=steps,
+        tail=tail,
+        shuffle=shuffle,
+        seed=seed,
+        rank=rank,
+        counter=counter or EpochCounter(),
+        on_epoch=on_epoch,
+        window_rows=window_rows,
+    )
+    return source.dataset(endless=endless, prefetch=prefetch)
+
+
+def distribute(
+    strategy: Any,
+    reader: SpoolReader,
+    *,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    endless: bool = False,
+    prefetch: int = 2,
+    **options: Any,
+) -> Any:
+    """Return the dataset in the form that the strategy's ``Model.fit`` and ``run`` want.
+
+    ``batch_size`` stays the rows of this rank and step: where the process has several replicas,
+    each gets its share. Mirrored strategies get a distributed dataset, which TensorFlow neither
+    shards nor re-batches; all others, and None, the plain one. Other parameters as in
+    `make_dataset`.
+
+    Raises
+    ------
+    InvalidArgument
+        When ``batch_size`` can't be divided among the replicas, or ``tail`` is ``"partial"`` under
+        a strategy whose replicas need equal batches.
+    """
+    import tensorflow as tf
+
+    options["counter"] = options.get("counter") or EpochCounter()
+    source = _source(
+        reader, select(reader.specs, features, label, sample_weight, reader.dataset), **options
+    )
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not isinstance(strategy, mirrored):
+        return source.dataset(endless=endless, prefetch=prefetch)
+    if source.tail == "partial":
+        raise InvalidArgument(
+            f"tail='partial' gives a smaller last batch, which {type(strategy).__name__} can't "
+            f"share out evenly. Use tail='repeat' or 'drop'."
+        )
+    replicas = len(strategy.extended.worker_devices)
+    if source.batch_size % replicas:
+        raise InvalidArgument(
+            f"batch_size={source.batch_size} can't be shared evenly among the {replicas} replicas "
+            f"of this process. Use a multiple of {replicas}."
+        )
+    source = replace(source, replicas=replicas)
+    distributed = strategy.distribute_datasets_from_function(
+        lambda _: source.dataset(endless=endless, prefetch=prefetch)
+    )
+    if replicas > 1 and not endless:
+        # TensorFlow reports the elements of the inner dataset, of which a step takes one for each
+        # replica; Keras would go on past the end.
+        distributed._cardinality //= replicas  # noqa: SLF001
+    return distributed
+
+
+def _source(reader: SpoolReader, selection: Selection, **options: Any) -> Source:
+    source = Source(reader, selection, **options)
+    source.plan(0)  # refuses what can't be planned here, not in tf.data's thread
+    return source
+
+
+@contextlib.contextmanager
+def resumed_epochs(counter: EpochCounter) -> Iterator[None]:
+    """Let Keras 3's ``fit`` count the steps of an epoch from where ``counter`` starts it.
+
+    Inside, an epoch whose pending start is batch k ends after ``steps - k`` batches, and its
+    callbacks see the steps k to ``steps - 1``. Epochs that start at 0 are as always, and so is
+    validation: nothing is pending any more when training has drawn its first batch.
+    """
+    from keras.src.backend.tensorflow import trainer
+
+    cls = trainer.TFEpochIterator
+    original = cls._enumerate_iterator
+
+    def enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+        start = counter.pending[1]
+        limits = self._num_batches, self.steps_per_epoch
+        if start:
+            self._num_batches, self.steps_per_epoch = (n and n - start for n in limits)
+        for begin, end, iterator in original(self):
+            yield begin + start, end + start, iterator
+        self._num_batches, self.steps_per_epoch = limits
+
+    cls._enumerate_iterator = enumerate_iterator
+    try:
+        yield
+    finally:
+        cls._enumerate_iterator = original

@@ -1,0 +1,64 @@
+"""Arrays and tables become Arrow files, split evenly among the ranks."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridflow.errors import InvalidArgument
+from gridflow.feed.local import partition, read, to_table
+
+
+@given(st.integers(0, 50), st.integers(1, 9))
+def test_ranks_get_blocks_that_differ_by_at_most_one_row(tmp_path_factory, rows, ranks):
+    place = tmp_path_factory.mktemp("local")
+    counts = partition({"train": np.arange(rows)}, ranks, place)["train"]
+    assert max(counts) - min(counts) <= 1
+    parts = [list(read(place / f"rank-{rank}" / "train.arrow")) for rank in range(ranks)]
+    assert [sum(batch.num_rows for batch in part) for part in parts] == list(counts)
+    got = [value for part in parts for batch in part for value in batch.column("x").to_pylist()]
+    assert got == list(range(rows))
+
+
+def test_each_form_of_data_becomes_columns():
+    images = np.arange(24, dtype=np.uint8).reshape(3, 2, 4)
+    x = np.array([1.0, np.nan, 3.0])
+    assert to_table(x).column_names == ["x"]
+    assert to_table((images, x)).column_names == ["x", "y"]
+    table = to_table({"image": images, "word": np.array(["a", "b", "c"]), "flag": x > 1})
+    assert table.schema.field("image").type == pa.list_(pa.list_(pa.uint8(), 4), 2)
+    assert table.column("image").to_pylist() == images.tolist()
+    frame = pd.DataFrame(
+        {"n": x, "s": ["a", None, "c"], "when": pd.to_datetime(["2024-01-01"] * 3)}
+    )
+    table = to_table(frame)
+    assert table.column("n").null_count == 0
+    assert table.column("s").null_count == 1
+    assert to_table(table) is table
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"a": np.zeros(3), "b": np.zeros(2)}, "different length: a: 3, b: 2"),
+        ((np.zeros(3),), "has 1 items"),
+        ([1, 2], "is a list"),
+        ({}, "is a dict"),
+        ({"a": np.float32(3)}, "single value"),
+        ({3: np.zeros(3)}, "must be text"),
+        ({"a": np.array([{1}, 2], object)}, "can't become a column"),
+    ],
+)
+def test_data_that_can_t_be_used_is_refused_with_its_name(rows, message, tmp_path):
+    with pytest.raises(InvalidArgument, match=message):
+        partition({"train": rows}, 2, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_and_numbers_of_ranks_are_checked(tmp_path):
+    with pytest.raises(InvalidArgument, match="identifier"):
+        partition({"../x": np.zeros(3)}, 2, tmp_path)
+    with pytest.raises(InvalidArgument, match="num_ranks"):
+        partition({"x": np.zeros(3)}, 0, tmp_path)

@@ -1,0 +1,176 @@
+"""The spool: written once, mapped without a copy, whole or not there."""
+
+import errno
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridflow.errors import DataError, InvalidArgument
+from gridflow.feed.ledger import DatasetCounts
+from gridflow.feed.schema import FeedOptions
+from gridflow.feed.spool import SpoolReader, SpoolWriter
+
+
+def numbers(start, rows):
+    return pa.RecordBatch.from_pydict({"n": np.arange(start, start + rows)})
+
+
+def test_rows_come_back_in_order_from_many_segments(tmp_path):
+    with SpoolWriter(tmp_path, segment_bytes=50_000) as writer:
+        for start in range(0, 50_000, 5000):
+            writer.write("train", numbers(start, 5000))
+    reader = SpoolReader(tmp_path, "train")
+    assert len(list((tmp_path / "train").glob("*.arrow"))) == 5
+    got = np.concatenate([reader.column(i, "n") for i in range(len(reader.chunk_rows))])
+    np.testing.assert_array_equal(got, np.arange(50_000))
+    assert reader.rows == 50_000
+    assert reader.row_bytes() == 8
+
+
+def test_columns_of_numbers_are_read_only_views_of_the_mapped_file(tmp_path):
+    with SpoolWriter(tmp_path) as writer:
+        x = pa.FixedSizeListArray.from_arrays(np.arange(24, dtype=np.float32), 6)
+        writer.write("train", pa.RecordBatch.from_pydict({"x": x, "b": [True, False] * 2}))
+    reader = SpoolReader(tmp_path, "train")
+    before = pa.total_allocated_bytes()
+    view = reader.column(0, "x")
+    assert view.shape == (4, 6)
+    assert reader.column(0, "b").tolist() == [True, False, True, False]
+    assert pa.total_allocated_bytes() == before
+    with pytest.raises(ValueError, match="read-only"):
+        view[0, 0] = 1
+
+
+def test_many_small_batches_become_few_chunks(tmp_path):
+    with SpoolWriter(tmp_path) as writer:
+        for start in range(0, 10_000, 10):
+            writer.write("train", numbers(start, 10))
+    reader = SpoolReader(tmp_path, "train")
+    assert len(reader.chunk_rows) == 3
+    assert reader.column(1, "n")[0] == 4100
+
+
+def test_a_dataset_without_rows_can_be_read_with_and_without_a_schema(tmp_path):
+    writer = SpoolWriter(tmp_path)
+    writer.declare("unknown")
+    writer.declare("known", pa.schema([("x", pa.float32())]))
+    writer.write("seen", numbers(0, 0))
+    assert writer.close() == dict.fromkeys(["unknown", "known", "seen"], DatasetCounts())
+    assert SpoolReader(tmp_path, "unknown").specs == {}
+    assert list(SpoolReader(tmp_path, "known").specs) == ["x"]
+    assert list(SpoolReader(tmp_path, "seen").specs) == ["n"]
+    assert list(SpoolReader(tmp_path, "known").batches()) == []
+
+
+def test_dropped_rows_are_counted(tmp_path):
+    writer = SpoolWriter(tmp_path, FeedOptions(nulls="drop"))
+    writer.write("train", pa.RecordBatch.from_pydict({"x": [1, None, 3]}))
+    assert writer.close() == {"train": DatasetCounts(rows_in=3, rows=2, dropped=1)}
+    assert SpoolReader(tmp_path, "train").counts.dropped == 1
+
+
+def test_what_an_earlier_attempt_left_is_replaced(tmp_path):
+    for rows in (9000, 7):
+        with SpoolWriter(tmp_path, segment_bytes=10) as writer:
+            writer.write("train", numbers(0, 5))
+            writer.write("train", numbers(0, rows))
+    assert SpoolReader(tmp_path, "train").rows == 12
+    assert len(list((tmp_path / "train").iterdir())) == 2
+
+
+def test_an_unfinished_spool_can_t_be_read_and_names_what_can(tmp_path):
+    with SpoolWriter(tmp_path) as writer:
+        writer.write("validation", numbers(0, 5))
+    writer = SpoolWriter(tmp_path)
+    writer.write("train", numbers(0, 5000))
+    with pytest.raises(InvalidArgument, match="there are: validation"):
+        SpoolReader(tmp_path, "train")
+    writer.abort()
+    assert not list((tmp_path / "train").glob("*.arrow"))
+    with pytest.raises(InvalidArgument, match="Did you mean 'validation'"):
+        SpoolReader(tmp_path, "validations")
+
+
+def test_names_that_would_leave_the_directory_are_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"'\.\./train'"):
+        SpoolWriter(tmp_path).write("../train", numbers(0, 1))
+    with pytest.raises(InvalidArgument, match="segment_bytes"):
+        SpoolWriter(tmp_path, segment_bytes=0)
+
+
+def test_a_full_file_system_is_explained(tmp_path):
+    """On a tmpfs of 1 MiB, in a process with a mount namespace of its own."""
+    script = """
+import pathlib, pyarrow as pa, numpy as np
+from gridflow.errors import DataError
+from gridflow.feed.spool import SpoolWriter
+writer = SpoolWriter(pathlib.Path("{place}/spool"))
+try:
+    for _ in range(100):
+        writer.write("train", pa.RecordBatch.from_pydict({{"x": np.zeros(10_000)}}))
+    writer.close()
+except DataError as error:
+    print(error)
+    writer.abort()
+"""
+    mount = f"mount -t tmpfs -o size=1m none {tmp_path}"
+    usable = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount], check=False, capture_output=True
+    )
+    if usable.returncode:
+        pytest.skip("a tmpfs can't be mounted here; see the test with a limit of file size")
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", "sh", "-c", f'{mount} && exec "$0" -c "$1"'),
+            *(sys.executable, script.format(place=tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "No space left on device" in done.stdout
+    assert "spool_dir=" in done.stdout
+    assert f"{tmp_path}/spool/train" in done.stdout
+
+
+def test_a_file_that_may_not_grow_is_explained(tmp_path):
+    """The limit of file size of this process gives the same kind of error from the kernel."""
+    import signal
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    writer = SpoolWriter(tmp_path)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        with pytest.raises(DataError, match=r"can't grow: .*MiB are free.*spool_dir=") as got:
+            writer.write("train", numbers(0, 100_000))
+        assert isinstance(got.value.__cause__, OSError)
+        assert got.value.__cause__.errno == errno.EFBIG
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+        writer.abort()
+    assert not (tmp_path / "train" / "manifest.json").exists()
+    still_open = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert not [path for path in still_open if path.startswith(str(tmp_path))]
+
+
+@given(st.lists(st.integers(0, 6000), min_size=1, max_size=6), st.integers(1, 200_000))
+def test_any_sizes_of_batches_come_back_as_they_were(tmp_path_factory, sizes, segment_bytes):
+    place = tmp_path_factory.mktemp("spool")
+    with SpoolWriter(place, segment_bytes=segment_bytes) as writer:
+        at = 0
+        for rows in sizes:
+            writer.write("train", numbers(at, rows))
+            at += rows
+    reader = SpoolReader(place, "train")
+    assert sum(reader.chunk_rows) == reader.rows == sum(sizes)
+    got = [reader.column(i, "n") for i in range(len(reader.chunk_rows))]
+    np.testing.assert_array_equal(np.concatenate([*got, []]), np.arange(sum(sizes)))
