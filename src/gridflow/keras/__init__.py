@@ -1,0 +1,4 @@
+"""What Keras needs to train on several workers: cures, callbacks, checkpoints, results.
+
+Nothing here imports TensorFlow or Keras before a function is called.
+"""

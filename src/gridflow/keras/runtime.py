@@ -1,0 +1,85 @@
+"""What the Keras part asks of the process it runs in. The training process implements it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+#: What a model is doing, as reported to the driver.
+Phase = Literal["train", "test", "predict", "idle"]
+
+
+class EpochCounter(Protocol):
+    """Where the next iteration of a dataset starts (`gridflow.feed.source.EpochCounter`)."""
+
+    @property
+    def pending(self) -> tuple[int, int]:
+        """Epoch and first batch of the next iteration of the dataset, both from 0."""
+
+    def set(self, epoch: int, start_batch: int = 0) -> None:
+        """Let the next iteration be this epoch, without its first `start_batch` batches."""
+
+
+class Runtime(Protocol):
+    """The training process, as far as callbacks need it.
+
+    An instance must be hashable by identity: the callbacks count the fits that it has seen.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among those that train."""
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes train."""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes what is written once."""
+
+    @property
+    def generation(self) -> int:
+        """0, and one more after each restart of the group."""
+
+    @property
+    def work_dir(self) -> Path:
+        """Local scratch directory of this process."""
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the job, None where none was given."""
+
+    @property
+    def resume_from(self) -> Path | None:
+        """Local copy of the last committed checkpoint, None for a fresh start."""
+
+    @property
+    def tensorboard_dir(self) -> Path | None:
+        """Directory for TensorBoard's event files, None where none is wanted."""
+
+    @property
+    def checkpoint_every(self) -> int | None:
+        """Steps between two checkpoints; None checkpoints at the end of each epoch only."""
+
+    @property
+    def epoch_counters(self) -> Sequence[EpochCounter]:
+        """Counters of the training datasets made so far, in the order in which they were made."""
+
+    def progress(
+        self,
+        *,
+        epoch: int,
+        step: int,
+        steps_per_epoch: int | None,
+        phase: Phase,
+        rows: int,
+        logs: Mapping[str, float],
+    ) -> None:
+        """Take a sign of life: `step` steps of `epoch` are done, `rows` rows since the last."""
+
+    def checkpoint(self, path: Path, epoch: int, step: int) -> None:
+        """Take over a finished checkpoint file: `step` steps of `epoch` are in it."""

@@ -1,0 +1,1 @@
+"""What users can test their own jobs with."""

@@ -1,0 +1,100 @@
+"""What a training function returns comes back as what it was."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.keras import results
+from gridflow.testing.harness import run_job
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=20,
+)
+
+
+@given(value=plain)
+@settings(max_examples=60, deadline=None)
+def test_plain_values_come_back_equal(value, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("result")
+    header = json.loads(json.dumps(results.pack(value, directory, is_chief=True)))
+    assert results.unpack(header, directory) == value
+
+
+def test_plain_values_need_no_tensorflow(tmp_path):
+    header = results.pack({"a": np.arange(3)}, tmp_path, is_chief=True)
+    source = (
+        "import sys, pathlib\n"
+        "from gridflow.keras import results\n"
+        f"print(results.unpack({header!r}, pathlib.Path({str(tmp_path)!r})))\n"
+        "assert not {'tensorflow', 'keras', 'tf_keras', 'pyspark'} & set(sys.modules)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "array([0, 1, 2])" in ended.stdout
+
+
+def test_what_only_the_chief_returns_is_packed_by_the_chief_alone(tmp_path):
+    assert results.pack([1], tmp_path, is_chief=False) == {"kind": "none", "files": []}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_that_cannot_be_pickled_is_refused_with_advice(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"\(lock\) can't be pickled.*Return a model"):
+        results.pack(threading.Lock(), tmp_path, is_chief=True)
+
+
+def test_an_unknown_kind_is_named(tmp_path):
+    with pytest.raises(InvalidArgument, match="Did you mean 'pickle'"):
+        results.unpack({"kind": "pickel", "files": ["x"]}, tmp_path)
+
+
+def test_a_broken_file_is_an_error_of_ours(tmp_path):
+    (tmp_path / "value.pickle").write_bytes(b"no pickle")
+    with pytest.raises(GridflowError, match="can't be unpickled here"):
+        results.unpack({"kind": "pickle", "files": ["value.pickle"]}, tmp_path)
+
+
+def returns_model_and_history(ctx, flavour):
+    keras = importlib.import_module(flavour)
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(3), keras.layers.BatchNormalization()])
+        model.compile("sgd", "mse")
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    history = model.fit(x, x[:, :3], batch_size=8, epochs=2, verbose=0)
+    header = results.pack(model, ctx.work_dir / "model", is_chief=ctx.is_chief)
+    mixed = {"history": history, "losses": history.history["loss"]}
+    nested = results.pack(mixed, ctx.work_dir / "mixed", is_chief=ctx.is_chief)
+    alone = results.pack(history, ctx.work_dir / "history", is_chief=ctx.is_chief)
+    expected = np.array(model(x))  # by all ranks: in tf_keras this averages the statistics
+    if not ctx.is_chief:
+        return header
+    again = results.unpack(header, ctx.work_dir / "model")
+    np.testing.assert_allclose(again(x), expected, rtol=1e-4, atol=1e-5)
+    both = results.unpack(nested, ctx.work_dir / "mixed")
+    assert both["history"]["loss"] == both["losses"]
+    assert results.unpack(alone, ctx.work_dir / "history") == both["history"]
+    return header
+
+
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_models_of_all_ranks_are_packed_together_and_come_back(flavour):
+    headers = run_job(
+        lambda ctx: returns_model_and_history(ctx, flavour), 2, "multi_worker_mirrored"
+    )
+    assert headers[0] == {"kind": flavour, "files": ["model.keras"], "class": "Sequential"}
+    assert headers[1]["kind"] == "none"
+    assert headers[1]["files"] == []
