@@ -155,10 +155,19 @@ class Job:
     def command_of(self, role: str) -> tuple[str, ...]:
         """Return the words that a task of the role runs; empty for a standard server."""
         own = self.roles[role]
-        if role == PS and own.command is None:
+        if own.command == () or (role == PS and own.command is None):
             return ()
         command = self.command if own.command is None else own.command
         return command + (self.args if own.args is None else own.args)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The roles that run until training is over: parameter servers and standard servers."""
+        return tuple(
+            name
+            for name, _ in self.role_items()
+            if name == PS or (name == WORKER and self.roles[name].command == ())
+        )
 
     def env_of(self, role: str) -> dict[str, str]:
         """Return the variables of a role: the job's and its own, which win."""
@@ -176,9 +185,14 @@ class Job:
             elif name in {CHIEF, EVALUATOR} and role.replicas > 1:
                 reason = f"a job has at most one {name}, got {role.replicas}."
                 check.add(f"roles.{name}.replicas", reason)
-            elif name == PS and role.command is None and role.args is not None:
-                reason = "a parameter server without a command runs a standard server: no args."
-                check.add("roles.ps.args", reason)
+            elif role.args is not None and self.command_of(name) == ():
+                check.add(f"roles.{name}.args", "a standard server takes no args.")
+            elif role.command == () and name in {CHIEF, EVALUATOR}:
+                reason = f"is empty, but only workers and ps run standard servers, no {name}."
+                check.add(f"roles.{name}.command", reason)
+            elif role.command == () and name == WORKER and CHIEF not in self.roles:
+                reason = "is empty: all workers would be standard servers, and nobody the chief."
+                check.add("roles.worker.command", reason)
         if not any(name in self.roles for name in TRAINING_ROLES):
             check.add("roles", "nobody trains: a job has a chief or workers.")
         if self.gang and self.gang.minimum and self.gang.minimum > self.tasks:

@@ -133,7 +133,8 @@ class Role:
     replicas : int
         Its tasks, 1 by default; 0 takes the role out of the job.
     command, args : tuple of str or None
-        Instead of the job's. A ``ps`` without a command of its own runs a standard server.
+        Instead of the job's. A ``ps`` without a command of its own runs a standard server, and so
+        do workers with an empty command beside a chief, as ParameterServerStrategy wants them.
     env : mapping of str to str
         Beside the job's variables, and winning over them.
     resources : Resources

@@ -91,7 +91,7 @@ class JobSpec(TypedDict):
     maxFailedIndexes: NotRequired[int]
     activeDeadlineSeconds: NotRequired[int]
     ttlSecondsAfterFinished: NotRequired[int]
-    podFailurePolicy: NotRequired[dict[str, Any]]
+    podFailurePolicy: dict[str, Any]
     template: PodTemplate
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from gridflow.cluster import CHIEF, EVALUATOR, PS, WORKER
+from gridflow.cluster import EVALUATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,12 +78,12 @@ def launch_env(
     role: str,
     index: int | None,
     cluster: dict[str, list[str]],
-    finish: list[str] | None = None,
+    finish: dict[str, list[str]] | None = None,
 ) -> dict[str, str]:
     """Return the variables by which ``gridflow launch`` knows who it is.
 
-    ``finish`` are the addresses where the parameter servers hear that training is over, on targets
-    that would leave them running.
+    ``finish`` are the addresses where servers hear that training is over, on targets that would
+    leave them running.
     """
     env = {"GRIDFLOW_ROLE": role}
     if index is not None:
@@ -94,15 +94,21 @@ def launch_env(
     return env
 
 
-def ports_on_one_host(job: Job) -> dict[tuple[str, int], int]:
-    """Return a port of its own for each task, counting up from the job's.
+def finish_addresses(
+    job: Job, host: Callable[[str, int], str], port: Callable[[str, int], int]
+) -> dict[str, list[str]]:
+    """Return where each server hears that training is over, by role."""
+    return {
+        name: [f"{host(name, i)}:{port(name, i)}" for i in range(job.roles[name].replicas)]
+        for name in job.servers
+    }
 
-    The places after the last task are the parameter servers' second ports.
-    """
-    ordered = [
-        task for name in (CHIEF, WORKER, PS, EVALUATOR) for task in tasks(job) if task[0] == name
-    ]
-    return {task: job.port + place for place, task in enumerate(ordered)}
+
+def ports_on_one_host(job: Job) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+    """Return a port of its own for each task, counting up from the job's, and servers' second ones."""
+    first = {task: job.port + place for place, task in enumerate(tasks(job))}
+    servers = [task for task in tasks(job) if task[0] in job.servers]
+    return first, {task: job.port + job.tasks + place for place, task in enumerate(servers)}
 
 
 def kubernetes_text(text: str) -> str:

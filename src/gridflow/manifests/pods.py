@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from gridflow.cluster import PS
 from gridflow.manifests.launching import kubernetes_text, launch_env, program_words
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def placement(job: Job, wanted: Resources) -> dict[str, Any]:
 
 
 def task_env(
-    job: Job, role: str, cluster: dict[str, list[str]] | None, finish: list[str] | None
+    job: Job, role: str, cluster: dict[str, list[str]] | None, finish: dict[str, list[str]] | None
 ) -> list[Env]:
     """Return the variables of a task; its index comes from the target."""
     launch = launch_env(role, None, cluster, finish) if cluster is not None else {}
@@ -198,7 +197,7 @@ def task_pod(
     container: str,
     port_name: str,
     cluster: dict[str, list[str]] | None,
-    finish: list[str] | None = None,
+    finish: dict[str, list[str]] | None = None,
     restart: Literal["Never", "OnFailure"] | None = "Never",
     subdomain: str | None = None,
     extra_env: tuple[Env, ...] = (),
@@ -215,7 +214,7 @@ def task_pod(
         Names that the target looks for.
     cluster : dict or None
         The cluster spec, None where the target's operator hands it over.
-    finish : list of str or None
+    finish : dict or None
         See `gridflow.manifests.launching.launch_env`.
     restart : {"Never", "OnFailure"} or None
         The pod's own restart policy; None leaves it to an operator.
@@ -227,7 +226,7 @@ def task_pod(
     wanted = job.roles[role].resources
     sources, mounts = volumes(job)
     ports = [{"name": port_name, "containerPort": job.port}]
-    if finish and role == PS:
+    if finish and role in finish:
         ports.append({"name": "finish", "containerPort": job.port + 1})
     box: dict[str, Any] = {"name": container, "image": job.image, "command": words}
     if program := program_words(job, role):

@@ -97,8 +97,7 @@ def _own_program(job: Job, target: str, field: str) -> bool:
         return False
     if "spark" in target:
         return bool(job.spark and job.spark.application)
-    # A parameter server has a standard server; every other role needs words of its own.
-    return all(job.command_of(name) for name, _ in job.role_items() if name != "ps")
+    return all(job.command_of(name) for name, _ in job.role_items() if name not in job.servers)
 
 
 def inexpressible(job: Job, target: Target) -> list[Problem]:

@@ -39,7 +39,9 @@ def schema_problems(
     validator = _validator(form, document, place)
     if validator is None:
         return None
-    return ((_path(error.absolute_path), _reason(error)) for error in validator.iter_errors(document))
+    return (
+        (_path(error.absolute_path), _reason(error)) for error in validator.iter_errors(document)
+    )
 
 
 def _validator(form: Form, document: dict[str, Any], place: Path | None) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gridflow.cluster import PS
 from gridflow.job import rules
 from gridflow.manifests.launching import (
     addresses,
+    finish_addresses,
     launch_env,
     launch_words,
     program_words,
@@ -119,9 +119,7 @@ def secret_variables(job: Job) -> list[str]:
 def render(job: Job) -> list[Document]:
     """Return the Compose file."""
     cluster = addresses(job, lambda role, index: f"{role}-{index}", lambda *_: job.port)
-    finish = None
-    if PS in job.roles:
-        finish = [f"{PS}-{index}:{job.port + 1}" for index in range(job.roles[PS].replicas)]
+    finish = finish_addresses(job, lambda role, i: f"{role}-{i}", lambda *_: job.port + 1)
     common: dict[str, Any] = {}
     if found := mounts(job):
         common["volumes"] = found

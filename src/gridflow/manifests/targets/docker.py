@@ -6,10 +6,10 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from gridflow.cluster import PS
 from gridflow.job import rules
 from gridflow.manifests.launching import (
     addresses,
+    finish_addresses,
     launch_env,
     launch_words,
     program_words,
@@ -116,9 +116,7 @@ def run_script(job: Job) -> str:
     """Return the shell script that builds the image, starts the tasks and waits for them."""
     names = {task: f"{job.name}-{task[0]}-{task[1]}" for task in tasks(job)}
     cluster = addresses(job, lambda role, index: names[role, index], lambda *_: job.port)
-    finish = None
-    if PS in job.roles:
-        finish = [f"{names[PS, i]}:{job.port + 1}" for i in range(job.roles[PS].replicas)]
+    finish = finish_addresses(job, lambda role, i: names[role, i], lambda *_: job.port + 1)
     network = f"--network={job.name}"
     lines = ["#!/bin/sh", "set -eu", 'cd "$(dirname "$0")"']
     lines.append(f"docker build --tag {shlex.quote(job.image)} --file Dockerfile .")

@@ -56,8 +56,7 @@ def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, A
     }
     if job.deadline is not None:
         spec["activeDeadlineSeconds"] = job.deadline
-    if policy := failure_policy(job, container):
-        spec["podFailurePolicy"] = policy
+    spec["podFailurePolicy"] = failure_policy(job, container)
     spec["template"] = template
     return spec
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.cluster import PS
-from gridflow.manifests.launching import PERMANENT, addresses, launch_words
+from gridflow.manifests.launching import PERMANENT, addresses, finish_addresses, launch_words
 from gridflow.manifests.pods import metadata, service, task_pod
 from gridflow.manifests.target import Document, Target, object_document
 from gridflow.manifests.targets.beside import (
@@ -22,15 +21,14 @@ if TYPE_CHECKING:
 
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tensorflow"
+_DISRUPTED: Final = {"type": "DisruptionTarget", "status": "True"}
 
 
-def failure_policy(job: Job, container: str) -> dict[str, Any] | None:
+def failure_policy(job: Job, container: str) -> dict[str, Any]:
     """Return the ``podFailurePolicy`` that tells permanent from retryable failures."""
     if job.restart_policy == "never":
-        return None
-    rules: list[dict[str, Any]] = [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    ]
+        return {"rules": [{"action": "FailJob", "onPodConditions": [_DISRUPTED]}]}
+    rules: list[dict[str, Any]] = [{"action": "Ignore", "onPodConditions": [_DISRUPTED]}]
     if job.restart_policy == "exit-code":
         codes = {"containerName": container, "operator": "In", "values": list(PERMANENT)}
         rules.append({"action": "FailJob", "onExitCodes": codes})
@@ -57,9 +55,8 @@ def render(job: Job) -> list[Document]:
 
     cluster = addresses(job, host, lambda *_: job.port)
     ports = {"tensorflow": job.port}
-    finish = None
-    if PS in job.roles:
-        finish = [f"{host(PS, i)}:{job.port + 1}" for i in range(job.roles[PS].replicas)]
+    finish = finish_addresses(job, host, lambda *_: job.port + 1)
+    if finish:
         ports["finish"] = job.port + 1
     documents = [object_document(service(job, job.name, ports, None, headless=True))]
     documents += pod_group(job)
@@ -82,10 +79,9 @@ def render(job: Job) -> list[Document]:
             "backoffLimitPerIndex": 0 if job.restart_policy == "never" else job.restart_limit,
             "maxFailedIndexes": 0,
             **limits(job),  # type: ignore[typeddict-item]  # the keys are those of JobSpec
+            "podFailurePolicy": failure_policy(job, CONTAINER),
             "template": template,
         }
-        if policy := failure_policy(job, CONTAINER):
-            spec["podFailurePolicy"] = policy
         about = metadata(job, f"{job.name}-{name}", name)
         about["labels"] = {**about["labels"], **kueue_labels(job)}
         part: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from gridflow.cluster import PS
 from gridflow.manifests.launching import (
     addresses,
+    finish_addresses,
     launch_env,
     launch_words,
     ports_on_one_host,
@@ -26,17 +26,11 @@ NO_CONTAINER: Final = "processes of this machine see its own files"
 UNLIMITED: Final = "processes share the machine; use compose for limits"
 
 
-def finish_ports(job: Job) -> list[int]:
-    """Return the second port of each parameter server, after all the tasks' own."""
-    count = job.roles[PS].replicas if PS in job.roles else 0
-    return [job.port + job.tasks + index for index in range(count)]
-
-
 def render(job: Job) -> list[Document]:
     """Return a shell script that starts every task and ends with the first failure's code."""
-    ports = ports_on_one_host(job)
+    ports, second = ports_on_one_host(job)
     cluster = addresses(job, lambda *_: "localhost", lambda role, index: ports[role, index])
-    finish = [f"localhost:{port}" for port in finish_ports(job)] or None
+    finish = finish_addresses(job, lambda *_: "localhost", lambda role, i: second[role, i])
     lines = ["#!/bin/sh", "set -u", "pids="]
     lines += [
         f': "${{{name}:?set it to the secret\'s value}}"; export {name}'

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gridflow.cluster import PS
 from gridflow.job import Marathon, rules
 from gridflow.manifests.launching import (
     addresses,
+    finish_addresses,
     launch_env,
     launch_words,
     ports_on_one_host,
@@ -120,14 +120,13 @@ def app(
 def render(job: Job) -> list[Document]:
     """Return the group, for ``PUT /v2/groups``."""
     domain = (job.marathon or Marathon()).dns_domain
-    ports = ports_on_one_host(job)
-    second = {index: job.port + job.tasks + index for index in range(_servers(job))}
+    ports, second = ports_on_one_host(job)
 
     def host(role: str, index: int) -> str:
         return f"{role}-{index}-{job.name}.{domain}"
 
     cluster = addresses(job, host, lambda role, index: ports[role, index])
-    finish = [f"{host(PS, index)}:{port}" for index, port in second.items()] or None
+    finish = finish_addresses(job, host, lambda role, index: second[role, index])
     words = launch_words(job, restarts=True, stay=True)
     apps = []
     for role, index in tasks(job):
@@ -137,8 +136,8 @@ def render(job: Job) -> list[Document]:
             name: launch[name] for name in launch if name not in {"GRIDFLOW_ROLE", "GRIDFLOW_INDEX"}
         }
         task_ports = {"tensorflow": ports[role, index]}
-        if role == PS:
-            task_ports["finish"] = second[index]
+        if (role, index) in second:
+            task_ports["finish"] = second[role, index]
         apps.append(
             app(
                 job,
@@ -165,10 +164,6 @@ def render(job: Job) -> list[Document]:
             )
         )
     return [Document("group.json", {"id": f"/{job.name}", "apps": apps})]
-
-
-def _servers(job: Job) -> int:
-    return job.roles[PS].replicas if PS in job.roles else 0
 
 
 TARGET: Final = Target(
