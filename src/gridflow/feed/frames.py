@@ -200,7 +200,7 @@ def _repartitioned(frame: DataFrame, num_partitions: int) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    none = frame.sparkSession.range(0, 1, 1, 1).where(f.rand(0) < 0)
+    none = frame.sparkSession.range(0, 1, 1, 1).where(f.col("id") < f.spark_partition_id())
     typed = [f.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
     return frame.union(none.select(typed)).repartition(num_partitions)
 

@@ -105,6 +105,7 @@ class Source:
     window_rows: int | None = None
     #: Elements per step: each replica of this process gets one.
     replicas: int = 1
+    endless: bool = False
     _ended_early: bool = False
 
     def plan(self, epoch: int) -> BatchPlan:
@@ -144,7 +145,7 @@ class Source:
                     # The consumer needn't come back after the last batch: Keras doesn't.
                     self._report(epoch, plan, start, at)
                 yield batches
-            self._ended_early = start > 0
+            self._ended_early = start > 0 and not self.endless
         finally:
             if at < plan.steps:
                 self._report(epoch, plan, start, at)
@@ -165,7 +166,7 @@ class Source:
         )
         self.on_epoch(record.to_dict())
 
-    def dataset(self, *, endless: bool = False, prefetch: int = 2) -> Any:
+    def dataset(self, prefetch: int = 2) -> Any:
         """Return the ``tf.data.Dataset``."""
         import tensorflow as tf
 
@@ -183,7 +184,7 @@ class Source:
         batches = windows.flat_map(
             lambda *tensors: tf.data.Dataset.from_tensor_slices(self.selection.pack(tensors))
         ).repeat()
-        if not endless:
+        if not self.endless:
             batches = batches.take(self.steps * self.replicas)
         options = tf.data.Options()
         options.autotune.enabled = False
@@ -258,8 +259,9 @@ def make_dataset(
         counter=counter or EpochCounter(),
         on_epoch=on_epoch,
         window_rows=window_rows,
+        endless=endless,
     )
-    return source.dataset(endless=endless, prefetch=prefetch)
+    return source.dataset(prefetch)
 
 
 def distribute(
@@ -269,7 +271,6 @@ def distribute(
     features: Columns,
     label: Columns | None = None,
     sample_weight: str | None = None,
-    endless: bool = False,
     prefetch: int = 2,
     **options: Any,
 ) -> Any:
@@ -294,7 +295,7 @@ def distribute(
     )
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     if not isinstance(strategy, mirrored):
-        return source.dataset(endless=endless, prefetch=prefetch)
+        return source.dataset(prefetch)
     if source.tail == "partial":
         raise InvalidArgument(
             f"tail='partial' gives a smaller last batch, which {type(strategy).__name__} can't "
@@ -307,10 +308,8 @@ def distribute(
             f"of this process. Use a multiple of {replicas}."
         )
     source = replace(source, replicas=replicas)
-    distributed = strategy.distribute_datasets_from_function(
-        lambda _: source.dataset(endless=endless, prefetch=prefetch)
-    )
-    if replicas > 1 and not endless:
+    distributed = strategy.distribute_datasets_from_function(lambda _: source.dataset(prefetch))
+    if replicas > 1 and not source.endless:
         # TensorFlow reports the elements of the inner dataset, of which a step takes one for each
         # replica; Keras would go on past the end.
         distributed._cardinality //= replicas  # noqa: SLF001

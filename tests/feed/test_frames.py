@@ -1,0 +1,223 @@
+"""DataFrames through a real Spark cluster of separate processes to the tensors of each rank."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.frames import _partitions, check, stage_frame
+from gridflow.feed.schema import FeedOptions
+from gridflow.feed.spool import SpoolReader
+
+pytest.importorskip("pyspark")
+#: pyspark leaves the sockets of collect() to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def spark():
+    from pyspark.sql import SparkSession
+
+    before = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "3")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+    if before is None:
+        del os.environ["PYSPARK_PYTHON"]
+    else:
+        os.environ["PYSPARK_PYTHON"] = before
+
+
+@pytest.fixture
+def feed(tmp_path):
+    """Run the stage, one spool per partition, and return the readers by dataset."""
+
+    def run(datasets, ranks=2, options=None, repartition="auto"):
+        frame, tags = stage_frame(datasets, ranks, repartition)
+
+        def agent(batches):
+            import pyarrow as pa
+            from pyspark import BarrierTaskContext
+
+            from gridflow.feed.frames import agent_batches
+            from gridflow.feed.spool import SpoolWriter
+
+            rank = BarrierTaskContext.get().partitionId()
+            assert "tensorflow" not in sys.modules
+            with SpoolWriter(tmp_path / f"rank-{rank}", options) as writer:
+                for dataset in tags.datasets:
+                    writer.declare(dataset)
+                for dataset, rows in agent_batches(batches, tags):
+                    writer.write(dataset, rows)
+            yield pa.RecordBatch.from_pydict({"rank": [rank]})
+
+        done = frame.mapInArrow(agent, "rank long", barrier=True).collect()
+        assert sorted(row.rank for row in done) == list(range(ranks))
+        return {
+            dataset: [SpoolReader(tmp_path / f"rank-{rank}", dataset) for rank in range(ranks)]
+            for dataset in datasets
+        }
+
+    return run
+
+
+def column(readers, name):
+    return [
+        value
+        for reader in readers
+        for batch in reader.batches()
+        for value in batch.column(name).to_pylist()
+    ]
+
+
+def test_types_of_a_dataframe_arrive_as_they_were(spark, feed):
+    from pyspark.ml.linalg import Vectors
+
+    rows = [
+        (
+            i,
+            float(i),
+            [float(i)] * 3,
+            [[i, 1], [2, 3]],
+            f"row {i}",
+            bytes([i]),
+            i % 2 == 0,
+            Vectors.dense([i, 2.0]) if i % 2 else Vectors.sparse(2, [0], [float(i)]),
+        )
+        for i in range(20)
+    ]
+    names = ["i", "f", "a", "n", "s", "b", "t", "v"]
+    frame = spark.createDataFrame(rows, names).selectExpr(
+        "*", "date_from_unix_date(i) as d", "timestamp_micros(i) as ts", "cast(f as float) as f4"
+    )
+    readers = feed({"train": frame})["train"]
+    specs = readers[0].specs
+    assert specs["v"] == (np.dtype("f4"), (2,))
+    assert specs["n"] == (np.dtype("i8"), (2, 2))
+    assert specs["t"] == (np.dtype(bool), ())
+    assert specs["s"] == specs["b"] == ("string", ())
+    got = sorted(zip(*(column(readers, name) for name in specs), strict=True))
+    for i, row in enumerate(got):
+        values = dict(zip(specs, row, strict=True))
+        assert values == {
+            "i": i,
+            "f": float(i),
+            "a": [float(i)] * 3,
+            "n": [[i, 1], [2, 3]],
+            "s": f"row {i}",
+            "b": bytes([i]),
+            "t": int(i % 2 == 0),
+            "v": [i, 2.0 if i % 2 else 0.0],
+            "d": i,
+            "ts": i,
+            "f4": float(i),
+        }
+
+
+def test_several_datasets_share_the_stage_and_come_apart_again(spark, feed):
+    train = spark.range(100).selectExpr("id", "id * 2 as y", "array(id, id) as only_train")
+    validation = spark.range(100, 130).selectExpr("id", "cast(id as string) as y")
+    readers = feed({"train": train, "validation": validation, "empty": train.where("1 = 0")})
+    assert sorted(column(readers["train"], "id")) == list(range(100))
+    assert sorted(column(readers["train"], "y")) == list(range(0, 200, 2))
+    assert sorted(column(readers["validation"], "y")) == sorted(map(str, range(100, 130)))
+    assert readers["validation"][0].schema.names == ["id", "y"]
+    assert [reader.rows for reader in readers["empty"]] == [0, 0]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 37])
+def test_any_number_of_rows_starts_every_agent_and_arrives_once(spark, feed, rows):
+    frame = spark.range(50).where(f"id < {rows}")
+    readers = feed({"train": frame})["train"]
+    assert sorted(column(readers, "id")) == list(range(rows))
+
+
+def test_a_dataframe_that_is_provably_empty_still_starts_every_agent(spark, feed):
+    readers = feed({"train": spark.range(5).where("1 = 0")})["train"]
+    assert [reader.rows for reader in readers] == [0, 0]
+
+
+def test_partitions_that_fit_are_used_as_they_lie(spark, feed):
+    uneven = spark.range(0, 10, 1, 2).where("id < 5 or id = 9").cache()
+    uneven.count()
+    assert _partitions(uneven) == 2
+    frame, _ = stage_frame({"train": uneven}, 2)
+    assert "Exchange" not in frame._jdf.queryExecution().executedPlan().toString()
+    readers = feed({"train": uneven})["train"]
+    assert [reader.rows for reader in readers] == [5, 1]
+    readers = feed({"train": uneven}, repartition="always")["train"]
+    assert sum(reader.rows for reader in readers) == 6
+    uneven.unpersist()
+
+
+def test_only_a_certain_number_of_partitions_counts(spark):
+    assert _partitions(spark.range(0, 10, 1, 4).selectExpr("id * 2")) == 4
+    assert _partitions(spark.range(10).repartition(5)) == 5
+    assert _partitions(spark.range(0, 10, 1, 4).coalesce(2)) is None
+    assert _partitions(spark.range(0, 9, 1, 1).union(spark.range(0, 9, 1, 1))) is None
+    assert _partitions(spark.range(10).groupBy("id").count()) is None
+    lazy = spark.range(0, 10, 1, 4).coalesce(2).cache()
+    assert _partitions(lazy) is None
+    lazy.count()
+    assert _partitions(lazy) is None, "a barrier stage could not be made of a coalesce"
+    lazy.unpersist()
+
+
+def test_nulls_follow_the_rule_in_vectors_as_well(spark, feed):
+    from pyspark.ml.linalg import Vectors, VectorUDT
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    schema = StructType([StructField("i", LongType()), StructField("v", VectorUDT())])
+    rows = [(i, None if i == 3 else Vectors.dense([1.0, float(i)])) for i in range(8)]
+    frame = spark.createDataFrame(rows, schema)
+    readers = feed({"train": frame}, options=FeedOptions(nulls="drop"))["train"]
+    assert sorted(column(readers, "i")) == [0, 1, 2, 4, 5, 6, 7]
+    assert sum(reader.counts.dropped for reader in readers) == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        ("cast(id as decimal(10, 2))", "Cast it to double"),
+        ("map(id, id)", "values of the keys"),
+        ("struct(id)", "Select its fields"),
+        ("array(struct(id))", "Select its fields"),
+        ("interval 1 day", "seconds"),
+        ("null", "nothing but nulls"),
+        ("parse_json('1')", "variant_get"),
+    ],
+)
+def test_a_column_that_can_t_be_fed_is_refused_before_anything_runs(spark, expression, hint):
+    frame = spark.range(3).selectExpr(f"{expression} as odd")
+    with pytest.raises(SchemaError, match=f"'odd' of dataset 'train' has the type .*{hint}"):
+        check({"train": frame})
+
+
+def test_names_and_arguments_are_checked(spark):
+    frame = spark.range(3)
+    with pytest.raises(InvalidArgument, match="identifier"):
+        check({"my data": frame})
+    with pytest.raises(InvalidArgument, match="no dataset"):
+        check({})
+    with pytest.raises(SchemaError, match="2 columns named 'id'"):
+        check({"train": frame.selectExpr("id", "id")})
+    with pytest.raises(SchemaError, match="names that begin with"):
+        check({"train": frame.selectExpr("id as __gridflow_x")})
+    with pytest.raises(InvalidArgument, match="Did you mean 'always'"):
+        stage_frame({"train": frame}, 2, "alway")
+    with pytest.raises(InvalidArgument, match="num_partitions"):
+        stage_frame({"train": frame}, 0)
+    with pytest.raises(InvalidArgument, match="works for one dataset"):
+        stage_frame({"train": frame, "test": frame}, 2, "never")

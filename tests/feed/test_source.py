@@ -1,0 +1,403 @@
+"""Batches in tf.data and in Keras: the rows of the spool, the right number, the right epoch."""
+
+import gc
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.assemble import aligned_empty
+from gridflow.feed.batches import steps_for
+from gridflow.feed.ledger import Ledger
+from gridflow.feed.source import EpochCounter, distribute, make_dataset, resumed_epochs
+from gridflow.feed.spool import SpoolReader, SpoolWriter
+
+tf = pytest.importorskip("tensorflow")
+
+
+@pytest.fixture
+def spool(tmp_path):
+    """Make a reader of a dataset of these columns, written in batches of some rows."""
+
+    def make(rows_per_batch=7, /, **columns):
+        table = pa.table(columns)
+        with SpoolWriter(tmp_path) as writer:
+            writer.declare("train", table.schema)
+            for start in range(0, table.num_rows, rows_per_batch):
+                rows = table.slice(start, rows_per_batch).combine_chunks().to_batches()[0]
+                writer.write("train", rows)
+        return SpoolReader(tmp_path, "train")
+
+    return make
+
+
+def ids(dataset):
+    return [int(i) for (x, *_) in dataset for i in np.ravel(x)]
+
+
+ROWS = st.integers(1, 40)
+LEAVES = {
+    "int8": (pa.int8(), st.integers(-128, 127)),
+    "int64": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "float32": (pa.float32(), st.floats(width=32)),
+    "float64": (pa.float64(), st.floats()),
+    "bool": (pa.bool_(), st.booleans()),
+    "string": (pa.string(), st.text(max_size=5)),
+    "binary": (pa.binary(), st.binary(max_size=5)),
+}
+
+
+@st.composite
+def tables(draw):
+    rows = draw(ROWS)
+    columns = {}
+    for i in range(draw(st.integers(1, 4))):
+        kind, values = LEAVES[draw(st.sampled_from(sorted(LEAVES)))]
+        for size in draw(st.lists(st.integers(1, 3), max_size=2)):
+            kind, values = pa.list_(kind), st.lists(values, min_size=size, max_size=size)
+        column = draw(st.lists(values, min_size=rows, max_size=rows))
+        columns[f"c{i}"] = pa.array(column, kind)
+    return pa.table(columns)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tables(), st.integers(1, 9), st.booleans())
+def test_tensors_equal_the_rows_of_any_table(tmp_path_factory, table, batch_size, shuffle):
+    place = tmp_path_factory.mktemp("spool")
+    table = table.append_column("row", pa.array(range(table.num_rows)))
+    with SpoolWriter(place) as writer:
+        for batch in table.to_batches(max_chunksize=11):
+            writer.write("train", batch)
+    dataset = make_dataset(
+        SpoolReader(place, "train"),
+        features=table.column_names,
+        batch_size=batch_size,
+        steps=steps_for([table.num_rows], batch_size, "partial"),
+        tail="partial",
+        shuffle=shuffle,
+        window_rows=8,
+    )
+    seen = []
+    for (batch,) in dataset.as_numpy_iterator():
+        seen += batch["row"].tolist()
+        for name in table.column_names:
+            want = table.column(name).take(pa.array(batch["row"])).to_pylist()
+            got = batch[name].tolist()
+            kind = table.schema.field(name).type
+            while pa.types.is_list(kind):
+                kind = kind.value_type
+            if pa.types.is_string(kind):
+                got = nested(got, bytes.decode)
+            np.testing.assert_equal(got, want)
+    assert sorted(seen) == list(range(table.num_rows))
+    assert shuffle or seen == sorted(seen)
+
+
+def nested(value, function):
+    return [nested(v, function) for v in value] if isinstance(value, list) else function(value)
+
+
+def test_elements_have_the_structure_and_static_shapes_that_keras_expects(spool):
+    reader = spool(
+        a=np.arange(10),
+        b=np.arange(10) / 2,
+        w=np.ones(10, np.float32),
+        s=[str(i) for i in range(10)],
+    )
+    options = {"batch_size": 4, "steps": 3}
+    full = make_dataset(
+        reader,
+        features={"num": ["a", "b"], "text": "s"},
+        label="b",
+        sample_weight="w",
+        **options,
+    )
+    x, y, w = full.element_spec
+    assert x["num"] == tf.TensorSpec((4, 2), tf.float32)
+    assert x["text"] == tf.TensorSpec((4,), tf.string)
+    assert (y.dtype, w.dtype) == (tf.float64, tf.float32)
+    (batch, _, _) = next(iter(full))
+    assert batch["num"].numpy().tolist() == [[0, 0], [1, 0.5], [2, 1], [3, 1.5]]
+    assert batch["text"].numpy().tolist() == [b"0", b"1", b"2", b"3"]
+    alone = make_dataset(reader, features="a", **options)
+    assert isinstance(alone.element_spec, tuple)
+    assert len(alone.element_spec) == 1
+    partial = make_dataset(reader, features="a", tail="partial", **options)
+    assert [len(x) for (x,) in partial] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_cardinality_and_every_epoch_have_the_same_number_of_full_batches(spool, shuffle):
+    dataset = make_dataset(
+        spool(i=np.arange(23)), features="i", batch_size=4, steps=9, shuffle=shuffle
+    )
+    assert int(dataset.cardinality()) == 9
+    assert int(dataset.map(lambda x: x).cardinality()) == 9
+    epochs = [ids(dataset) for _ in range(3)]
+    for epoch in epochs:
+        assert len(epoch) == 36
+        assert set(epoch) == set(range(23))
+    assert (epochs[0] == epochs[1]) is not shuffle
+
+
+def test_a_set_epoch_and_batch_give_the_end_of_that_epoch_and_then_the_next(spool):
+    reader = spool(i=np.arange(50))
+    options = {"features": "i", "batch_size": 4, "steps": 13, "shuffle": True, "seed": 3}
+    plain = make_dataset(reader, **options)
+    first, second, third = (ids(plain) for _ in range(3))
+    counter = EpochCounter()
+    again = make_dataset(reader, counter=counter, **options)
+    counter.set(1, start_batch=5)
+    assert ids(again) == second[20:]
+    assert ids(again) == third
+    counter.set(0)
+    assert ids(again) == first
+    other = make_dataset(reader, rank=1, **options)
+    assert ids(other) != first
+
+
+def test_an_iterator_that_is_made_but_not_drawn_takes_no_epoch(spool):
+    counter = EpochCounter()
+    dataset = make_dataset(
+        spool(i=np.arange(50)), features="i", batch_size=5, steps=10, counter=counter
+    )
+    kept = [iter(dataset) for _ in range(3)]
+    assert counter.pending == (0, 0)
+    next(kept[1])
+    assert counter.pending == (1, 0)
+
+
+def test_an_endless_dataset_goes_on_with_the_next_epoch(spool):
+    reader = spool(i=np.arange(20))
+    options = {"features": "i", "batch_size": 4, "steps": 5, "shuffle": True}
+    counter = EpochCounter(0, 2)
+    endless = make_dataset(reader, endless=True, counter=counter, **options)
+    assert int(endless.cardinality()) == tf.data.INFINITE_CARDINALITY
+    plain = make_dataset(reader, **options)
+    first, second, third = (ids(plain) for _ in range(3))
+    assert ids(endless.take(3 + 5 + 5)) == [*first[8:], *second, *third]
+
+
+def test_a_start_beyond_the_epoch_is_an_error_that_tells_the_way_out(spool):
+    counter = EpochCounter(2, 5)
+    dataset = make_dataset(
+        spool(i=np.arange(20)), features="i", batch_size=4, steps=5, counter=counter
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"EpochCounter.set\(3\)"):
+        ids(dataset)
+    with pytest.raises(InvalidArgument, match="count from 0"):
+        counter.set(-1)
+
+
+def test_each_epoch_is_reported_once_and_the_ledger_balances(spool):
+    reader = spool(i=np.arange(50))
+    ledger = Ledger()
+    ledger.set_counts("train", 0, reader.counts)
+    counter = EpochCounter()
+    dataset = make_dataset(
+        reader, features="i", batch_size=4, steps=15, on_epoch=ledger.add, counter=counter
+    )
+    ids(dataset)
+    counter.set(1, 5)
+    ids(dataset)
+    iterator = iter(dataset)
+    for _ in range(15):  # as Keras does: never asks for a 16th
+        next(iterator)
+    assert [(r.epoch, r.rows_fed, r.rows_before) for r in ledger.records] == [
+        (0, 60, 0),
+        (1, 40, 20),
+        (2, 60, 0),
+    ]
+    assert all(r.complete and r.rows_repeated == 10 for r in ledger.records)
+    assert ledger.check() == []
+
+
+def test_an_iteration_that_is_given_up_is_reported_as_incomplete(spool):
+    records, reported = [], threading.Event()
+
+    def report(record):
+        records.append(record)
+        reported.set()
+
+    dataset = make_dataset(
+        spool(i=np.arange(400)),
+        features="i",
+        batch_size=4,
+        steps=100,
+        on_epoch=report,
+        window_rows=8,
+    )
+    iterator = iter(dataset)
+    next(iterator)
+    del iterator
+    gc.collect()
+    assert reported.wait(20)
+    assert records[0]["complete"] is False
+    assert 4 <= records[0]["rows_fed"] < 400
+
+
+def test_numeric_batches_are_aligned_fresh_and_never_written_again(spool):
+    assert all(aligned_empty((n,), np.dtype("i1")).ctypes.data % 64 == 0 for n in range(1, 99, 7))
+    assert aligned_empty((0, 3), np.dtype("f4")).shape == (0, 3)
+    dataset = make_dataset(
+        spool(i=np.arange(4000)),
+        features="i",
+        batch_size=50,
+        steps=80,
+        shuffle=True,
+        window_rows=100,
+    )
+    kept = [x for (x,) in dataset]
+    copies = [x.numpy().copy() for x in kept]
+    ids(dataset)
+    assert all((x.numpy() == copy).all() for x, copy in zip(kept, copies, strict=True))
+    assert sorted(np.concatenate(copies)) == list(range(4000))
+
+
+def test_the_columns_are_checked_at_the_call(spool):
+    reader = spool(speed=np.arange(4))
+    with pytest.raises(SchemaError, match="Did you mean 'speed'"):
+        make_dataset(reader, features="sped", batch_size=1, steps=1)
+    with pytest.raises(InvalidArgument, match="need 8 rows, there are 4"):
+        make_dataset(reader, features="speed", batch_size=4, steps=2, tail="drop")
+
+
+def test_replicas_of_a_process_share_a_batch(spool, tmp_path):
+    """In a process of its own: logical devices must be made before TensorFlow starts."""
+    spool(i=np.arange(40))
+    script = """
+import pathlib, sys
+import tensorflow as tf
+from gridflow.errors import InvalidArgument
+from gridflow.feed.source import EpochCounter, distribute
+from gridflow.feed.spool import SpoolReader
+
+device = tf.config.LogicalDeviceConfiguration()
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [device, device]
+)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+reader = SpoolReader(pathlib.Path(sys.argv[1]), "train")
+counter = EpochCounter()
+options = {"features": "i", "batch_size": 8, "steps": 5, "counter": counter}
+distributed = distribute(strategy, reader, **options)
+assert int(distributed.cardinality) == 5, distributed.cardinality
+values = [[v.numpy().tolist() for v in x.values] for (x,) in distributed]
+assert values[0] == [[0, 1, 2, 3], [4, 5, 6, 7]], values
+assert len(values) == 5
+counter.set(1, 3)
+assert len(list(distributed)) == 2
+assert counter.pending == (2, 0)
+for changed, message in (({"batch_size": 5}, "multiple of 2"), ({"tail": "partial"}, "partial")):
+    try:
+        distribute(strategy, reader, **{**options, **changed})
+    except InvalidArgument as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(message)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_other_strategies_get_the_plain_dataset(spool):
+    options = {"features": "i", "batch_size": 8, "steps": 5}
+    reader = spool(i=np.arange(40))
+    for strategy in (None, tf.distribute.get_strategy()):
+        assert isinstance(distribute(strategy, reader, **options), tf.data.Dataset)
+
+
+class Recorder:
+    """Notes, by callbacks, what a fit did; resets the epoch as the checkpoint callback does."""
+
+    def __init__(self, keras, counter, start):
+        class Callback(keras.callbacks.Callback):
+            def on_epoch_begin(_, epoch, logs=None):  # noqa: N805
+                counter.set(epoch, start[1] if epoch == start[0] else 0)
+
+            def on_train_batch_begin(_, batch, logs=None):  # noqa: N805
+                self.batches.append(batch)
+
+        self.batches = []
+        self.callback = Callback()
+
+
+def model_of(keras):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1e-4), "mse")
+    return model
+
+
+def test_keras_3_trains_each_epoch_and_ends_a_resumed_one_by_number(spool):
+    keras = pytest.importorskip("keras")
+    x = np.arange(40, dtype=np.float32)[:, None]
+    reader = spool(x=pa.FixedSizeListArray.from_arrays(x.ravel(), 1), y=x.ravel())
+    options = {"features": "x", "label": "y", "batch_size": 4, "steps": 10, "shuffle": True}
+
+    def fit(model, start, epochs, weights=None):
+        counter, records = EpochCounter(), []
+        recorder = Recorder(keras, counter, start)
+        dataset = make_dataset(reader, counter=counter, on_epoch=records.append, **options)
+        with resumed_epochs(counter):
+            model.fit(
+                dataset,
+                epochs=epochs,
+                initial_epoch=start[0],
+                callbacks=[recorder.callback],
+                validation_data=make_dataset(reader, **options),
+                shuffle=False,
+                verbose=0,
+            )
+        return recorder.batches, [r for r in records if r["complete"]]
+
+    whole = model_of(keras)
+    batches, records = fit(whole, (0, 0), 3)
+    assert batches == list(range(10)) * 3
+    assert [record["epoch"] for record in records] == [0, 1, 2]
+
+    part = model_of(keras)
+    seen = iter(make_dataset(reader, **options))
+    for _ in range(10):
+        part.train_on_batch(*next(seen))
+    second = make_dataset(reader, counter=EpochCounter(1), **options)
+    for x_batch, y_batch in second.take(6):
+        part.train_on_batch(x_batch, y_batch)
+    batches, records = fit(part, (1, 6), 3)
+    assert batches == [6, 7, 8, 9, *range(10)]
+    assert int(part.optimizer.iterations) == int(whole.optimizer.iterations) == 30
+    assert [(r["epoch"], r["rows_before"]) for r in records] == [(1, 24), (2, 0)]
+    for a, b in zip(part.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_tf_keras_starts_inside_an_epoch_when_its_counters_are_loaded(spool):
+    keras = pytest.importorskip("tf_keras")
+    x = np.arange(40, dtype=np.float32)[:, None]
+    reader = spool(x=pa.FixedSizeListArray.from_arrays(x.ravel(), 1), y=x.ravel())
+    counter, records = EpochCounter(), []
+    dataset = make_dataset(
+        reader,
+        features="x",
+        label="y",
+        batch_size=4,
+        steps=10,
+        shuffle=True,
+        counter=counter,
+        on_epoch=records.append,
+    )
+    model = model_of(keras)
+    recorder = Recorder(keras, counter, (1, 6))
+    model._maybe_load_initial_counters_from_ckpt = lambda _steps, _epoch: (1, 6)
+    model.fit(dataset, epochs=3, callbacks=[recorder.callback], verbose=0)
+    assert recorder.batches == [6, 7, 8, 9, *range(10)]
+    assert int(model.optimizer.iterations) == 14
+    assert [(r["epoch"], r["rows_before"]) for r in records] == [(1, 24), (2, 0)]
