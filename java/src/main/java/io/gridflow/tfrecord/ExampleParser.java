@@ -35,7 +35,7 @@ public final class ExampleParser {
   private final boolean everything;
   private final MapEntries features;
   private final MapEntries lists;
-  private FeatureDecoder checker;
+  private final FeatureDecoder checker = new FeatureDecoder();
   private int record;
 
   private ExampleParser(Collection<String> names, boolean sequence, boolean everything) {
@@ -130,18 +130,6 @@ public final class ExampleParser {
     return features.has(number) ? features : lists;
   }
 
-  private void check(byte[] b, int start, int end, Place place) throws MalformedExampleException {
-    if (checker == null) {
-      checker = new FeatureDecoder();
-    }
-    if (place == Place.FEATURE_LISTS) {
-      StepReader.check(checker, b, start, end);
-    } else {
-      checker.open(b, start, end);
-      checker.checkList();
-    }
-  }
-
   /** The entries of one map from names to messages, and the guess of their order. */
   final class MapEntries {
     private static final int MAX_GUESSES = 4096;
@@ -152,6 +140,13 @@ public final class ExampleParser {
     private int[] starts;
     private int[] ends;
     private int[] seenIn;
+
+    /** What was checked: the kind, and for features the number of values. */
+    private Kind[] kinds;
+
+    private int[] counts;
+    private Kind kind;
+    private int count;
 
     /** By place in the record: the bytes of a key's field and the tag behind it. */
     private byte[][] guesses = new byte[16][];
@@ -169,6 +164,8 @@ public final class ExampleParser {
       starts = new int[capacity];
       ends = new int[capacity];
       seenIn = new int[capacity];
+      kinds = new Kind[capacity];
+      counts = new int[capacity];
     }
 
     void begin() {
@@ -189,6 +186,25 @@ public final class ExampleParser {
 
     int end(int number) {
       return ends[number];
+    }
+
+    /** The kind of a feature, or the widest of a feature list; only if everything is checked. */
+    Kind kind(int number) {
+      return kinds[number];
+    }
+
+    /** The number of a feature's values; only if everything is checked. */
+    int count(int number) {
+      return counts[number];
+    }
+
+    private void check(byte[] b, int start, int end) throws MalformedExampleException {
+      if (place == Place.FEATURE_LISTS) {
+        kind = StepReader.check(checker, b, start, end);
+      } else {
+        kind = checker.open(b, start, end);
+        count = checker.values();
+      }
     }
 
     void parse(byte[] b, int p, int end) throws MalformedExampleException {
@@ -260,11 +276,11 @@ public final class ExampleParser {
           } else {
             // To merge two messages is to parse the one behind the other, once both are sound.
             if (merged == null) {
-              check(b, valueStart, valueEnd, place);
+              check(b, valueStart, valueEnd);
               merged = new GrowingBytes();
               merged.append(b, valueStart, valueEnd - valueStart);
             }
-            check(b, p, p + wire.length, place);
+            check(b, p, p + wire.length);
             merged.append(b, p, wire.length);
           }
           p += wire.length;
@@ -294,12 +310,16 @@ public final class ExampleParser {
         starts = Arrays.copyOf(starts, capacity);
         ends = Arrays.copyOf(ends, capacity);
         seenIn = Arrays.copyOf(seenIn, capacity);
+        kinds = Arrays.copyOf(kinds, capacity);
+        counts = Arrays.copyOf(counts, capacity);
       }
       if (everything) {
-        check(b, start, end, place);
+        check(b, start, end);
+        kinds[number] = kind;
+        counts[number] = count;
       } else if (seenIn[number] == record) {
         // What is replaced is never decoded, but must be sound all the same.
-        check(buffers[number], starts[number], ends[number], place);
+        check(buffers[number], starts[number], ends[number]);
       }
       seenIn[number] = record;
       buffers[number] = b;

@@ -72,7 +72,7 @@ public final class FeatureDecoder {
       int length = wire.length;
       Kind part = Kind.ofField(tag >>> 3);
       if (part != kind) {
-        checkList();
+        values();
         merged.clear();
         kind = part;
       }
@@ -85,14 +85,14 @@ public final class FeatureDecoder {
     return kind;
   }
 
-  /** Decodes the open feature's list and throws the values away: for what it may throw. */
-  void checkList() throws MalformedExampleException {
-    switch (kind) {
+  /** Decodes the open feature's list, whatever its kind, and returns the number of its values. */
+  public int values() throws MalformedExampleException {
+    return switch (kind) {
       case BYTES -> byteValues();
       case FLOAT -> floats();
       case INT64 -> int64s();
-      case NONE -> {}
-    }
+      case NONE -> 0;
+    };
   }
 
   /**

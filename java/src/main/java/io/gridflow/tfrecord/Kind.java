@@ -24,6 +24,20 @@ public enum Kind {
     return label;
   }
 
+  /** The kind that a column has when its features have two: Int64List, FloatList, BytesList. */
+  static Kind wider(Kind a, Kind b) {
+    return a.width() >= b.width() ? a : b;
+  }
+
+  private int width() {
+    return switch (this) {
+      case NONE -> 0;
+      case INT64 -> 1;
+      case FLOAT -> 2;
+      case BYTES -> 3;
+    };
+  }
+
   static Kind ofField(int field) {
     return BY_FIELD[field];
   }

@@ -60,13 +60,17 @@ public final class StepReader {
     return start + length;
   }
 
-  static void check(FeatureDecoder decoder, byte[] b, int start, int end)
+  /** Checks all steps of a FeatureList and returns the widest of their kinds. */
+  static Kind check(FeatureDecoder decoder, byte[] b, int start, int end)
       throws MalformedExampleException {
     StepReader steps = new StepReader();
     steps.open(b, start, end);
+    Kind widest = Kind.NONE;
     while (steps.next()) {
-      decoder.open(b, steps.start(), steps.end());
-      decoder.checkList();
+      Kind kind = decoder.open(b, steps.start(), steps.end());
+      decoder.values();
+      widest = Kind.wider(widest, kind);
     }
+    return widest;
   }
 }

@@ -56,8 +56,7 @@ class ExampleTest {
   }
 
   private static byte[] int64(int... feature) {
-    return wire(
-        0x1A, wire(0x0A, wire(java.util.Arrays.stream(feature).boxed().toArray())));
+    return wire(0x1A, wire(0x0A, wire(java.util.Arrays.stream(feature).boxed().toArray())));
   }
 
   @Test

@@ -1,0 +1,2 @@
+/** TFRecord for Hadoop's older interface, {@code org.apache.hadoop.mapred}. */
+package io.gridflow.tfrecord.hadoop.mapred;
