@@ -1,0 +1,215 @@
+"""The command ``gridflow``. Thin: each subcommand's work is imported when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The words after ``gridflow``; those of the process by default.
+
+    Returns
+    -------
+    int
+        0, 1 when something was refused or failed, 2 for a wrong command line; ``launch`` returns
+        its program's code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = make_parser(tfrecord=words[:1] != ["launch"])
+    words, command = _split_command(words)
+    arguments = parser.parse_args(words)
+    if command and arguments.subcommand != "launch":
+        parser.error(f"{arguments.subcommand} takes nothing after '--'.")
+    arguments.command = command
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the documents has gone; Python would complain once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except GridflowError as error:
+        sys.stderr.write(f"gridflow {arguments.subcommand}: {error}\n")
+        return 1
+    return code
+
+
+def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
+    """Cut off the program after ``--``, which argparse would mix up with options."""
+    if "--" not in words:
+        return words, []
+    place = words.index("--")
+    return words[:place], words[place + 1 :]
+
+
+def make_parser(*, tfrecord: bool = True) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line.
+
+    ``tfrecord`` adds the subcommands of `gridflow.tfrecord`, whose import may bring more than the
+    standard library.
+    """
+    parser = argparse.ArgumentParser(
+        prog="gridflow", description="TensorFlow jobs on Spark, Kubernetes, Compose and more."
+    )
+    subcommands = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    _add_documents(subcommands)
+    _add_running(subcommands)
+    _add_launch(subcommands)
+    if tfrecord and _is_there("gridflow.tfrecord") and _is_there("gridflow.tfrecord.cli"):
+        importlib.import_module("gridflow.tfrecord.cli").add_parser(subcommands)
+    return parser
+
+
+def _is_there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+Subparsers = argparse._SubParsersAction  # noqa: SLF001  (argparse has no public name for it)
+
+
+def _job(parser: argparse.ArgumentParser, *, target: bool = True) -> None:
+    if target:
+        parser.add_argument("-t", "--target", required=True, help="see 'gridflow targets'")
+    parser.add_argument("job", metavar="job.yaml", help="the job's description")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        dest="assignments",
+        help="change a field, like roles.worker.replicas=3; may be repeated",
+    )
+    parser.add_argument(
+        "--lossy", action="store_true", help="leave out what the target can't express, and warn"
+    )
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def _calls(parser: argparse.ArgumentParser, module: str, function: str) -> None:
+    def run(arguments: argparse.Namespace) -> int:
+        code: int = getattr(importlib.import_module(module), function)(arguments)
+        return code
+
+    parser.set_defaults(run=run)
+
+
+def _add_documents(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
+    module = "gridflow.manifests.commands"
+    add = subcommands.add_parser
+    parser = add("targets", help="list where a job can run")
+    _json(parser)
+    _calls(parser, module, "targets")
+    parser = add("init", help="print an annotated job.yaml, or write it")
+    parser.add_argument("file", nargs="?", help="a new file; standard output by default")
+    _calls(parser, module, "init")
+    parser = add("render", help="print a target's documents")
+    _job(parser)
+    parser.add_argument("-o", "--output", metavar="DIR", help="write one file for each document")
+    _calls(parser, module, "render_job")
+    parser = add("validate", help="check documents: schema and lint")
+    parser.add_argument("-t", "--target", required=True, help="see 'gridflow targets'")
+    parser.add_argument("file", help="YAML or JSON; '-' is standard input")
+    parser.add_argument("--schemas", metavar="DIR", help="a folder of schemas of custom kinds")
+    _json(parser)
+    _calls(parser, module, "validate_file")
+    parser = add("explain", help="what of the description a target can't express")
+    parser.add_argument("-t", "--target", required=True, help="see 'gridflow targets'")
+    _json(parser)
+    _calls(parser, module, "explain_target")
+    parser = add("template", help="render a Jinja2 file of your own")
+    inner = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser = inner.add_parser("render", help="print the rendered file")
+    parser.add_argument("file", help="a Jinja2 template")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="A.B=C", dest="assignments", help="a variable"
+    )
+    _calls(parser, module, "render_template")
+
+
+def _add_running(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
+    module = "gridflow.manifests.running"
+    for name, text in (
+        ("run", "start a job and follow it to its end"),
+        ("status", "show a job's tasks"),
+        ("logs", "print a job's output"),
+        ("cancel", "end a job and remove it"),
+    ):
+        parser = subcommands.add_parser(name, help=text)
+        _job(parser)
+        if name in {"run", "status"}:
+            _json(parser)
+        if name == "run":
+            parser.add_argument("--detach", action="store_true", help="start it and return")
+        if name == "logs":
+            parser.add_argument("-f", "--follow", action="store_true", help="go on until the end")
+        _calls(parser, module, name)
+
+
+def _add_launch(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
+    parser = subcommands.add_parser(
+        "launch",
+        help="run one task, in its container",
+        usage="gridflow launch [options] [-- command ...]",
+        description="Find role and index, wait for the peers' names, set TF_CONFIG, run the "
+        "command. A ps or worker without a command runs a standard TensorFlow server.",
+    )
+    add = parser.add_argument
+    add("--classic-flags", action="store_true", help="append --job_name, --task_index, …")
+    add("--restart-policy", choices=("never", "on-failure", "exit-code"), default="never")
+    add("--restart-limit", type=int, default=3, metavar="N")
+    add(
+        "--retry-on", type=int, action="append", default=[], metavar="CODE", help="a retryable exit"
+    )
+    add("--retryable-exit-code", type=int, metavar="CODE", help="end retryable failures with it")
+    add("--stay", action="store_true", help="stay once finished, where ended tasks are restarted")
+    add("--finished-dir", metavar="DIR", help="note there that the task has finished")
+    add("--resolve-timeout", type=float, default=300.0, metavar="SECONDS")
+    add("--grace", type=float, default=25.0, metavar="SECONDS", help="from SIGTERM to SIGKILL")
+    for flag in ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_hosts"):
+        add(f"--{flag}", help="instead of what the environment says")
+    parser.set_defaults(run=_launch)
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from gridflow.bootstrap.launch import LaunchOptions, launch
+
+    names = ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_hosts")
+    flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
+    options = LaunchOptions(
+        command=tuple(arguments.command),
+        classic_flags=arguments.classic_flags,
+        restart_policy=arguments.restart_policy,
+        restart_limit=arguments.restart_limit,
+        retryable_exits=tuple(arguments.retry_on),
+        retryable_exit_code=arguments.retryable_exit_code,
+        stay=arguments.stay,
+        finished_dir=arguments.finished_dir,
+        resolve_timeout=arguments.resolve_timeout,
+        grace=arguments.grace,
+        flags=flags,
+    )
+    return launch(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The annotated ``job.yaml`` of ``gridflow init``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TEMPLATE: Final = """\
+# One job for every target: gridflow targets | explain -t TARGET | render -t TARGET job.yaml
+name: flights                # a DNS label; host names begin with it
+namespace: default
+image: registry.example/acme/flights:1.0
+command: [python, /app/train.py]
+args: [--epochs, "5"]
+env:                         # never secrets: those stand below, by name
+  TF_CPP_MIN_LOG_LEVEL: "1"
+
+roles:                       # chief, worker, ps, evaluator
+  worker:
+    replicas: 2
+    resources: {cpu: 2, memory: 4Gi}   # and gpu: 1, gpu_type: NVIDIA-A100-SXM4-40GB
+  # chief: {}                # with parameter servers, the chief runs the program
+  # ps: {replicas: 2}        # without a command of its own: a standard server
+
+port: 2222
+restart_policy: on-failure   # or never, or exit-code: only after exits of 128 and above
+restart_limit: 3
+deadline: 2h                 # seconds, or like 90s, 30m, 2h, 1d
+# time_to_live: 1d           # how long a finished job is kept
+# clean_up: running          # none, running or all: what is removed at the end
+# classic_flags: true        # hand --job_name --task_index --ps_hosts --worker_hosts over, too
+# gang: {queue: research}    # start all tasks or none: scheduler kueue or volcano, minimum: 3
+
+volumes:                     # each has one of pvc, empty, host, secret, config
+  - {name: data, path: /data, pvc: flights-data}
+  # - {name: scratch, path: /scratch, empty: 10Gi}
+# shared_memory: 2Gi         # the size of /dev/shm
+
+# secrets:
+#   env: {API_TOKEN: {secret: api, key: token}}
+#   files: {/etc/tls: tls}
+#   image_pull: [registry]
+# credentials:
+#   gcs: {secret: gcs, key: key.json}
+#   s3: {secret: s3, endpoint: "http://minio:9000"}
+
+# node_selector: {disk: ssd}
+# tolerations: [{key: gpu, operator: Exists, effect: NoSchedule}]
+# service_account: trainer
+# labels: {team: flights}
+# annotations: {note: anything}
+
+tensorboard: {log_dir: /data/logs}
+
+serve:                       # for the targets serving and kserve
+  models: [{name: flights, path: /data/models/flights}]
+  # batching: {max_batch_size: 32, timeout_micros: 1000}
+  # monitoring: true
+  # replicas: 2
+
+notebook: {storage: 10Gi}    # for the target notebook
+
+# spark: {version: 4.1.1}    # for sparkapplication and spark-submit-*
+# marathon: {dns_domain: marathon.mesos}
+# overrides:                 # merged into a target's documents at the end
+#   kubernetes: {Job/flights-worker: {spec: {suspend: true}}}
+"""
