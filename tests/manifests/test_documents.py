@@ -1,0 +1,327 @@
+"""Rendered documents: valid, the same each time, complete, and true to every text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import pytest
+import yaml
+from environments import ENVIRONMENTS, processes, split_commands
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobs import SCHEMAS, TRAINING, TRICKY, flights, full, matrix, needs_schemas
+
+from gridflow.job import (
+    Credentials,
+    Gang,
+    GcsCredentials,
+    Job,
+    JobError,
+    Resources,
+    Role,
+    S3Credentials,
+    SecretKey,
+    Secrets,
+    TensorBoard,
+    Toleration,
+    Volume,
+    parse_job,
+)
+from gridflow.job.template import TEMPLATE
+from gridflow.manifests import TARGETS, explain, get_target, render, validate
+from gridflow.manifests.emit import to_yaml
+from gridflow.manifests.features import FEATURES, uses
+
+
+def expressible(job, target):
+    """Render, leaving out what the target can't express; None where the job lacks its section."""
+    try:
+        return render(job, target, lossy=True)
+    except JobError as error:
+        assert all("needs it" in problem.reason for problem in error.problems), error
+        return None
+
+
+@needs_schemas
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_combination_is_valid_and_fast(target):
+    rendered = 0
+    for title, job in [*matrix(), ("full", full()), ("init", parse_job(TEMPLATE))]:
+        started = time.process_time()
+        rendering = expressible(job, target)
+        assert time.process_time() - started < 1.0, title
+        if rendering is None:
+            continue
+        rendered += 1
+        if rendering.target.form != "script":
+            result = validate(target, rendering.text(), schemas=SCHEMAS)
+            assert result.problems == (), title
+            assert result.notes == (), title
+    assert rendered >= 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_two_renderings_have_the_same_bytes(target):
+    first, second = (expressible(full(), target) for _ in range(2))
+    assert first.text() == second.text()
+    assert [d.text() for d in first.documents] == [d.text() for d in second.documents]
+
+
+@pytest.mark.parametrize("target", list(ENVIRONMENTS))
+def test_tricky_texts_reach_the_process_unchanged(target):
+    words = [*TRICKY.values(), "$(EPOCHS)", "--flag=$(EPOCHS)"]
+    job = flights(command=["python", "-c", *words], args=[], env=dict(TRICKY))
+    for _, _, env, command in processes(job, target):
+        assert {name: env[name] for name in TRICKY} == TRICKY
+        assert command[command.index("--") + 1 :] == ["python", "-c", *words]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60))
+@settings(deadline=None, max_examples=300)
+def test_any_text_survives_yaml_and_expansion(text):
+    job = flights(command=["python", text], args=[], env={"TEXT": text})
+    for target in ("kubernetes", "compose", "docker"):
+        for _, _, env, command in processes(job, target):
+            assert (env["TEXT"], command[-1]) == (text, text)
+
+
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**40), 2**40)
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+_KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@given(
+    st.recursive(
+        _SCALARS | _TEXTS,
+        lambda inner: st.lists(inner, max_size=10) | st.dictionaries(_KEYS, inner, max_size=4),
+        max_leaves=20,
+    )
+)
+@settings(deadline=None, max_examples=300)
+def test_yaml_reads_back_as_the_same_tree(tree):
+    assert yaml.safe_load(to_yaml([tree])) == tree
+
+
+def test_a_secret_is_named_and_never_copied():
+    job = full()
+    for target in TARGETS:
+        rendering = expressible(job, target)
+        if rendering is not None and rendering.target.form == "kubernetes":
+            for document in rendering.documents:
+                for name, value in plain_variables(document.content):
+                    assert name not in {"API_TOKEN", "AWS_SECRET_ACCESS_KEY"}, value
+
+
+def plain_variables(tree):
+    if isinstance(tree, dict):
+        if "name" in tree and "value" in tree:
+            yield tree["name"], tree["value"]
+        for child in tree.values():
+            yield from plain_variables(child)
+    elif isinstance(tree, list):
+        for child in tree:
+            yield from plain_variables(child)
+
+
+#: For every feature, a change to the plain job that makes use of it.
+CHANGES = {
+    "namespace": {"namespace": "ml"},
+    "image": {"image": "registry.example/other:2"},
+    "command": {"command": ["python", "/other.py"]},
+    "env": {"env": {"ANOTHER": "variable"}},
+    "roles.chief": {"roles": {"chief": Role(), "worker": Role(2)}},
+    "roles.worker": {"roles": {"worker": Role(3)}},
+    "roles.ps": {"roles": {"chief": Role(), "worker": Role(2), "ps": Role(2)}},
+    "roles.evaluator": {"roles": {"worker": Role(2), "evaluator": Role()}},
+    "roles.command": {"roles": {"worker": Role(2, command=["python", "/own.py"])}},
+    "roles.env": {"roles": {"worker": Role(2, env={"OWN": "variable"})}},
+    "resources.cpu": {"roles": {"worker": Role(2, resources=Resources(cpu="3"))}},
+    "resources.memory": {"roles": {"worker": Role(2, resources=Resources(memory="3Gi"))}},
+    "resources.gpu": {"roles": {"worker": Role(2, resources=Resources(gpu=2))}},
+    "resources.gpu_type": {
+        "roles": {"worker": Role(2, resources=Resources(gpu=1, gpu_type="A100"))}
+    },
+    "port": {"port": 3333},
+    "classic_flags": {"classic_flags": True},
+    "restart_policy=exit-code": {"restart_policy": "exit-code"},
+    "restart_policy=never": {"restart_policy": "never"},
+    "restart_limit": {"restart_limit": 9},
+    "deadline": {"deadline": 3600},
+    "time_to_live": {"time_to_live": 600},
+    "clean_up=none": {"clean_up": "none"},
+    "clean_up=all": {"clean_up": "all"},
+    "gang.scheduler=kueue": {"gang": Gang(scheduler="kueue", queue="research")},
+    "gang.scheduler=volcano": {"gang": Gang(scheduler="volcano")},
+    "gang.queue": {"gang": Gang(queue="research")},
+    "gang.minimum": {"gang": Gang(minimum=1)},
+    "volumes.pvc": {"volumes": [Volume("data", "/data", pvc="claim")]},
+    "volumes.empty": {"volumes": [Volume("data", "/data", empty="1Gi")]},
+    "volumes.host": {"volumes": [Volume("data", "/data", host="/srv")]},
+    "volumes.secret": {"volumes": [Volume("data", "/data", secret="name")]},
+    "volumes.config": {"volumes": [Volume("data", "/data", config="name")]},
+    "shared_memory": {"shared_memory": "2Gi"},
+    "secrets.env": {"secrets": Secrets(env={"API_TOKEN": SecretKey("api", "token")})},
+    "secrets.files": {"secrets": Secrets(files={"/etc/tls": "tls"})},
+    "secrets.image_pull": {"secrets": Secrets(image_pull=["registry"])},
+    "credentials.gcs": {"credentials": Credentials(gcs=GcsCredentials("gcs"))},
+    "credentials.s3": {"credentials": Credentials(s3=S3Credentials("s3", region="eu-west-1"))},
+    "node_selector": {"node_selector": {"disk": "ssd"}},
+    "tolerations": {"tolerations": [Toleration(key="gpu", operator="Exists")]},
+    "service_account": {"service_account": "trainer"},
+    "labels": {"labels": {"team": "flights"}},
+    "annotations": {"annotations": {"note": "anything"}},
+    "tensorboard": {"tensorboard": TensorBoard("gs://bucket/logs")},
+    "overrides": None,
+}
+#: What a target does by itself; saying so again changes nothing.
+ALREADY = {
+    ("volcano", "gang.scheduler=volcano"),
+    ("volcano", "gang.minimum"),
+    ("docker", "clean_up=none"),
+    ("compose", "clean_up=none"),
+}
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if "command" in get_target(t).needs])
+def test_each_feature_changes_the_documents_or_is_refused_by_name(target):
+    plain = flights(args=[], roles={"worker": Role(2)}, restart_limit=3)
+    before = render(plain, target).text()
+    how = {row.feature: row.how for row in explain(target)}
+    for feature, change in CHANGES.items():
+        if change is None:
+            change = {"overrides": {target: override_of(target)}}
+        job = dataclasses.replace(plain, **change)
+        assert feature in {use.feature for use in uses(job)}
+        if how[feature] == "yes":
+            if (target, feature) not in ALREADY:
+                assert render(job, target).text() != before, feature
+        elif how[feature] == "other":
+            assert render(job, target).text() == before, feature
+        else:
+            with pytest.raises(JobError, match=target) as refused:
+                render(job, target)
+            assert refused.value.problems[0].path, feature
+            if feature != "overrides":
+                assert render(job, target, lossy=True).warnings, feature
+
+
+def override_of(target):
+    if get_target(target).form == "compose":
+        return {"services": {"worker-0": {"privileged": True}}}
+    if get_target(target).form == "marathon":
+        return {"apps": [{"id": "/flights/worker-0", "disk": 10}]}
+    kind = (
+        render(flights(), target).documents[-1].content["kind"] if target_has_kinds(target) else ""
+    )
+    return {kind: {"metadata": {"labels": {"more": "labels"}}}}
+
+
+def target_has_kinds(target):
+    return get_target(target).form == "kubernetes"
+
+
+def test_every_feature_is_tried():
+    sides = {"serve.models", "serve.versions", "serve.batching", "serve.monitoring"}
+    sides |= {"serve.replicas", "notebook", "spark", "marathon"}
+    defaults = {"restart_policy=on-failure", "clean_up=running"}
+    assert set(CHANGES) | sides | defaults == set(FEATURES)
+
+
+def test_an_override_reaches_into_lists_by_name():
+    box = {"name": "tensorflow", "imagePullPolicy": "Always"}
+    tree = {"Job/flights-worker": {"spec": {"template": {"spec": {"containers": [box]}}}}}
+    job = flights(overrides={"kubernetes": tree})
+    worker = render(job, "kubernetes").documents[1].content
+    (container,) = worker["spec"]["template"]["spec"]["containers"]
+    assert container["imagePullPolicy"] == "Always"
+    assert container["image"] == job.image
+
+
+def test_an_override_of_null_takes_a_field_away():
+    job = flights(overrides={"kubernetes": {"Job": {"spec": {"podFailurePolicy": None}}}})
+    assert "podFailurePolicy" not in render(job, "kubernetes").documents[1].content["spec"]
+
+
+def test_the_evaluator_is_in_no_cluster_spec():
+    job = flights(roles={"chief": Role(), "worker": Role(2), "ps": Role(1), "evaluator": Role()})
+    for target in TRAINING:
+        for _, _, env, _ in processes(job, target):
+            if "GRIDFLOW_CLUSTER" in env:
+                assert list(json.loads(env["GRIDFLOW_CLUSTER"])) == ["chief", "worker", "ps"]
+
+
+def test_every_address_has_a_task_of_its_own():
+    job = flights(roles={"chief": Role(), "worker": Role(3), "ps": Role(2)})
+    for target in TRAINING:
+        texts = {env.get("GRIDFLOW_CLUSTER") for _, _, env, _ in processes(job, target)}
+        assert len(texts) == 1
+        text = texts.pop()
+        if text is not None:
+            hosts = [address for hosts in json.loads(text).values() for address in hosts]
+            assert len(set(hosts)) == len(hosts) == 6
+
+
+def test_scripts_are_syntactically_right(tmp_path):
+    import subprocess
+
+    for target in TARGETS:
+        if get_target(target).form == "script":
+            script = tmp_path / "script.sh"
+            script.write_text(render(full(), target, lossy=True).text())
+            subprocess.run(["sh", "-n", str(script)], check=True)
+            assert list(split_commands(script.read_text()))
+
+
+def test_the_dockerfile_has_a_pinned_base_and_no_root():
+    dockerfile = render(flights(), "docker").documents[0].text()
+    base = next(line for line in dockerfile.splitlines() if line.startswith("FROM "))
+    assert ":" in base
+    assert "latest" not in base
+    assert "USER 10001" in dockerfile
+
+
+def test_a_lone_task_gets_its_identity_without_the_operators_tf_config():
+    ((_, _, env, _),) = processes(flights(roles={"worker": Role(1)}), "tfjob")
+    assert "TF_CONFIG" not in env
+    assert (env["GRIDFLOW_ROLE"], env["GRIDFLOW_INDEX"]) == ("worker", "0")
+
+
+def test_serving_is_ready_when_the_model_is():
+    rendering = render(full(), "serving", lossy=True)
+    config, deployment, _ = (document.content for document in rendering.documents)
+    box = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert box["readinessProbe"]["httpGet"]["path"] == "/v1/models/flights/metadata"
+    assert 'base_path: "/data/models/flights"' in config["data"]["models.config"]
+    assert "specific { versions: 1 versions: 2 }" in config["data"]["models.config"]
+    assert "max_batch_size { value: 32 }" in config["data"]["batching.config"]
+    assert "--enable_batching=true" in box["args"]
+
+
+def test_examples_in_docstrings_hold():
+    import doctest
+
+    import gridflow.job
+    import gridflow.manifests
+
+    for module in (gridflow.job, gridflow.manifests):
+        assert doctest.testmod(module).failed == 0
+
+
+def test_a_job_made_in_python_equals_the_same_job_from_yaml():
+    text = to_yaml(
+        [
+            {
+                "name": "flights",
+                "image": "registry.example/acme/flights:1.0",
+                "command": ["python", "/app/train.py"],
+                "args": ["--epochs", "5"],
+                "env": {"EPOCHS": "5"},
+                "roles": {"worker": {"replicas": 2, "resources": {"cpu": "2"}}},
+            }
+        ]
+    )
+    roles = {"worker": Role(2, resources=Resources(cpu="2"))}
+    assert parse_job(text) == flights(roles=roles)
+    assert isinstance(parse_job(text), Job)
