@@ -44,9 +44,7 @@ def spark(cluster):
     """Give the session on the standalone cluster that all tests share."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = cluster.session(
-            **{"spark_sql_shuffle_partitions": "2", "spark_executor_memory": "800m"}
-        )
+        session = cluster.session(spark_sql_shuffle_partitions="2", spark_executor_memory="800m")
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
@@ -64,7 +62,11 @@ def left_processes():
             command = " ".join(process.cmdline())
         except (OSError, psutil.Error):
             continue
-        if "gridflow.tfprocess" in command or "guardian.py" in command or "gridflow.agent" in command:
+        if (
+            "gridflow.tfprocess" in command
+            or "guardian.py" in command
+            or "gridflow.agent" in command
+        ):
             found.append(f"{process.pid} {command[:120]}")
     return found
 
@@ -94,8 +96,11 @@ def left_files(scratch):
 
 
 @pytest.fixture
-def no_leaks(scratch):
+def no_leaks(request, scratch):
     """Fail a test that leaves a process, a port, a thread or a file behind."""
+    parameters = getattr(request.node, "callspec", None)
+    if "spark" in request.fixturenames or (parameters and "spark" in parameters.params.values()):
+        request.getfixturevalue("spark")  # its own ports and threads are no leak of the test
     ports = set(left_ports())
     yield
 

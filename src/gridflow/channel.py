@@ -6,6 +6,7 @@ it closes by itself when either side dies.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Tells the child which of its file descriptors is the channel.
 CHANNEL_VARIABLE: Final = "GRIDFLOW_CHANNEL_FD"
+
+#: Set where TensorFlow will certainly be used: its import then overlaps the wait for the others.
+PRELOAD_VARIABLE: Final = "GRIDFLOW_PRELOAD"
 
 
 class Channel:
@@ -66,8 +70,6 @@ class Channel:
 
     def close(self) -> None:
         """Close this end; a thread in `receive` returns."""
-        try:
+        with contextlib.suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was faster
         self._socket.close()

@@ -212,9 +212,7 @@ class TrainingContext:
         metrics : float
             Shown beside the progress bar.
         """
-        self.progress(
-            epoch=0, step=step, steps_per_epoch=None, phase="train", rows=0, logs=metrics
-        )
+        self.progress(epoch=0, step=step, steps_per_epoch=None, phase="train", rows=0, logs=metrics)
 
     # For gridflow.keras --------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from typing import Final
 _ECHOES: Final = re.compile(
     r"coordination service|coordinationservice|tasks are unhealthy|unhealthy tasks"
     r"|connection reset by peer|socket closed|collective ops is aborted|barrier.*(failed|timed out)"
-    r"|failed to connect to all addresses|connection refused|/job:\w+/replica.*(heartbeat|shut ?down)"
+    r"|failed to connect to all addresses|connection refused"
+    r"|/job:\w+/replica.*(heartbeat|shut ?down)"
     r"|peer .* (closed|lost)|the graph couldn't be sorted.*cancel",
     re.IGNORECASE,
 )
@@ -25,14 +26,18 @@ _ECHO_TYPES: Final = frozenset(
 _HINTS: Final = (
     (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
-        "the tasks' Python has no module {0!r}: install it there, ship it with "
-        "spark.addArtifact(..., pyfile=True) or --py-files, or define what you need inside the "
-        "training function",
+        (
+            "the tasks' Python has no module {0!r}: install it there, ship it with "
+            "spark.addArtifact(..., pyfile=True) or --py-files, or define what you need inside the "
+            "training function"
+        ),
     ),
     (
         re.compile(r"(?:ResourceExhaustedError|OOM when allocating|MemoryError)"),
-        "memory ran out: use smaller batches, or give the executors more memory "
-        "(spark.executor.memoryOverhead is what the training process lives on)",
+        (
+            "memory ran out: use smaller batches, or give the executors more memory "
+            "(spark.executor.memoryOverhead is what the training process lives on)"
+        ),
     ),
     (
         re.compile(r"No space left on device|\[Errno 28\]"),
@@ -40,8 +45,10 @@ _HINTS: Final = (
     ),
     (
         re.compile(r"must be initialized at the beginning|Collective ops must be configured at"),
-        "TensorFlow was used before its strategy was made: build datasets and models inside the "
-        "training function, from ctx.strategy",
+        (
+            "TensorFlow was used before its strategy was made: build datasets and models inside "
+            "the training function, from ctx.strategy"
+        ),
     ),
 )
 _SIGNAL_HINTS: Final = {

@@ -1,10 +1,9 @@
-"""What the tasks run: a function with its arguments, or a script. Checked before anything starts."""
+"""What the tasks run: a function with its arguments, or a script. Checked on the driver."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import cloudpickle
 from gridflow.errors import InvalidArgument, UnpicklableFunction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @dataclass(frozen=True)

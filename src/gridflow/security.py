@@ -8,7 +8,7 @@ on a command line or in the environment.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: The name on the server's certificate; agents look for it whatever address they connect to.
 SERVER_NAME: Final = "gridflow-coordinator"
-_LIFETIME: Final = datetime.timedelta(days=30)
+_LIFETIME: Final = dt.timedelta(days=30)
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def _name(common: str) -> x509.Name:
 
 def _builder(subject: str, issuer: x509.Name, public_key: Any) -> x509.CertificateBuilder:
 
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(_name(subject))
         .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks of a cluster differ
+        .not_valid_before(now - dt.timedelta(hours=1))  # clocks of a cluster differ
         .not_valid_after(now + _LIFETIME)
     )

@@ -17,9 +17,7 @@ from gridflow.coordinator.policies import MaxRestarts
 from gridflow.options import Deadlines
 from gridflow.reports import TaskFailure
 
-DEADLINES = Deadlines(
-    start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20
-)
+DEADLINES = Deadlines(start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20)
 TASKS = (Task("worker", 0), Task("worker", 1))
 ENVIRONMENT = {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1"}
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import cloudpickle
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 
 
 @pytest.fixture(autouse=True)
-def _no_leaks(no_leaks):
-    """Apply to all."""
+def _no_leaks(no_leaks, request):
+    """Apply to all; functions of a test's module go to the tasks as a notebook's would."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture(params=["local", "spark"])

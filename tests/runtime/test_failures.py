@@ -78,7 +78,7 @@ def test_a_second_run_right_after_a_failed_one_works(distribute):
 
 def test_a_module_that_the_tasks_lack_is_named_with_a_hint(distribute):
     def train():
-        import a_module_of_nobody
+        pass
 
     error = expect(errors.TrainingFailed, distribute(), train)
     assert "a_module_of_nobody" in error.first.summary
@@ -103,8 +103,9 @@ def train_mirrored(ctx, deed, victim):
     import os
     import signal
 
-    import keras
     import numpy as np
+
+    import keras
 
     class Deed(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -138,7 +139,7 @@ def test_a_rank_that_fails_in_the_middle_of_an_epoch_is_named(distribute, deed, 
         assert error.first.signal == deed
         assert f"here comes {deed}" in error.first.log_tail
     if deed == "SIGSEGV":
-        assert any("on_train_batch_end" in line for line in error.first.log_tail)
+        assert "on_train_batch_end" in error.first.traceback
 
 
 def test_a_killed_rank_is_followed_by_another_generation(distribute):
@@ -151,8 +152,9 @@ def test_a_killed_rank_is_followed_by_another_generation(distribute):
 
 def test_a_rank_that_stops_making_steps_is_named_with_its_stack(distribute):
     def train(ctx):
-        import keras
         import numpy as np
+
+        import keras
 
         class Sleepy(keras.callbacks.Callback):
             def on_train_batch_end(self, batch, logs=None):

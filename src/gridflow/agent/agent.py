@@ -2,7 +2,7 @@
 
 Two threads. The one that the launcher gave (on Spark the task's own) reads rows into the spool. The
 supervisor starts the training process, talks to the coordinator and obeys it; all processes are
-started from there, because the kernel ties a child's PR_SET_PDEATHSIG to the thread that started it.
+started from there, because the kernel ties a child's PR_SET_PDEATHSIG to its parent's thread.
 """
 
 from __future__ import annotations
@@ -179,5 +179,3 @@ def _local_folder() -> str:
     import os
 
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
-
-

@@ -21,6 +21,10 @@ import shutil
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -56,7 +60,7 @@ def _end(_signal: int, _frame: object) -> None:
     raise _EndedError
 
 
-def _start(command: list[str], prctl: ctypes._CFuncPtr) -> int:  # noqa: SLF001 (its only name)
+def _start(command: list[str], prctl: Callable[[int, int], int]) -> int:
     child = os.fork()  # safe: this process has one thread
     if child:
         with contextlib.suppress(OSError):  # the child may have been faster
@@ -99,7 +103,7 @@ def _kill_rest(child: int) -> None:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for task in os.listdir(f"/proc/{pid}/task"):
+    for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 (pathlib is slow to import)
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:  # noqa: PTH123
             found += [int(word) for word in file.read().split()]
     return found

@@ -1,4 +1,4 @@
-"""An agent as a plain process: ``python -m gridflow.agent.local``, its payload by standard input."""
+"""An agent as a plain process, ``python -m gridflow.agent.local``; its payload comes by a pipe."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
-_TAIL_LINES: Final = 20
+#: Enough for the stacks of many threads that a crash prints behind the last words.
+_TAIL_LINES: Final = 500
 #: A line longer than this is passed on in pieces.
 _LONGEST_LINE: Final = 1 << 20
 _TERM_SECONDS: Final = 12.0
@@ -60,8 +61,10 @@ class TrainingProcess:
         self._on_lines, self._on_message = on_lines, on_message
         with theirs:
             self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARDIAN), str(folder), sys.executable]
-                + arguments,
+                [
+                    *(sys.executable, "-I", "-S", str(_GUARDIAN), str(folder)),
+                    *(sys.executable, *arguments),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,  # one pipe: the order between the two is kept

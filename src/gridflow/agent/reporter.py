@@ -1,4 +1,4 @@
-"""Reports on their way to the coordinator: in order, each once, none lost while it can be reached."""
+"""Reports on their way to the coordinator: in order, each once, none lost."""
 
 from __future__ import annotations
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import sys
-
 from gridflow.agent.process import TrainingProcess, signal_name
+from gridflow.channel import PRELOAD_VARIABLE
 from gridflow.cluster import ClusterSpec, Task
 from gridflow.hints import hint_for
 from gridflow.reports import TaskFailure
 
 if TYPE_CHECKING:
-    import socket
-
     from gridflow.agent.client import CoordinatorClient
     from gridflow.agent.payload import AgentPayload
     from gridflow.agent.reporter import Reporter
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: A process that said it failed, or was told to leave, has this long to end by itself.
 _EXIT_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 30.0
+_TAIL_LINES: Final = 20
 
 
 class TaskRunner:
@@ -82,7 +83,8 @@ class TaskRunner:
                 # What the agent can import (Spark's addPyFile, a notebook's folder), its task can.
                 "PYTHONPATH": ":".join(path for path in sys.path if path),
                 "TF_GRPC_REUSE_PORT": "1",
-                "TF_CPP_MIN_LOG_LEVEL": "1",
+                "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+                **({} if self._payload.strategy == "none" else {PRELOAD_VARIABLE: "1"}),
                 **self._payload.environment,
             },
             on_lines=self._reporter.lines,
@@ -183,14 +185,15 @@ class TaskRunner:
         if self._reported:
             return
         self._reported = True
-        tail = tuple(self._process.tail) if self._process is not None else ()
+        lines, stack = split_fault(list(self._process.tail) if self._process is not None else [])
+        details["traceback"] = details.get("traceback") or stack
         failure = TaskFailure(
             task=str(self._task),
-            host=_host(),
+            host=socket.gethostname(),
             kind=kind,  # type: ignore[arg-type]
             summary=summary,
             generation=self._generation,
-            log_tail=tail,
+            log_tail=tuple(lines[-_TAIL_LINES:]),
             **details,
         )
         self._reporter.report("failed", failure=failure.to_dict())
@@ -269,7 +272,12 @@ class TaskRunner:
             self._process.channel.send(kind, **fields)
 
 
-def _host() -> str:
-    import socket
-
-    return socket.gethostname()
+def split_fault(lines: list[str]) -> tuple[list[str], str]:
+    """Part the output before a crash from the stack that Python's faulthandler printed at it."""
+    for number, line in enumerate(lines):
+        if line.startswith("Fatal Python error:"):
+            dump = lines[number:]
+            begin = next((i for i, each in enumerate(dump) if each.startswith("Current thread")), 0)
+            end = next((i for i, each in enumerate(dump) if i > begin and not each.strip()), None)
+            return lines[:number], "\n".join([dump[0], *dump[begin:end]])
+    return lines, ""

@@ -10,10 +10,12 @@ import os
 import re
 import threading
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gridflow.coordinator.server import inside
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NAME: Final = re.compile(r"checkpoint-(\d{6})-(\d{9})\.npz")
 #: The newest one, and the one before should the newest prove unreadable.

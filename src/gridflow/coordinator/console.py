@@ -7,13 +7,13 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from gridflow.cluster import Task
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from tqdm import tqdm
+
+    from gridflow.cluster import Task
 
 
 class Console:
@@ -99,7 +99,7 @@ class _Bar:
         self._bar: tqdm[Any] | None = None
         self._epoch = -1
         self._steps: dict[int, int] = {}
-        self._rows: dict[int, int] = {}
+        self._rows = 0
         self._began = 0.0
 
     def write(self, text: str) -> None:
@@ -114,14 +114,14 @@ class _Bar:
         if report["epoch"] != self._epoch:
             self._open(report["epoch"], report.get("steps_per_epoch"))
         self._steps[rank] = report["step"]
-        self._rows[rank] = report.get("rows") or 0
+        self._rows += report["rows"]
         if self._bar is None:
             return
         slowest = min(self._steps, key=lambda each: self._steps[each])
         seconds = max(time.monotonic() - self._began, 1e-9)
         words = {name: f"{value:.4g}" for name, value in (report.get("logs") or {}).items()}
-        if any(self._rows.values()):
-            words["rows/s"] = f"{sum(self._rows.values()) / seconds:,.0f}"
+        if self._rows:
+            words["rows/s"] = f"{self._rows / seconds:,.0f}"
         if len(self._steps) > 1:
             words["slowest"] = str(self._tasks[slowest])
         self._bar.set_postfix(words, refresh=False)
@@ -132,7 +132,7 @@ class _Bar:
 
         self.close_epoch()
         self._epoch, self._began = epoch, time.monotonic()
-        self._steps, self._rows = {}, {}
+        self._steps, self._rows = {}, 0
         # Off a terminal a bar would only litter the log; the epoch's line is printed all the same.
         shown = sys.stderr.isatty() or "ipykernel" in sys.modules
         self._bar = tqdm(

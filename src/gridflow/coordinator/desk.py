@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import flight
 
 from gridflow.coordinator import events as ev
-from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.server import inside
 from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.reports import TaskFailure
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow.cluster import Task
+    from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.console import Console
 
 
@@ -205,5 +205,3 @@ class Desk:
                     self.ledger.set_counts(name, each_rank, DatasetCounts(**count))
                     rows[name].append(count["rows"])
             self._broadcast("counts", rows=rows)
-
-

@@ -22,7 +22,6 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from gridflow.cluster import Task
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.policies import (
     MaxRestarts,
@@ -37,6 +36,7 @@ from gridflow.reports import Attempt, TaskFailure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gridflow.cluster import Task
     from gridflow.errors import GridflowError
     from gridflow.options import Deadlines
 
@@ -235,8 +235,9 @@ class JobMachine:
         return [ev.Launch(self.launch)]
 
     def _start(self, at: float) -> list[ev.Command]:
+        members = zip(self.tasks, self._members, strict=True)
         failure = environment_failure(
-            {task: (m.host, m.environment) for task, m in zip(self.tasks, self._members)},
+            {task: (member.host, member.environment) for task, member in members},
             self.generation,
             needs_tensorflow=self.needs_tensorflow,
         )
@@ -284,7 +285,7 @@ class JobMachine:
         known = {failure.task for failure in self.failures}
         everyone = all(
             str(task) in known or member.succeeded or member.lost
-            for task, member in zip(self.tasks, self._members)
+            for task, member in zip(self.tasks, self._members, strict=True)
         )
         has_cause = any(not failure.consequence for failure in self.failures)
         patience = (

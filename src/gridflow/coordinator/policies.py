@@ -1,4 +1,4 @@
-"""Decisions about failures: restart or not, which one is the cause, which error it becomes. Pure."""
+"""Decisions about failures: restart or not, which is the cause, which error it becomes. Pure."""
 
 from __future__ import annotations
 
@@ -81,11 +81,12 @@ def environment_failure(
     if needs_tensorflow:
         for task, (host, environment) in members.items():
             if not environment.get("tensorflow"):
+                python = environment.get("executable", "its Python")
                 return TaskFailure(
                     str(task),
                     host,
                     "environment",
-                    f"TensorFlow is not installed for {environment.get('executable', 'its Python')}",
+                    f"TensorFlow is not installed for {python}",
                     generation,
                     hint="pip install 'gridflow[tensorflow]' in the Python that the executors run "
                     "(PYSPARK_PYTHON, spark.pyspark.python or spark.archives)",

@@ -173,18 +173,10 @@ class JobRun:
         match command:
             case ev.Launch():
                 self._desk.new_launch(command.launch)
-                now = replace(
-                    payload, launch=command.launch, generation=self._machine.generation
-                )
+                now = replace(payload, launch=command.launch, generation=self._machine.generation)
                 self._launcher.launch(now, self._spec.data, self)
             case ev.CancelLaunch():
-                # Not from this thread: it may take a while, and deadlines go on.
-                threading.Thread(
-                    target=self._launcher.cancel,
-                    args=(command.launch,),
-                    name="gridflow-cancel",
-                    daemon=True,
-                ).start()
+                self._launcher.cancel(command.launch)
             case ev.StartGeneration():
                 self._start(command)
             case ev.ClearGeneration():
@@ -261,5 +253,3 @@ def _shut_down(server: CoordinatorServer, timeout: float) -> None:
     thread = threading.Thread(target=server.shutdown, name="gridflow-shutdown", daemon=True)
     thread.start()
     thread.join(timeout)
-
-

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gridflow.security import Identity
 
+
 class Handler(Protocol):
     """What answers the agents, whichever thread the server calls it from."""
 

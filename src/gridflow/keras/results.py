@@ -70,7 +70,8 @@ def pack(value: Any, directory: Path, is_chief: bool) -> dict[str, Any]:
     Returns
     -------
     dict
-        The header: ``kind``, ``files`` (names in `directory`), for a model also ``class``.
+        The header: ``kind``, ``files`` (names in `directory`), for a model also ``class`` and the
+        shapes of its ``inputs`` and ``outputs`` by name.
 
     Raises
     ------
@@ -134,7 +135,23 @@ def _pack_model(model: Any, flavour: str, directory: Path, *, is_chief: bool) ->
                 "A model class of your own needs get_config(), or return model.get_weights()."
             ) from error
     files = [_MODEL_FILE] if is_chief else []
-    return {"kind": flavour if is_chief else "none", "files": files, "class": type(model).__name__}
+    return {
+        "kind": flavour if is_chief else "none",
+        "files": files,
+        "class": type(model).__name__,
+        "inputs": _shapes(model, "inputs", "input_names"),
+        "outputs": _shapes(model, "outputs", "output_names"),
+    }
+
+
+def _shapes(model: Any, tensors: str, names: str) -> dict[str, list[int | None]]:
+    """Return the shapes of a model's inputs or outputs; none for one that doesn't declare them."""
+    declared = getattr(model, tensors, None) or []
+    titles = getattr(model, names, None) or [tensor.name for tensor in declared]
+    return {
+        title: [None if size is None else int(size) for size in tensor.shape]
+        for title, tensor in zip(titles, declared, strict=False)
+    }
 
 
 def _load_model(flavour: str, path: Path, name: str) -> Any:

@@ -39,7 +39,7 @@ class LaunchListener(Protocol):
     """Who is told how a launch goes on, from whichever thread."""
 
     def agent_lost(self, launch: int, rank: int, detail: str) -> None:
-        """An agent is known to be gone."""
+        """Take note that an agent is gone."""
         ...
 
     def launch_ended(self, launch: int, error: GridflowError | None) -> None:
@@ -74,11 +74,9 @@ class Launcher(Protocol):
         ...
 
     def cancel(self, launch: int) -> None:
-        """End the agents of a launch from outside; its end is told to the listener."""
+        """End the agents of a launch from outside; returns at once, the listener hears of it."""
         ...
 
     def close(self) -> None:
         """Wait for threads and processes of launches that have ended; delete what was written."""
         ...
-
-

@@ -73,9 +73,7 @@ class LocalLauncher:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"gridflow-{payload.job}-data-"))
             local.partition(data, len(payload.tasks), self._folder)
-        agents = [
-            _start_agent(payload, rank, self._folder) for rank in range(len(payload.tasks))
-        ]
+        agents = [_start_agent(payload, rank, self._folder) for rank in range(len(payload.tasks))]
         self._agents[payload.launch] = agents
         thread = threading.Thread(
             target=_watch, args=(payload, agents, listener), name="gridflow-local", daemon=True
@@ -84,38 +82,45 @@ class LocalLauncher:
         self._threads.append(thread)
 
     def cancel(self, launch: int) -> None:
-        """Ask the agents of a launch to end; kill those that don't."""
+        """Ask the agents of a launch to end, kill those that don't; returns at once."""
         agents = self._agents.get(launch, [])
-        for agent in agents:
-            if agent.poll() is None:
-                agent.send_signal(signal.SIGTERM)
-                agent.send_signal(signal.SIGCONT)  # one that is frozen hears nothing otherwise
-        for agent in agents:
-            try:
-                agent.wait(_TERM_SECONDS)
-            except subprocess.TimeoutExpired:
-                agent.kill()
+        thread = threading.Thread(target=_end, args=(agents,), name="gridflow-end", daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def close(self) -> None:
-        """Wait for the watchers, delete the partitioned data."""
+        """Wait for the agents to end, delete the partitioned data."""
         for launch in self._agents:
             self.cancel(launch)
         for thread in self._threads:
             thread.join()
+        self._agents, self._threads = {}, []
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
 
+def _end(agents: list[subprocess.Popen[bytes]]) -> None:
+    for agent in agents:
+        if agent.poll() is None:
+            agent.send_signal(signal.SIGTERM)
+            agent.send_signal(signal.SIGCONT)  # one that is frozen hears nothing otherwise
+    for agent in agents:
+        try:
+            agent.wait(_TERM_SECONDS)
+        except subprocess.TimeoutExpired:
+            agent.kill()
+
+
 def _start_agent(payload: AgentPayload, rank: int, folder: Path) -> subprocess.Popen[bytes]:
-    errors: IO[bytes] = tempfile.TemporaryFile()
-    environment = {**os.environ, "PYTHONPATH": ":".join(path or os.getcwd() for path in sys.path)}
+    errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (its watcher closes it)
+    importable = ":".join(path or str(Path.cwd()) for path in sys.path)
     agent = subprocess.Popen(
         [sys.executable, "-m", "gridflow.agent.local"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=errors,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": importable},
         start_new_session=True,  # Ctrl-C is for the driver, which then ends them in order
     )
     agent.gridflow_errors = errors  # type: ignore[attr-defined]

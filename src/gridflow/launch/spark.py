@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow.errors import InvalidArgument, NotEnoughSlots
 from gridflow.launch import spark_errors
 from gridflow.launch.base import Placement
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
@@ -28,6 +29,7 @@ _HERE: Final = ("local", "spark://127.", "spark://localhost")
 #: error yet.
 _REGISTRATION_SECONDS: Final = 20.0
 _SETTLE_SECONDS: Final = 3.0
+_CLOSE_SECONDS: Final = 20.0
 
 
 class SparkLauncher:
@@ -37,9 +39,9 @@ class SparkLauncher:
     ----------
     spark : SparkSession, optional
         Default: the active one.
-    repartition : bool or None, default None
-        Whether the rows are dealt out anew to the ranks. None: unless the DataFrame already has
-        one partition per rank.
+    repartition : {'auto', 'always', 'never'}, default 'auto'
+        Whether the rows are dealt out anew to the ranks. ``auto``: unless the DataFrame already
+        has one partition per rank.
 
     Raises
     ------
@@ -48,11 +50,15 @@ class SparkLauncher:
     """
 
     def __init__(
-        self, spark: SparkSession | None = None, *, repartition: bool | None = None
+        self,
+        spark: SparkSession | None = None,
+        *,
+        repartition: Literal["auto", "always", "never"] = "auto",
     ) -> None:
         self._spark = spark or _active_session()
         self._repartition = repartition
-        self._threads: list[threading.Thread] = []
+        self._jobs: list[tuple[str, threading.Thread]] = []
+        self._cancellers: list[threading.Thread] = []
 
     def place(
         self,
@@ -82,28 +88,32 @@ class SparkLauncher:
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> None:
         """Start the Spark job, in a thread of its own."""
-        thread = threading.Thread(
-            target=self._run_job,
-            args=(payload, data, listener),
-            name=f"gridflow-spark-job-{payload.launch}",
-            daemon=True,
-        )
-        thread.tag = _tag(payload.job, payload.launch)  # type: ignore[attr-defined]
-        self._threads.append(thread)
-        thread.start()
+        tag = _tag(payload.job, payload.launch)
+        self._jobs.append((tag, self._in_thread(tag, self._run_job, payload, data, listener)))
 
     def cancel(self, launch: int) -> None:
-        """Cancel the Spark job of a launch."""
-        thread = self._threads[launch - 1]
-        if thread.is_alive():
-            self._spark.interruptTag(thread.tag)  # type: ignore[attr-defined]
+        """Cancel the Spark job of a launch; returns at once."""
+        tag, job = self._jobs[launch - 1]
+        if job.is_alive():
+            self._cancellers.append(self._in_thread(f"{tag}-cancel", self._spark.interruptTag, tag))
 
     def close(self) -> None:
         """Cancel what still runs; wait for it."""
-        for launch, thread in enumerate(self._threads, 1):
+        for launch, (_, job) in enumerate(self._jobs, 1):
             self.cancel(launch)
-            thread.join(_REGISTRATION_SECONDS)
-        self._threads = []
+            job.join(_CLOSE_SECONDS)
+        for thread in self._cancellers:
+            thread.join(_CLOSE_SECONDS)
+        self._jobs, self._cancellers = [], []
+
+    def _in_thread(self, name: str, target: Any, *args: Any) -> threading.Thread:
+        """Start a thread with the caller's Spark properties, which closes its line to the JVM."""
+        from pyspark import InheritableThread
+
+        thread = InheritableThread(partial(target, *args), session=self._spark)
+        thread.name, thread.daemon = name, True
+        thread.start()
+        return thread
 
     # ---------------------------------------------------------------------------------------------
 
@@ -116,7 +126,7 @@ class SparkLauncher:
             self._spark.addTag(_tag(payload.job, payload.launch))
             with _this_python_where_it_runs(self._spark):
                 frame = self._agents_frame(payload, data, num_tasks)
-            frame.collect()
+            frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
             rank, detail, error = spark_errors.explain(caught)
             if rank is not None:
@@ -130,8 +140,7 @@ class SparkLauncher:
         from gridflow.feed import frames
 
         if data:
-            repartition = "auto" if self._repartition is None else self._repartition
-            frame, tags = frames.stage_frame(data, num_tasks, repartition)
+            frame, tags = frames.stage_frame(data, num_tasks, self._repartition)
         else:
             frame, tags = self._spark.range(0, num_tasks, 1, num_tasks), None
         body = _agent_body(payload, tags)
@@ -140,9 +149,9 @@ class SparkLauncher:
     def _wait_for_slots(self, num_tasks: int, deadlines: Deadlines) -> int | None:
         """Return the slots, after giving executors that are still to come their time."""
         if self._is_dynamic():
-            most = self._setting("spark.dynamicAllocation.maxExecutors", "")
-            if most.isdigit() and int(most) * self._slots_per_executor() < num_tasks:
-                return int(most) * self._slots_per_executor()
+            limit = self._setting("spark.dynamicAllocation.maxExecutors", "")
+            if limit.isdigit() and int(limit) * self._slots_per_executor() < num_tasks:
+                return int(limit) * self._slots_per_executor()
             # The stage itself makes Spark ask for executors; start_timeout watches over that.
             return None
         most = spark_errors.slots_of_master(self._setting("spark.master", ""))
@@ -168,7 +177,7 @@ class SparkLauncher:
         context = _classic_context(self._spark)
         if context is None:
             return None
-        scala = context._jsc.sc()
+        scala = context._jsc.sc()  # noqa: SLF001 (there is no public way)
         profile = scala.resourceProfileManager().defaultResourceProfile()
         return int(scala.maxNumConcurrentTasks(profile))
 
@@ -199,7 +208,7 @@ class SparkLauncher:
         context = _classic_context(self._spark)
         if context is None:
             return float("inf")
-        return time.time() - float(context._jsc.sc().startTime()) / 1000
+        return time.time() - float(context.startTime) / 1000
 
     def _driver_host(self) -> str:
         from gridflow.agent.environment import local_address

@@ -6,21 +6,24 @@ Run by the agent as ``python -m gridflow.tfprocess.main``.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
-import importlib.util
+import importlib
 import logging
 import os
 import sys
+import tempfile
 import traceback
+import warnings
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
-from gridflow.channel import CHANNEL_VARIABLE, Channel
+from gridflow.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.hints import hint_for
 from gridflow.tfprocess.inbox import Inbox
 
-#: Set by the agent where TensorFlow will certainly be used: its import then overlaps the wait.
-PRELOAD_VARIABLE: Final = "GRIDFLOW_PRELOAD"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def main() -> None:
@@ -42,8 +45,11 @@ def main() -> None:
 
 
 def _live(channel: Channel, inbox: Inbox) -> int:
-    if os.environ.pop(PRELOAD_VARIABLE, None) and importlib.util.find_spec("tensorflow"):
-        import tensorflow  # noqa: F401, ICN001 (only to have it ready)
+    if os.environ.pop(PRELOAD_VARIABLE, None):
+        with _without_banner():
+            importlib.import_module("tensorflow")
+    # Keras says it of every distributed dataset, whatever was passed.
+    warnings.filterwarnings("ignore", message="`shuffle=True` was passed", module="keras")
     setup = inbox.wait("setup")
     if setup["tf_config"] is not None:
         os.environ["TF_CONFIG"] = setup["tf_config"]
@@ -71,6 +77,27 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     channel.send("returned", result=result, folder=str(folder))
     inbox.wait("leave")  # together: a peer that still works may need this one
     return 0
+
+
+@contextlib.contextmanager
+def _without_banner() -> Iterator[None]:
+    """Hold back what TensorFlow's libraries print while they are loaded, unless that fails.
+
+    They do so before any log level can be set: some lines on every rank about processor features.
+    """
+    with tempfile.TemporaryFile() as held:
+        sys.stderr.flush()
+        real = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(real, held.read())
+            raise
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
 
 
 def _load(path: Path) -> Any:
@@ -139,7 +166,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    # The function may look itself up in the module that it was pickled from: keep `__main__` free.
-    from gridflow.tfprocess import main as module
-
-    module.main()
+    main()

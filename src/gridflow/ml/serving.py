@@ -1,0 +1,86 @@
+"""Prediction inside Spark's Python workers: load once, feed columns, return arrays."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+#: A Python worker lives on from task to task; so does the last model that it loaded.
+_loaded: dict[str, Any] = {}
+
+
+def load(key: str, model: bytes, header: Mapping[str, Any]) -> Any:
+    """Return the model of a ``.keras`` file's bytes."""
+    if key not in _loaded:
+        from gridflow.keras import results
+
+        _loaded.clear()
+        with tempfile.TemporaryDirectory(prefix="gridflow-model-") as folder:
+            path = Path(folder) / header["files"][0]
+            path.write_bytes(model)
+            _loaded[key] = results.unpack(header, Path(folder))
+    return _loaded[key]
+
+
+def inputs(
+    columns: Sequence[pd.Series], names: Sequence[str], shapes: Sequence[Sequence[int | None]]
+) -> dict[str, np.ndarray] | np.ndarray:
+    """Return columns as what the model's inputs take.
+
+    Raises
+    ------
+    InvalidArgument
+        Their number doesn't fit the model.
+    """
+    if len(names) == 1 and (len(columns) > 1 or _is_one_number(columns[0], shapes[0])):
+        return np.stack([column.to_numpy(dtype="float32") for column in columns], axis=1)
+    if len(columns) != len(names):
+        raise InvalidArgument(
+            f"the model has {len(names)} inputs ({', '.join(names)}), got {len(columns)} columns."
+        )
+    arrays = [_tensor(column, shape) for column, shape in zip(columns, shapes, strict=True)]
+    return arrays[0] if len(names) == 1 else dict(zip(names, arrays, strict=True))
+
+
+def predict(
+    model: Any, given: dict[str, np.ndarray] | np.ndarray, choice: int | None, batch_size: int
+) -> np.ndarray:
+    """Return the predictions of one output."""
+    rows = len(next(iter(given.values())) if isinstance(given, dict) else given)
+    parts = []
+    for first in range(0, rows, batch_size):
+        part = slice(first, first + batch_size)
+        piece = {k: v[part] for k, v in given.items()} if isinstance(given, dict) else given[part]
+        predicted = model.predict_on_batch(piece)
+        if choice is not None or isinstance(predicted, dict | list | tuple):
+            values = list(predicted.values()) if isinstance(predicted, dict) else list(predicted)
+            predicted = values[choice or 0]
+        parts.append(np.asarray(predicted))
+    return np.concatenate(parts)
+
+
+def _is_one_number(column: pd.Series, shape: Sequence[int | None]) -> bool:
+    """Return whether a column of plain numbers is to fill an input of shape (rows, 1)."""
+    return len(shape) == 2 and shape[1] == 1 and column.dtype != object  # noqa: PLR2004
+
+
+def _tensor(column: pd.Series, shape: Sequence[int | None]) -> np.ndarray:
+    values = column.to_numpy()
+    if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
+        values = np.stack([np.asarray(value) for value in values])
+    if None not in shape[1:] and math.prod(values.shape[1:]) == math.prod(
+        size for size in shape[1:] if size is not None
+    ):
+        values = values.reshape(len(values), *[size for size in shape[1:] if size is not None])
+    return values

@@ -1,0 +1,242 @@
+"""What becomes of the tasks when something happens to the driver or to their executors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from gridflow import SparkLauncher, TensorflowDistributor, errors
+
+SLEEP = """
+import sys
+from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
+
+def train():
+    import subprocess, sys, time
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600) # gridflow.tfprocess"])
+    print("sleeping", flush=True)
+    time.sleep(600)
+
+def launcher():
+    if sys.argv[1] == "local":
+        return LocalLauncher()
+    from pyspark.sql import SparkSession
+    builder = SparkSession.builder.master("local-cluster[2,1,600]")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.executor.memory", "600m").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return SparkLauncher(spark)
+
+try:
+    TensorflowDistributor(2, "none", launcher=launcher(), heartbeat_timeout=5).run(train)
+except KeyboardInterrupt:
+    print("interrupted in order", flush=True)
+"""
+
+
+@pytest.fixture(params=["local", "spark"])
+def driver(request, tmp_path):
+    """Start a driver of its own, up to where both of its tasks are at work."""
+    script = tmp_path / "driver.py"
+    script.write_text(SLEEP)
+    process = subprocess.Popen(
+        [sys.executable, str(script), request.param],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    asleep = 0
+    for line in process.stdout:
+        asleep += "sleeping" in line
+        if asleep == 2:
+            break
+    yield process
+    process.stdout.close()
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_tasks_end_by_themselves_when_the_driver_is_killed(driver):
+    driver.kill()
+    driver.wait()  # the fixture waits for the tasks, and for what they started
+
+
+def test_ctrl_c_in_the_driver_ends_everything_in_order(driver):
+    driver.send_signal(signal.SIGINT)
+    rest = driver.stdout.read()
+    assert "interrupted in order" in rest
+    assert driver.wait(30) == 0
+
+
+def executors(application):
+    """Return the executor processes of an application."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if application in " ".join(process.info["cmdline"] or ())
+        and "CoarseGrainedExecutorBackend" in " ".join(process.info["cmdline"] or ())
+    ]
+
+
+def wait_for_executors(spark, number):
+    """Wait until Spark has replaced the executors that a test killed."""
+    give_up = time.monotonic() + 60
+    sc = spark.sparkContext._jsc.sc()
+    profile = sc.resourceProfileManager().defaultResourceProfile()
+    while sc.maxNumConcurrentTasks(profile) < number and time.monotonic() < give_up:
+        time.sleep(0.2)
+    assert sc.maxNumConcurrentTasks(profile) == number
+
+
+def kill_own_executor():
+    """Kill the JVM above the task that runs this."""
+    for process in psutil.Process().parents():
+        if "java" in process.name():
+            process.kill()
+            return
+    raise AssertionError("there is no JVM above this task")
+
+
+def test_a_killed_executor_is_reported_as_lost(spark):
+    kill = kill_own_executor
+
+    def train(ctx):
+        if ctx.rank == 1:
+            kill()
+        time.sleep(60)
+
+    distributor = TensorflowDistributor(
+        2, "none", launcher=SparkLauncher(spark), logs="none", progress=False
+    )
+    with pytest.raises(errors.TaskLost) as caught:
+        distributor.run(train)
+    assert caught.value.first.task == "worker:1"
+    assert caught.value.first.host
+    assert "executor" in str(caught.value)
+    wait_for_executors(spark, 2)
+
+
+def test_a_killed_executor_is_replaced_under_max_restarts(spark):
+    kill = kill_own_executor
+
+    def train(ctx):
+        if ctx.generation == 0:
+            if ctx.rank == 0:
+                kill()
+            time.sleep(60)
+        return ctx.generation
+
+    distributor = TensorflowDistributor(
+        2, "none", launcher=SparkLauncher(spark), logs="none", progress=False, max_restarts=1
+    )
+    assert distributor.run(train).value == 1
+    wait_for_executors(spark, 2)
+
+
+def test_more_workers_than_slots_are_refused_at_once_with_the_numbers(spark):
+    distributor = TensorflowDistributor(3, "none", launcher=SparkLauncher(spark))
+    with pytest.raises(errors.NotEnoughSlots, match="3 tasks .* has 2 free") as caught:
+        distributor.run(print)
+    assert (caught.value.required, caught.value.available) == (3, 2)
+    with pytest.raises(errors.NotEnoughSlots):
+        distributor.plan(print)
+
+
+def run_script(text, *, timeout=120, **environment):
+    """Run a script as a user would, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    return done.stdout + done.stderr
+
+
+LOCAL = """
+from pyspark.sql import SparkSession
+from gridflow import TensorflowDistributor, errors
+spark = SparkSession.builder.master("{master}").config("spark.ui.enabled", "false").config(
+    "spark.driver.host", "127.0.0.1"){settings}.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+def train(ctx):
+    return [ctx.rank, ctx.num_workers]
+try:
+    print("value:", TensorflowDistributor(2, "none", {options}).run(train).value)
+except errors.GridflowError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_tasks_run_as_threads_of_a_local_master():
+    text = LOCAL.format(master="local[2]", settings="", options="")
+    assert "value: [0, 2]" in run_script(text)
+
+
+def test_too_few_threads_of_a_local_master_are_refused():
+    printed = run_script(LOCAL.format(master="local[1]", settings="", options=""))
+    assert "NotEnoughSlots the job has 2 tasks" in printed
+
+
+def test_a_python_without_tensorflow_is_named_with_the_cure(tmp_path):
+    """The executors' Python is this one with everything but TensorFlow."""
+    import site
+
+    here = site.getsitepackages()[0]
+    for entry in os.listdir(here):
+        if not entry.lower().startswith(("tensorflow", "keras", "tf_keras")):
+            os.symlink(os.path.join(here, entry), tmp_path / entry)
+    python = tmp_path / "python-without"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} -S "$@"\n'
+    )
+    python.chmod(0o755)
+    settings = ""
+    text = LOCAL.replace('"none"', '"multi_worker_mirrored"').format(
+        master="local[2]", settings=settings, options=""
+    )
+    printed = run_script(text, PYSPARK_PYTHON=str(python))
+    assert "EnvironmentMismatch" in printed
+    assert "TensorFlow is not installed" in printed
+    assert "pip install 'gridflow[tensorflow]'" in printed
+
+
+def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path):
+    """One of the executors' Pythons says that its TensorFlow is 2.20: its metadata is changed."""
+    info = tmp_path / "tensorflow-2.20.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.20.0\n")
+    python = tmp_path / "python-of-one"
+    turn = tmp_path / "turn"
+    python.write_text(
+        f'#!/bin/sh\nif mkdir {turn} 2>/dev/null; then export PYTHONPATH="{tmp_path}:$PYTHONPATH"; '
+        f'fi\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    text = LOCAL.replace('"none"', '"multi_worker_mirrored"').format(
+        master="local-cluster[2,1,600]",
+        settings='.config("spark.executor.memory", "600m")',
+        options="",
+    )
+    printed = run_script(text, PYSPARK_PYTHON=str(python))
+    assert "EnvironmentMismatch" in printed
+    assert "tensorflow 2.20.0" in printed
+
+
+def test_a_python_without_gridflow_is_named_with_the_cure():
+    printed = run_script(
+        LOCAL.format(master="local[2]", settings="", options=""), PYSPARK_PYTHON="/usr/bin/false"
+    )
+    assert "Error" in printed
+    assert "value" not in printed

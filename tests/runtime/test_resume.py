@@ -1,0 +1,95 @@
+"""Checkpoint and exact resume: the same weights as if nothing had happened, killed at any step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+ROWS, BATCH, EPOCHS = 96, 8, 3
+STEPS = ROWS // 2 // BATCH
+
+
+def data():
+    """Return rows that a linear model with dropout can learn something from."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(ROWS, 4)).astype("float32")
+    return {"x": x, "y": (x @ [1.0, -2.0, 0.5, 3.0]).astype("float32")}
+
+
+def train(ctx, kill_at=None):
+    """Train; in the first generation rank 1 is killed after a number of steps."""
+    import os
+    import signal
+
+    import keras
+
+    class Kill(keras.callbacks.Callback):
+        seen = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seen += 1
+            if ctx.generation == 0 and ctx.rank == 1 and self.seen == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with ctx.strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(8, activation="relu"),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.2),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    rows = ctx.dataset("train", batch_size=8, features="x", label="y")
+    model.fit(rows, epochs=3, verbose=0, callbacks=[*ctx.callbacks(), Kill()])
+    return model.get_weights()
+
+
+OPTIONS = {"strategy": "multi_worker_mirrored", "seed": 11, "checkpoint_every": 1}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    """Return the result of a run in which nothing happens."""
+    from gridflow import LocalLauncher, TensorflowDistributor
+
+    quiet = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
+    return TensorflowDistributor(2, **OPTIONS, **quiet).run(train, data=data())
+
+
+@pytest.mark.parametrize(
+    ("kill_at", "every"), [(1, 1), (STEPS, 1), (STEPS + 2, 1), (3 * STEPS - 1, 4)]
+)
+def test_a_run_that_was_killed_ends_with_the_same_weights(uninterrupted, kill_at, every):
+    from gridflow import LocalLauncher, TensorflowDistributor
+
+    options = {**OPTIONS, "checkpoint_every": every}
+    quiet = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
+    distributor = TensorflowDistributor(2, **options, **quiet, max_restarts=1)
+    result = distributor.run(train, kill_at, data=data())
+    assert len(result.attempts) == 2
+    for ours, theirs in zip(result.value, uninterrupted.value, strict=True):
+        assert np.abs(ours - theirs).max() <= 1e-6
+    assert result.history.keys() == uninterrupted.history.keys()
+    for name, values in result.history.items():
+        np.testing.assert_allclose(values, uninterrupted.history[name], rtol=1e-4, atol=1e-6)
+    assert result.ledger.check() == []
+
+
+def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(
+    uninterrupted, tmp_path
+):
+    from gridflow import LocalLauncher, TensorflowDistributor, TrainingFailed
+
+    quiet = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
+    distributor = TensorflowDistributor(2, **OPTIONS, **quiet, checkpoint_dir=tmp_path)
+    with pytest.raises(TrainingFailed):
+        distributor.run(train, STEPS + 3, data=data())
+    assert list(tmp_path.glob("checkpoint-*.npz"))
+    result = distributor.run(train, data=data())
+    assert result.attempts[0].resumed_from is not None
+    for ours, theirs in zip(result.value, uninterrupted.value, strict=True):
+        assert np.abs(ours - theirs).max() <= 1e-6
+    assert list(tmp_path.iterdir()) == []
