@@ -65,7 +65,8 @@ final class Options implements Serializable {
           "queryname",
           "retention",
           "provider",
-          "locationprovider");
+          "locationprovider",
+          "returning_batch");
 
   final RecordType recordType;
 

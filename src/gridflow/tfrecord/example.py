@@ -1,0 +1,269 @@
+"""``tf.train.Example`` and ``SequenceExample`` messages, read and written without TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from gridflow.errors import DataError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    _Parsed = TypeVar("_Parsed")
+
+#: The values of a feature: int64 or float32 in numpy, or a list of bytes; None without a kind.
+Values: TypeAlias = "np.ndarray | list[bytes] | None"
+
+_VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+_MAX_DEPTH: Final = 95
+_MAX_LENGTH: Final = 2**31 - 1
+
+
+class MalformedExample(DataError):
+    """The bytes are no Example (or SequenceExample)."""
+
+
+@dataclass
+class Example:
+    """The features of one record.
+
+    Attributes
+    ----------
+    features
+        Values by name; of a SequenceExample, those of its context.
+    feature_lists
+        Of a SequenceExample: for each name the values of each step.
+    """
+
+    features: dict[str, Values] = field(default_factory=dict)
+    feature_lists: dict[str, list[Values]] = field(default_factory=dict)
+
+
+def _varint(data: bytes, at: int, end: int, most: int = 10) -> tuple[int, int]:
+    value = shift = 0
+    for i in range(at, min(end, at + most)):
+        byte = data[i]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004 -- the bit that says that more bytes follow
+            return value, i + 1
+        shift += 7
+    raise MalformedExample("a number reaches beyond the end of its message, or is too long")
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Give number, wire type and range of each field of a message."""
+    while at < end:
+        tag, at = _varint(data, at, end, 5)
+        number, wire_type = tag >> 3, tag & 7
+        if number == 0 or tag > 0xFFFFFFFF:  # noqa: PLR2004 -- tags have 32 bits
+            raise MalformedExample(f"a tag has field number {number}")
+        start, at = _value(data, at, end, number, wire_type)
+        yield number, wire_type, start, at
+
+
+def _value(data: bytes, at: int, end: int, number: int, wire_type: int) -> tuple[int, int]:
+    start = at
+    if wire_type == _VARINT:
+        _, at = _varint(data, at, end)
+    elif wire_type == _BYTES:
+        length, start = _varint(data, at, end, 5)
+        at = start + length
+    elif wire_type in (_FIXED32, _FIXED64):
+        at += 4 if wire_type == _FIXED32 else 8
+    elif wire_type == _GROUP:
+        at = _group(data, at, end, number)
+    else:
+        raise MalformedExample(f"wire type {wire_type} has no place here")
+    if at > end or at - start > _MAX_LENGTH:
+        raise MalformedExample("a field reaches beyond the end of its message")
+    return start, at
+
+
+def _group(data: bytes, at: int, end: int, number: int) -> int:
+    open_groups = [number]
+    while open_groups:
+        tag, at = _varint(data, at, end, 5)
+        inner, wire_type = tag >> 3, tag & 7
+        if inner == 0 or tag > 0xFFFFFFFF:  # noqa: PLR2004 -- tags have 32 bits
+            raise MalformedExample(f"a tag has field number {inner}")
+        if wire_type == _GROUP:
+            open_groups.append(inner)
+            if len(open_groups) > _MAX_DEPTH:
+                raise MalformedExample("groups are nested too deep")
+        elif wire_type == _END_GROUP:
+            if open_groups.pop() != inner:
+                raise MalformedExample("a group ends with another group's number")
+        else:
+            _, at = _value(data, at, end, inner, wire_type)
+    return at
+
+
+def _int64s(data: bytes, at: int, end: int) -> Iterator[int]:
+    while at < end:
+        value, at = _varint(data, at, end)
+        value &= 0xFFFFFFFFFFFFFFFF
+        yield value - (1 << 64) if value >> 63 else value
+
+
+def _list(data: bytes, kind: int) -> Values:
+    chunks: list[bytes] = []
+    numbers: list[int] = []
+    for number, wire_type, start, end in _fields(data, 0, len(data)):
+        if number != 1:
+            continue
+        if kind == _BYTES_LIST and wire_type == _BYTES:
+            chunks.append(data[start:end])
+        elif kind == _FLOAT_LIST and wire_type in (_BYTES, _FIXED32):
+            if (end - start) % 4:
+                raise MalformedExample(f"a packed list of floats has {end - start} bytes")
+            chunks.append(data[start:end])
+        elif kind == _INT64_LIST and wire_type in (_BYTES, _VARINT):
+            numbers.extend(_int64s(data, start, end))
+    if kind == _BYTES_LIST:
+        return chunks
+    if kind == _FLOAT_LIST:
+        return np.frombuffer(b"".join(chunks), "<f4")
+    return np.array(numbers, np.int64)
+
+
+def _feature(data: bytes) -> Values:
+    kind = 0
+    parts: list[bytes] = []
+    values: Values = None
+    for number, wire_type, start, end in _fields(data, 0, len(data)):
+        if wire_type == _BYTES and number in (_BYTES_LIST, _FLOAT_LIST, _INT64_LIST):
+            if number != kind:
+                # The last kind wins.
+                parts = []
+                kind = number
+            parts.append(data[start:end])
+            # Each part must be sound by itself, even if a later one replaces it.
+            values = _list(parts[-1], kind)
+    return values if len(parts) < 2 else _list(b"".join(parts), kind)  # noqa: PLR2004 -- to merge
+
+
+def _steps(data: bytes) -> list[Values]:
+    return [
+        _feature(data[start:end])
+        for number, wire_type, start, end in _fields(data, 0, len(data))
+        if number == 1 and wire_type == _BYTES
+    ]
+
+
+def _entries(
+    data: bytes, start: int, end: int, parse: Callable[[bytes], _Parsed]
+) -> Iterator[tuple[str, _Parsed]]:
+    for number, wire_type, entry, entry_end in _fields(data, start, end):
+        if number != 1 or wire_type != _BYTES:
+            continue
+        key = ""
+        values: list[bytes] = []
+        for inner, inner_type, at, inner_end in _fields(data, entry, entry_end):
+            if inner == 1 and inner_type == _BYTES:
+                try:
+                    key = data[at:inner_end].decode()
+                except UnicodeDecodeError as error:
+                    raise MalformedExample("the name of a feature is no UTF-8") from error
+            elif inner == 2 and inner_type == _BYTES:  # noqa: PLR2004 -- a map's value
+                part = data[at:inner_end]
+                if values:
+                    # To merge messages is to parse one behind the other, once each is sound.
+                    parse(values[-1])
+                    parse(part)
+                values.append(part)
+        yield key, parse(b"".join(values))
+
+
+def parse_example(data: bytes, *, sequence: bool = False) -> Example:
+    """Parse a serialized Example, or SequenceExample.
+
+    What is accepted and which value wins is as in protobuf.
+
+    Raises
+    ------
+    MalformedExample
+        If the bytes are no such message.
+    """
+    example = Example()
+    for number, wire_type, start, end in _fields(data, 0, len(data)):
+        if wire_type != _BYTES:
+            continue
+        if number == 1:
+            example.features.update(_entries(data, start, end, _feature))
+        elif number == 2 and sequence:  # noqa: PLR2004 -- SequenceExample.feature_lists
+            example.feature_lists.update(_entries(data, start, end, _steps))
+    return example
+
+
+def _encode_varint(value: int) -> bytes:
+    value &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while value > 0x7F:  # noqa: PLR2004 -- seven bits a byte
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _message(number: int, content: bytes) -> bytes:
+    return bytes((number << 3 | _BYTES,)) + _encode_varint(len(content)) + content
+
+
+def _encode_feature(name: str, values: Sequence[object] | np.ndarray | None) -> bytes:
+    if values is None:
+        return b""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+        kind = "f" if values.dtype.kind == "f" else "i"
+    else:
+        first = next(iter(values), b"")
+        kind = "b" if isinstance(first, str | bytes) else "f" if isinstance(first, float) else "i"
+    if kind == "f":
+        packed = np.asarray(values, "<f4").tobytes()
+        return _message(_FLOAT_LIST, _message(1, packed) if packed else b"")
+    if kind == "i":
+        packed = b"".join(_encode_varint(int(cast("int", value))) for value in values)
+        return _message(_INT64_LIST, _message(1, packed) if packed else b"")
+    content = bytearray()
+    for value in values:
+        if not isinstance(value, str | bytes):
+            msg = f"feature {name!r} mixes bytes with {type(value).__name__}; use one kind."
+            raise InvalidArgument(msg)
+        content += _message(1, value.encode() if isinstance(value, str) else value)
+    return _message(_BYTES_LIST, bytes(content))
+
+
+def _map(entries: Mapping[str, bytes]) -> bytes:
+    return b"".join(
+        _message(1, _message(1, name.encode()) + _message(2, value))
+        for name, value in entries.items()
+    )
+
+
+def serialize_example(
+    features: Mapping[str, Sequence[object] | np.ndarray | None],
+    feature_lists: Mapping[str, Sequence[Sequence[object] | np.ndarray]] | None = None,
+) -> bytes:
+    """Serialize an Example, or a SequenceExample if there are feature lists.
+
+    Parameters
+    ----------
+    features
+        For each name a sequence of ints or bools (Int64List), floats (FloatList), str or bytes
+        (BytesList); an empty plain list becomes a BytesList, an empty numpy array tells its kind
+        by its dtype. None leaves the feature out.
+    feature_lists
+        For each name such a sequence for each step.
+    """
+    encoded = {n: _encode_feature(n, v) for n, v in features.items() if v is not None}
+    record = _message(1, _map(encoded))
+    if feature_lists is not None:
+        lists = {
+            name: b"".join(_message(1, _encode_feature(name, step)) for step in steps)
+            for name, steps in feature_lists.items()
+        }
+        record += _message(2, _map(lists))
+    return record

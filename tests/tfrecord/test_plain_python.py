@@ -1,0 +1,269 @@
+"""The part without Spark: checksums, frames, messages, tables, the command line."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import pickle
+import random
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridflow import tfrecord
+from gridflow.errors import DataError, InvalidArgument, MissingDependency, SchemaError
+from gridflow.tfrecord import cli, jars
+from gridflow.tfrecord.crc32c import crc32c
+from gridflow.tfrecord.framing import CorruptRecord
+
+
+def slow_crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_the_checksum_is_that_of_the_published_vectors():
+    # RFC 3720, B.4
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(bytes(range(32))) == 0x46DD794E
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 255, 256, 257, 511, 513, 4096, 70_001])
+def test_the_fast_checksum_is_the_slow_one(size):
+    data = random.Random(size).randbytes(size)
+    assert crc32c(data) == slow_crc32c(data)
+
+
+def test_the_checksum_of_megabytes_is_found_in_several_parts():
+    data = bytes(3 << 20)
+    a, b = crc32c(data), crc32c(data[:-1] + b"\1")
+    assert a != b
+    assert a == crc32c(memoryview(data))
+
+
+@pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord.gz", "x.tfrecord.deflate"])
+def test_records_come_back(tmp_path, name):
+    records = [b"", b"a", bytes(3_000_000), random.Random(1).randbytes(2_000_000)]
+    assert tfrecord.write_records(tmp_path / name, records) == 4
+    assert list(tfrecord.read_records(tmp_path / name)) == records
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
+def test_compressed_parts_behind_one_another_are_one_file(tmp_path, compress):
+    tfrecord.write_records(tmp_path / "plain", [b"one", b"two"])
+    data = (tmp_path / "plain").read_bytes()
+    (tmp_path / "file").write_bytes(compress(data) + compress(data[:7]) + compress(data[7:]))
+    name = "gzip" if compress is gzip.compress else "deflate"
+    assert list(tfrecord.read_records(tmp_path / "file", compression=name)) == [b"one", b"two"] * 2
+
+
+@pytest.mark.parametrize("name", ["x", "x.gz", "x.deflate"])
+def test_a_file_cut_at_any_byte_is_damaged_unless_a_record_ends_there(tmp_path, name):
+    records = [b"abc", b"", b"defgh"]
+    tfrecord.write_records(tmp_path / name, records)
+    data = (tmp_path / name).read_bytes()
+    ends = {0, 19, 35, 56} if name == "x" else {0, len(data)}
+    for size in range(len(data) + 1):
+        (tmp_path / name).write_bytes(data[:size])
+        if size in ends:
+            whole = sorted(ends).index(size) if name == "x" else 3 * (size > 0)
+            assert list(tfrecord.read_records(tmp_path / name)) == records[:whole]
+        else:
+            with pytest.raises(CorruptRecord):
+                list(tfrecord.read_records(tmp_path / name))
+
+
+def test_every_flipped_bit_is_found_with_its_record(tmp_path):
+    tfrecord.write_records(tmp_path / "x", [b"abc", b"de"])
+    data = (tmp_path / "x").read_bytes()
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "x").write_bytes(damaged)
+        with pytest.raises(CorruptRecord) as error:
+            list(tfrecord.read_records(tmp_path / "x"))
+        assert error.value.index == int(bit // 8 >= 19)
+        assert error.value.offset == 19 * error.value.index
+        assert pickle.loads(pickle.dumps(error.value)).offset == error.value.offset
+
+
+def test_a_compressed_file_is_recognised_in_the_message(tmp_path):
+    tfrecord.write_records(tmp_path / "x.gz", [b"abc"])
+    with pytest.raises(CorruptRecord, match="compression 'gzip'"):
+        list(tfrecord.read_records(tmp_path / "x.gz", compression="none"))
+    with pytest.raises(InvalidArgument, match="Did you mean 'gzip'"):
+        list(tfrecord.read_records(tmp_path / "x.gz", compression="gzipp"))
+
+
+names = st.text(min_size=1, max_size=6)
+features = st.dictionaries(
+    names,
+    st.one_of(
+        st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5).map(lambda v: np.array(v, "i8")),
+        st.lists(st.floats(width=32, allow_nan=False), max_size=5).map(lambda v: np.array(v, "f4")),
+        st.lists(st.binary(max_size=9), max_size=4),
+    ),
+    max_size=5,
+)
+
+
+def same(a, b):
+    if isinstance(a, list) or isinstance(b, list):
+        return a == b
+    return a.dtype == b.dtype and np.array_equal(a, b)
+
+
+@given(features)
+def test_an_example_comes_back(given_features):
+    parsed = tfrecord.parse_example(tfrecord.serialize_example(given_features)).features
+    assert parsed.keys() == given_features.keys()
+    assert all(same(parsed[name], given_features[name]) for name in parsed)
+
+
+scalars = {
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.int8(): st.integers(-128, 127),
+    pa.float32(): st.floats(width=32, allow_nan=False),
+    pa.binary(): st.binary(max_size=5),
+    pa.string(): st.text(max_size=5),
+    pa.bool_(): st.booleans(),
+}
+
+
+@st.composite
+def tables(draw):
+    arrays = {}
+    rows = draw(st.integers(0, 6))
+    for name in draw(st.lists(names, unique=True, max_size=4)):
+        leaf = draw(st.sampled_from(list(scalars)))
+        depth = draw(st.integers(0, 2))
+        type_, cells = leaf, scalars[leaf]
+        for _ in range(depth):
+            type_, cells = pa.list_(type_), st.lists(cells, max_size=3)
+        cells = st.none() | cells
+        arrays[name] = pa.array(draw(st.lists(cells, min_size=rows, max_size=rows)), type_)
+    return pa.table(arrays) if arrays else pa.table({"x": pa.array([], pa.int64())})
+
+
+@given(table=tables())
+@settings(max_examples=150, deadline=None)
+def test_a_table_comes_back_as_sequence_examples(tmp_path_factory, table):
+    path = tmp_path_factory.mktemp("t") / "x.tfrecord"
+    assert tfrecord.write_table(table, path, record_type="SequenceExample") == table.num_rows
+    read = tfrecord.read_table(path, schema=table.schema, record_type="SequenceExample")
+    assert read.equals(table)
+
+
+def test_the_schema_is_the_widest_of_all_records(tmp_path):
+    path = tmp_path / "x"
+    rows = [
+        {"a": [1], "b": [1.0], "c": [b"x"], "d": np.array([], "i8"), "none": None},
+        {"a": [1, 2], "b": np.array([], "f4"), "c": [b"x"]},
+    ]
+    tfrecord.write_records(path, map(tfrecord.serialize_example, rows))
+    assert tfrecord.infer_schema(path) == pa.schema(
+        {"a": pa.list_(pa.int64()), "b": pa.float32(), "c": pa.binary(), "d": pa.int64()}
+    )
+    table = tfrecord.read_table(path, columns=["c", "b"])
+    assert table.to_pydict() == {"c": [b"x", b"x"], "b": [1.0, None]}
+    assert tfrecord.infer_schema(path, limit=1).field("a").type == pa.int64()
+
+
+def test_what_cannot_be_read_or_written_is_refused_by_name(tmp_path):
+    path = tmp_path / "x"
+    tfrecord.write_records(path, [tfrecord.serialize_example({"a": [1, 2]})])
+    for type_, words in [(pa.int64(), "2 values"), (pa.string(), "Int64List")]:
+        with pytest.raises(DataError, match=f"'a'.*{words}"):
+            tfrecord.read_table(path, schema=pa.schema({"a": type_}))
+    with pytest.raises(SchemaError, match="Did you mean 'a'"):
+        tfrecord.read_table(path, columns=["aa"])
+    with pytest.raises(SchemaError, match="'t' has the type timestamp"):
+        tfrecord.write_table(pa.table({"t": pa.array([1], pa.timestamp("s"))}), path)
+    with pytest.raises(SchemaError, match="nested too deep for Example"):
+        tfrecord.write_table(pa.table({"t": [[[1]]]}), path)
+    with pytest.raises(DataError, match="null inside a list"):
+        tfrecord.write_table(pa.table({"t": [[1, None]]}), path)
+    with pytest.raises(InvalidArgument, match="Did you mean 'SequenceExample'"):
+        tfrecord.read_table(path, record_type="SequenzExample")
+
+
+def run(*args):
+    parser = argparse.ArgumentParser()
+    cli.add_parser(parser.add_subparsers())
+    arguments = parser.parse_args(["tfrecord", *map(str, args)])
+    return arguments.run(arguments)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    table = pa.table({"i": [1, 2, 3], "x": [[1.0, 2.0], [], None], "s": ["a", "ü", "c"]})
+    (tmp_path / "data").mkdir()
+    tfrecord.write_table(table, tmp_path / "data" / "a.tfrecord")
+    tfrecord.write_table(table, tmp_path / "data" / "b.tfrecord.gz")
+    (tmp_path / "data" / "_SUCCESS").touch()
+    return tmp_path / "data"
+
+
+def test_the_command_line_looks_into_a_folder(folder, capsys):
+    assert run("schema", folder) == 0
+    out = capsys.readouterr().out
+    assert out == "i\tint64\ns\tbinary\nx\tlist<item: double>\n".replace("double", "float")
+    assert run("head", folder, "-n", 4) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [{"i": [1], "x": [1.0, 2.0], "s": ["a"]}, {"i": [2], "x": [], "s": ["ü"]}]
+    assert len(lines) == 4
+    assert run("count", folder) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "total\t6"
+
+
+def test_the_command_line_reports_the_first_bad_record(folder, capsys):
+    assert run("verify", folder) == 0
+    assert "b.tfrecord.gz\tok, 3 records" in capsys.readouterr().out
+    path = folder / "a.tfrecord"
+    data = bytearray(path.read_bytes())
+    first = 16 + int.from_bytes(data[:8], "little")
+    data[first + 13] ^= 1
+    path.write_bytes(data)
+    assert run("verify", folder) == 1
+    assert f"record 1 at byte {first}" in capsys.readouterr().out
+    tfrecord.write_records(path, [b"", b"\x0a\x05"])
+    assert run("verify", path) == 1
+    assert "record 1 at byte 16" in capsys.readouterr().out
+    assert run("verify", "--record-type", "ByteArray", path) == 0
+
+
+def test_the_command_line_converts_to_parquet_and_back(folder, tmp_path, capsys):
+    parquet, back = tmp_path / "x.parquet", tmp_path / "x.tfrecord.gz"
+    assert run("convert", folder, parquet) == 0
+    assert pq.read_table(parquet).num_rows == 6
+    assert run("convert", parquet, back) == 0
+    assert tfrecord.read_table(back).equals(pq.read_table(parquet))
+    assert run("convert", back, tmp_path / "y.tfrecord") == 0
+    assert tfrecord.read_table(tmp_path / "y.tfrecord").num_rows == 6
+    assert run("convert", back, back) == 2
+    assert run("head", tmp_path / "nowhere") == 2
+    assert "no file or folder" in capsys.readouterr().err
+
+
+def test_a_missing_jar_is_told_with_the_command_that_builds_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(jars, "__file__", str(tmp_path / "a" / "b" / "c" / "jars.py"))
+    with pytest.raises(MissingDependency, match="make jar"):
+        tfrecord.jar()
+
+
+def test_floats_that_are_no_numbers_survive():
+    values = np.array([math.nan, math.inf, -0.0], "f4")
+    parsed = tfrecord.parse_example(tfrecord.serialize_example({"x": values})).features["x"]
+    assert parsed.tobytes() == values.tobytes()
