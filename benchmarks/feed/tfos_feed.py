@@ -1,0 +1,57 @@
+"""(c) TensorFlowOnSpark's feed: run by the Python of an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from measure import SHAPES, cached_frame, idle_rate, measured, session
+
+
+def drain(args, ctx):
+    """Take all that comes, into numpy."""
+    import numpy as np
+
+    feed = ctx.get_data_feed(train_mode=True)
+    while not feed.should_stop():
+        batch = feed.next_batch(args["batch"])
+        if batch:
+            np.array([row[0] for row in batch], np.float32)
+            np.array([row[1] for row in batch])
+
+
+def main(repetitions: int) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from tensorflowonspark import TFCluster
+
+    results = {}
+    for shape, options in SHAPES.items():
+        rows, batch = options["rows_slow"], options["batch"]
+        spark = session("TensorFlowOnSpark feed")
+        frame = cached_frame(spark, shape, rows)
+        if shape == "784 floats":
+            rdd = frame.rdd.map(lambda row: (row.x, row.y))
+        else:
+            rdd = frame.rdd.map(lambda row: (list(row)[:10], row[10]))
+        cluster = TFCluster.run(
+            spark.sparkContext, drain, {"batch": batch}, 2, 0, input_mode=TFCluster.InputMode.SPARK
+        )
+
+        def feed(cluster=cluster, rdd=rdd):
+            cluster.train(rdd, num_epochs=1)
+
+        feed()
+        idle = idle_rate()
+        samples = [vars(measured(feed, idle)) for _ in range(repetitions)]
+        results[shape] = {"rows": rows, "idle": idle, "samples": {"tfos": samples}}
+        cluster.shutdown(timeout=120)
+        spark.stop()
+    print("RESULT " + json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
