@@ -110,7 +110,7 @@ class FinishListener:
         connection.settimeout(_CALL_SECONDS)
         try:
             news = json.loads(connection.recv(_MOST_BYTES))
-            if not isinstance(news, dict) or news.get("task") not in self._known:
+            if not isinstance(news, dict) or str(news.get("task")) not in self._known:
                 connection.sendall(b"unknown task\n")
                 return None
             connection.sendall(b"ok\n")

@@ -83,7 +83,8 @@ def merge(base: Any, change: Any) -> Any:
     """Merge a tree into another.
 
     Mappings merge key by key, null takes a key away. Lists of mappings merge by ``name`` (``id``
-    for Marathon's apps) where both sides have it; other lists and scalars are replaced.
+    for Marathon's apps) where both sides have it; other lists, and all by an empty one, and scalars
+    are replaced.
     """
     if isinstance(base, dict) and isinstance(change, dict):
         merged = dict(base)
@@ -104,7 +105,7 @@ def merge(base: Any, change: Any) -> Any:
 
 
 def _list_key(base: Any, change: Any) -> str | None:
-    if not (isinstance(base, list) and isinstance(change, list)):
+    if not (isinstance(base, list) and isinstance(change, list) and change):
         return None
     items = [*base, *change]
     if not all(isinstance(item, dict) for item in items):

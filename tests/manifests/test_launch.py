@@ -1,0 +1,355 @@
+"""gridflow launch: who am I, wait, run, map exit codes, restart, end servers, stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from environments import free_ports, on_this_host, processes
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import flights
+
+from gridflow.bootstrap.finish import FinishListener, tell
+from gridflow.bootstrap.identity import identify
+from gridflow.bootstrap.launch import wait_for_peers
+from gridflow.errors import InvalidArgument, StartTimeout
+from gridflow.job import Role
+
+CLUSTER = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}
+SHOW = "import os; print(os.environ['TF_CONFIG'])"
+
+
+def launch(*words, env=None, **options):
+    """Start gridflow launch as a container would."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("GRIDFLOW_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "gridflow.cli", "launch", *words],
+        env={**environ, **(env or {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0"})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+
+
+def finished(*words, env=None):
+    """Run gridflow launch to its end; return its exit code and output."""
+    process = launch(*words, env=env)
+    out, _ = process.communicate(timeout=60)
+    return process.returncode, out
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (
+            {"TF_CONFIG": json.dumps({"cluster": CLUSTER, "task": {"type": "ps", "index": 0}})},
+            "ps:0",
+        ),
+        (
+            {
+                "TF_CONFIG": json.dumps(
+                    {"cluster": CLUSTER, "task": {"type": "Worker", "index": "1"}}
+                )
+            },
+            "worker:1",
+        ),
+        ({"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "1"}, "worker:1"),
+        ({"GRIDFLOW_ROLE": "worker", "JOB_COMPLETION_INDEX": "1"}, "worker:1"),
+        ({"REPLICATED_JOB_NAME": "ps", "JOB_COMPLETION_INDEX": "0"}, "ps:0"),
+        ({"REPLICATED_JOB_NAME": "node", "JOB_COMPLETION_INDEX": "0"}, "chief:0"),
+        ({"GRIDFLOW_ROLE": "worker", "VC_TASK_INDEX": "1", "VK_TASK_INDEX": "1"}, "worker:1"),
+        ({"MARATHON_APP_ID": "/flights/worker-1", "HOST": "h", "PORT0": "1"}, "worker:1"),
+        ({"GRIDFLOW_ROLE": "evaluator", "GRIDFLOW_INDEX": "0"}, "evaluator:0"),
+    ],
+)
+def test_role_and_index_come_from_what_the_target_sets(environ, expected):
+    who = identify({"GRIDFLOW_CLUSTER": json.dumps(CLUSTER), **environ})
+    assert str(who) == expected
+    assert json.loads(who.tf_config)["cluster"] == CLUSTER
+
+
+@pytest.mark.parametrize("style", ["--{}={}", "-{}={}", "--{} {}"])
+def test_role_and_index_come_from_the_classic_flags_of_the_command(style):
+    values = {"job_name": "worker", "task_index": "1", "ps_hosts": "p:1", "worker_hosts": "a:1,b:1"}
+    words = [w for item in values.items() for w in style.format(*item).split()]
+    who = identify({}, ["python", "mnist.py", *words])
+    assert str(who) == "worker:1"
+    assert who.cluster == {"worker": ["a:1", "b:1"], "ps": ["p:1"]}
+    assert who.flags == [f"--{name}={value}" for name, value in values.items()]
+
+
+def test_the_operators_evaluator_and_master_are_put_right():
+    cluster = {"master": ["m:1"], "worker": ["a:1"], "evaluator": ["e:1"]}
+    config = {"cluster": cluster, "task": {"type": "master", "index": 0}, "environment": "cloud"}
+    who = identify({"TF_CONFIG": json.dumps(config)})
+    assert who.cluster == {"chief": ["m:1"], "worker": ["a:1"]}
+    assert str(who) == "chief:0"
+
+
+def test_an_elastic_worker_knows_only_itself_and_the_servers():
+    cluster = {"worker": {"3": "w3:1"}, "ps": ["p:1"]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 3}}
+    who = identify({"TF_CONFIG": json.dumps(config)})
+    assert json.loads(who.tf_config)["cluster"] == cluster
+    assert who.peers == ["p:1"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        ({}, "no role found"),
+        ({"TF_CONFIG": "{"}, "can't be read"),
+        ({"TF_CONFIG": "{}"}, "can't be read"),
+        ({"GRIDFLOW_ROLE": "worker"}, "there is no index"),
+        ({"GRIDFLOW_ROLE": "wroker", "GRIDFLOW_INDEX": "0"}, "Did you mean 'worker'"),
+        ({"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "x"}, "a number from 0"),
+        ({"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "1"}, "doesn't say where"),
+        (
+            {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "2", "GRIDFLOW_CLUSTER": "{}"},
+            "isn't in the cluster",
+        ),
+        ({"GRIDFLOW_ROLE": "ps", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": "["}, "no JSON"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused(environ, reason):
+    with pytest.raises(InvalidArgument, match=reason):
+        identify(environ)
+
+
+@given(st.text(max_size=80))
+def test_no_text_in_tf_config_breaks_the_launcher_otherwise(text):
+    with pytest.raises(InvalidArgument):
+        identify({"TF_CONFIG": text})
+
+
+def test_the_program_gets_tf_config_and_the_classic_flags():
+    code, out = finished(
+        "--classic-flags", "--", sys.executable, "-c", SHOW + "; import sys; print(sys.argv[1:])"
+    )
+    assert code == 0
+    assert '"task": {"type": "worker", "index": 0}' in out
+    assert "['--job_name=worker', '--task_index=0', '--ps_hosts=', '--worker_hosts=localhost" in out
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "expected"),
+    [
+        ("exit 0", [], 0),
+        ("exit 3", [], 3),
+        ("exit 127", [], 127),
+        ("exit 200", [], 200),
+        ("kill -KILL $$", [], 137),
+        ("kill -SEGV $$", [], 139),
+        ("exit 3", ["--retry-on=3"], 131),
+        ("kill -KILL $$", ["--retryable-exit-code=130"], 130),
+        ("exit 3", ["--retryable-exit-code=130"], 3),
+    ],
+)
+def test_exit_codes_tell_permanent_from_retryable(script, options, expected):
+    assert finished(*options, "--", "sh", "-c", script)[0] == expected
+
+
+def test_a_command_that_is_not_there_is_a_permanent_failure():
+    assert finished("--", "no-such-command")[0] == 127
+
+
+def test_no_command_for_a_chief_is_refused():
+    code, out = finished(env={"GRIDFLOW_ROLE": "chief", "GRIDFLOW_INDEX": "0"})
+    assert code == 64
+    assert "only ps and workers run standard servers" in out
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "runs"),
+    [
+        ("never", "exit 1", 1),
+        ("on-failure", "exit 1", 3),
+        ("exit-code", "exit 1", 1),
+        ("exit-code", "exit 143", 3),
+        ("on-failure", "exit 0", 1),
+    ],
+)
+def test_restarts_follow_the_policy(policy, script, runs):
+    options = [f"--restart-policy={policy}", "--restart-limit=2"]
+    code, out = finished(*options, "--", "sh", "-c", f"echo one run; {script}")
+    assert out.count("one run") == runs
+    assert code == int(script.split()[1])
+
+
+def test_a_signal_ends_the_program_and_its_children(tmp_path):
+    mark = tmp_path / "pids"
+    script = f"sleep 300 & echo $! >{mark}.new; mv {mark}.new {mark}; wait"
+    process = launch("--", "sh", "-c", script)
+    wait_until(mark.exists)
+    sleeper = int(mark.read_text())
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    wait_until(lambda: not running(sleeper))
+
+
+def test_a_program_that_ignores_the_signal_is_killed_after_the_grace(tmp_path):
+    mark = tmp_path / "ready"
+    script = f"trap '' TERM; touch {mark}; while :; do sleep 0.1; done"
+    process = launch("--grace=0.5", "--", "sh", "-c", script)
+    wait_until(mark.exists)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 137
+
+
+def test_nothing_is_started_again_after_a_signal(tmp_path):
+    mark = tmp_path / "runs"
+    script = f"echo run >>{mark}; sleep 300"
+    process = launch("--restart-policy=on-failure", "--", "sh", "-c", script)
+    wait_until(mark.exists)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert mark.read_text() == "run\n"
+
+
+def test_a_finished_task_stays_and_does_not_train_again(tmp_path):
+    runs, notes = tmp_path / "runs", tmp_path / "notes"
+    words = ["--stay", f"--finished-dir={notes}", "--", "sh", "-c", f"echo run >>{runs}"]
+    for _ in range(2):  # the second start is Marathon's, after the first task was lost
+        process = launch(*words)
+        line = next(text for text in process.stdout if "staying" in text)
+        assert "finished" in line
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert runs.read_text() == "run\n"
+    assert json.loads((notes / "worker-0.json").read_text()) == {"code": 0}
+
+
+def test_it_waits_until_every_peer_resolves():
+    who = identify(
+        {"TF_CONFIG": json.dumps({"cluster": CLUSTER, "task": {"type": "ps", "index": 0}})}
+    )
+    asked = []
+
+    def resolve(host, _):
+        asked.append(host)
+        if asked.count(host) < 2:
+            raise socket.gaierror
+
+    wait_for_peers(who, 30, threading.Event(), resolve)
+    assert sorted(asked) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_a_peer_that_never_resolves_is_named_after_the_deadline():
+    cluster = json.dumps({"worker": ["localhost:1", "no-such-host.invalid:1"]})
+    env = {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": cluster}
+    code, out = finished("--resolve-timeout=0", "--", "true", env=env)
+    assert code == 203
+    assert "no-such-host.invalid did not resolve in 0 s" in out
+
+
+def test_waiting_for_peers_raises_the_start_timeout():
+    who = identify(
+        {"GRIDFLOW_ROLE": "ps", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": json.dumps(CLUSTER)}
+    )
+
+    def never(host, _):
+        raise socket.gaierror
+
+    with pytest.raises(StartTimeout, match="c, a, b did not resolve"):
+        wait_for_peers(who, 0, threading.Event(), never)
+
+
+def test_servers_end_when_all_who_train_have_ended():
+    """A job of two workers and a ps with a program that never ends by itself, as on this machine."""
+    roles = {"worker": Role(2), "ps": Role(command=["sleep", "300"], args=[])}
+    job = flights(command=["sh", "-c", "exit 0"], args=[], roles=roles)
+    for target in ("local", "compose", "kubernetes", "docker"):
+        found = on_this_host(processes(job, target))
+        running = [launch(*words[2:], env=env) for _, _, env, words in found]
+        outputs = [process.communicate(timeout=60)[0] for process in running]
+        assert [process.returncode for process in running] == [0, 0, 0], outputs
+        assert "training is over" in outputs[2]
+
+
+def test_servers_hear_of_the_chief_only_where_there_is_one():
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    ended = threading.Event()
+    listener = FinishListener(address, {"chief:0"}, ended.set)
+    assert tell({"ps": [address]}, "worker:0", 0, seconds=0) == [address]
+    assert not ended.is_set()
+    assert tell({"ps": [address]}, "chief:0", 0, seconds=30) == []
+    assert ended.wait(30)
+    listener.close()
+
+
+def test_garbage_on_the_finish_port_changes_nothing():
+    (port,) = free_ports(1)
+    ended = threading.Event()
+    listener = FinishListener(f"127.0.0.1:{port}", {"worker:0"}, ended.set)
+    for garbage in (b"", b"\xff\xfe", b"[1]\n", b'{"task": ["x"]}\n', b"GET / HTTP/1.0\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(garbage)
+    assert not ended.is_set()
+    assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0) == []
+    assert ended.wait(30)
+    listener.close()
+
+
+def test_a_parameter_server_without_a_program_runs_a_standard_server():
+    """A real TensorFlow server: the worker's program connects to it and runs an operation there."""
+    program = (
+        "import json, os, tensorflow as tf; "
+        "ps = json.loads(os.environ['TF_CONFIG'])['cluster']['ps'][0]; "
+        "tf.config.experimental_connect_to_host(ps, job_name='ps'); "
+        "x = tf.device('/job:ps/replica:0/task:0/device:CPU:0').__enter__() or tf.constant(21) * 2; "
+        "print('answer', int(x), x.device)"
+    )
+    job = flights(
+        command=[sys.executable, "-c", program], args=[], roles={"worker": Role(), "ps": Role()}
+    )
+    found = on_this_host(processes(job, "compose"))
+    running = [
+        launch(*words[2:], env={**env, "CUDA_VISIBLE_DEVICES": "-1"}) for _, _, env, words in found
+    ]
+    worker, server = (process.communicate(timeout=120)[0] for process in running)
+    assert "answer 42 /job:ps" in worker, worker + server
+    assert [process.returncode for process in running] == [0, 0], worker + server
+
+
+def test_its_start_imports_nothing_but_the_standard_library():
+    code = (
+        "import sys; before = set(sys.modules); from gridflow.cli import main; "
+        "main(['launch', '--', 'true']); "
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    environ = {**os.environ, "GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0"}
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == "['gridflow']"
+
+
+def wait_until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().split()[2] != "Z"

@@ -1,0 +1,347 @@
+"""Bad input is refused with its path and reason before a byte is printed."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+
+import pytest
+from jobs import SCHEMAS, full, needs_schemas
+
+from gridflow.cli import main
+from gridflow.job import JobError, parse_job
+from gridflow.manifests import render, validate
+
+BASE = """\
+name: flights
+image: registry.example/flights:1
+command: [python, train.py]
+"""
+TWO = "roles: {worker: {replicas: 2}}\n"
+
+#: Added to the base (or replacing one of its fields), the path that is named, a part of the reason.
+DESCRIPTIONS = [
+    ("name: MNIST_1", "name", "Did you mean 'mnist-1'"),
+    ("name: 1flights", "name", "begins with a letter"),
+    (f"name: {'a' * 64}", "name", "64 characters"),
+    ("name: flights.main", "name", "no DNS label"),
+    ("namespace: My_Space", "namespace", "no DNS label"),
+    ("image: Registry/Flights:1", "image", "lower case"),
+    ("image: 'flights:'", "image", "no image"),
+    ("command: python train.py", "command", "Write it as a list"),
+    ("args: {a: b}", "args", "is a list"),
+    ("env: [A=b]", "env", "is a mapping"),
+    ("env: {1A: b}", "env.1A", "no name of a variable"),
+    ("env: {A: [b]}", "env.A", "is a text"),
+    ("env: {DB_PASSWORD: hunter2}", "env.DB_PASSWORD", "looks like a secret"),
+    ("env: {AWS_SECRET_ACCESS_KEY: abc}", "env.AWS_SECRET_ACCESS_KEY", "secrets: {env:"),
+    ("args: [--api-key=abc]", "args[0]", "looks like a secret"),
+    ("restartPolicy: Always", "restartPolicy", "Did you mean 'restart_policy'"),
+    ("restart_policy: Always", "restart_policy", "must be one of"),
+    ("restart_policy: onfailure", "restart_policy", "Did you mean 'on-failure'"),
+    ("restart_limit: -1", "restart_limit", "at least 0"),
+    ("restart_limit: three", "restart_limit", "whole number"),
+    ("roles: {wroker: {replicas: 2}}", "roles.wroker", "Did you mean 'worker'"),
+    ("roles: {chief: {replicas: 2}}", "roles.chief.replicas", "at most one chief"),
+    ("roles: {worker: {}, evaluator: {replicas: 2}}", "roles.evaluator.replicas", "at most one"),
+    ("roles: {ps: {replicas: 2}}", "roles", "nobody trains"),
+    ("roles: {worker: {replicas: -1}}", "roles.worker.replicas", "at least 0"),
+    ("roles: {worker: {replicas: 2.5}}", "roles.worker.replicas", "whole number"),
+    ("roles: {worker: {replicsa: 2}}", "roles.worker.replicsa", "Did you mean 'replicas'"),
+    ("roles: {worker: {}, ps: {args: [x]}}", "roles.ps.args", "takes no args"),
+    ("roles: {worker: {command: []}}", "roles.worker.command", "nobody the chief"),
+    ("roles: {worker: {resources: {memory: 2Gx}}}", "roles.worker.resources.memory", "'2Gx'"),
+    ("roles: {worker: {resources: {memory: 4}}}", "roles.worker.resources.memory", "'4Gi'"),
+    ("roles: {worker: {resources: {cpu: two}}}", "roles.worker.resources.cpu", "no quantity"),
+    ("roles: {worker: {resources: {cpu: 0}}}", "roles.worker.resources.cpu", "more than 0"),
+    ("roles: {worker: {resources: {gpu: 0.5}}}", "roles.worker.resources.gpu", "whole number"),
+    (
+        "roles: {worker: {resources: {gpus: 1}}}",
+        "roles.worker.resources.gpus",
+        "Did you mean 'gpu'",
+    ),
+    (
+        "roles: {worker: {resources: {gpu_type: A100}}}",
+        "roles.worker.resources.gpu_type",
+        "gpu is 0",
+    ),
+    ("port: 70000", "port", "from 1 to 65535"),
+    ("port: 0", "port", "from 1 to 65535"),
+    ("port: '22 22'", "port", "whole number"),
+    ("classic_flags: yes", "classic_flags", "true or false"),
+    ("deadline: 2 hours", "deadline", "no duration"),
+    ("deadline: 0", "deadline", "at least 1"),
+    ("clean_up: Running", "clean_up", "Did you mean 'running'"),
+    ("gang: {minimum: 5}", "gang.minimum", "more than the job's 1 tasks"),
+    ("gang: {scheduler: kueue}", "gang.queue", "name of a LocalQueue"),
+    ("gang: {scheduler: yarn}", "gang.scheduler", "must be one of"),
+    ("volumes: [{name: data, path: data, pvc: x}]", "volumes[0].path", "begins with '/'"),
+    ("volumes: [{name: data, path: /data}]", "volumes[0]", "exactly one of"),
+    ("volumes: [{name: data, path: /d, pvc: x, host: /x}]", "volumes[0]", "got pvc, host"),
+    ("volumes: [{path: /data, pvc: x}]", "volumes[0].name", "is missing"),
+    (
+        "volumes: [{name: d, path: /a, pvc: x}, {name: d, path: /b, pvc: y}]",
+        "volumes[1].name",
+        "there twice",
+    ),
+    ("shared_memory: 2 Gi", "shared_memory", "no quantity"),
+    ("secrets: {env: {A: {secret: s}}}", "secrets.env.A.key", "is missing"),
+    ("secrets: {files: {etc: tls}}", "secrets.files.etc", "begins with '/'"),
+    ("credentials: {s3: {secret: s, endpoint: minio}}", "credentials.s3.endpoint", "http://"),
+    ("tolerations: [{operator: Equals}]", "tolerations[0].operator", "Did you mean 'Equal'"),
+    ("node_selector: {disk: a b}", "node_selector.disk", "no label value"),
+    ("labels: {-team: a}", "labels.-team", "no label key"),
+    ("tensorboard: {log_dir: /data/logs}", "tensorboard.log_dir", "in no volume"),
+    ("tensorboard: {log_dir: gs://b, port: 99999}", "tensorboard.port", "from 1 to 65535"),
+    ("serve: {models: []}", "serve.models", "at least one model"),
+    (
+        "serve: {models: [{name: m, path: gs://m, versions: [1], labels: {a: 2}}]}",
+        "serve.models[0].labels.a",
+        "isn't served",
+    ),
+    ("spark: {conf: {executor.cores: '1'}}", "spark.conf.executor.cores", "begins with 'spark.'"),
+    ("overrides: {kubernets: {}}", "overrides.kubernets", "Did you mean 'kubernetes'"),
+    ("overrides: {kubernetes: {Jbo: {}}}", "overrides.kubernetes.Jbo", "Did you mean 'Job'"),
+    ("name: flights\nname: again", "", "there twice"),
+    ("env: {A: 'unclosed", "", "is no YAML"),
+    ("--- a second document", "", "2 documents"),
+]
+
+#: Overrides of the Kubernetes Job that its schema would let pass or that would fail on the server.
+OVERRIDES = [
+    ("restartPolicy: Always", "restartPolicy", "must be one of 'Never', 'OnFailure'"),
+    ("restartPolcy: Never", "restartPolcy", "Did you mean 'restartPolicy'"),
+    ("restartPolicy: OnFailure", "podFailurePolicy", "needs restartPolicy: Never"),
+    ("containers: []", "containers", "at least one container"),
+    ("containers: [{name: Tensor_Flow, image: a}]", "containers[1].name", "no DNS label"),
+    (
+        "containers: [{name: tensorflow, resources: {requests: {memory: 8Gi},"
+        " limits: {memory: 4Gi}}}]",
+        "requests.memory",
+        "more than the limit",
+    ),
+    (
+        "containers: [{name: tensorflow, resources: {limits: {nvidia.com/gpu: 0.5}}}]",
+        "limits.nvidia.com/gpu",
+        "whole numbers",
+    ),
+    (
+        "containers: [{name: tensorflow, volumeMounts: [{name: data, mountPath: /data}]}]",
+        "volumeMounts[0].name",
+        "there is no volume 'data'",
+    ),
+    (
+        "containers: [{name: tensorflow, ports: [{name: tensorflow, containerPort: 70000}]}]",
+        "containerPort",
+        "from 1 to 65535",
+    ),
+    (
+        "containers: [{name: tensorflow, ports: [{name: a-name-that-is-long, containerPort: 1}]}]",
+        "ports[1].name",
+        "at most 15",
+    ),
+    (
+        "containers: [{name: tensorflow, env: [{name: MY_TOKEN, value: abc}]}]",
+        "value",
+        "looks like a secret",
+    ),
+    ("volumes: [{name: a, emptyDir: {}, hostPath: {path: /}}]", "volumes[0]", "one source"),
+    ("nodeSelector: {disk: 'a b'}", "nodeSelector.disk", "no label value"),
+]
+
+#: Whole jobs that only the target refuses.
+TARGETS = [
+    ("kubernetes", f"name: {'a' * 60}", "completions", "host name has at most 63"),
+    ("tfjob", f"name: {'a' * 60}", "metadata.name", "host name has at most 63"),
+    ("volcano", f"name: {'a' * 60}", "metadata.name", "host name has at most 63"),
+    ("jobset", f"name: {'a' * 58}", "completions", "host name has at most 63"),
+    ("marathon", f"name: {'a' * 60}", "env", "can't exist"),
+    ("compose", "gang: {queue: research}", "gang.queue", "compose can't express"),
+    ("marathon", "volumes: [{name: d, path: /d, pvc: x}]", "volumes[0].pvc", "marathon can't"),
+    (
+        "local",
+        "roles: {worker: {resources: {gpu: 1}}}",
+        "roles.worker.resources.gpu",
+        "local can't",
+    ),
+    ("serving", "env: {A: b}", "serve", "the target serving needs it"),
+    ("docker", "overrides: {docker: {a: b}}", "overrides.docker", "makes scripts"),
+    (
+        "marathon",
+        "overrides: {marathon: {apps: [{id: /flights/worker-0, cmd: run}]}}",
+        "apps[0].cmd",
+        "exclude each other",
+    ),
+    (
+        "marathon",
+        "overrides: {marathon: {apps: [{id: /flights/worker-0, container: {network: HOST}}]}}",
+        "apps[0].container",
+        "went away",
+    ),
+    (
+        "compose",
+        "overrides: {compose: {services: {worker-0: {depends_on: [db]}}}}",
+        "services.worker-0.depends_on",
+        "no service 'db'",
+    ),
+    (
+        "tfjob",
+        "overrides: {tfjob: {TFJob: {spec: {tfReplicaSpecs: {Master: {replicas: 1, template: "
+        "{spec: {containers: [{name: tensorflow, image: a}]}}}, Chief: {replicas: 1, template: "
+        "{spec: {containers: [{name: tensorflow, image: a}]}}}}}}}}",
+        "spec.tfReplicaSpecs",
+        "at most one chief",
+    ),
+    (
+        "volcano",
+        "overrides: {volcano: {Job: {spec: {minAvailable: 9}}}}",
+        "spec.minAvailable",
+        "more than the job's 1 tasks",
+    ),
+]
+
+
+def text_of(change):
+    """The base with a change, which replaces the field of the same name."""
+    if change.startswith(("name: flights\n", "---")):
+        return BASE + change + "\n"
+    field = change.partition(":")[0]
+    kept = [line for line in BASE.splitlines(keepends=True) if not line.startswith(f"{field}:")]
+    return "".join(kept) + change + "\n"
+
+
+def render_by_command(text, target, tmp_path, capsys):
+    """Render as a user would; return the exit code, standard output and standard error."""
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    code = main(["render", "-t", target, str(path)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_base_itself_is_accepted(tmp_path, capsys):
+    assert render_by_command(BASE, "kubernetes", tmp_path, capsys)[0] == 0
+
+
+@pytest.mark.parametrize(("change", "path", "reason"), DESCRIPTIONS, ids=lambda v: str(v)[:50])
+def test_a_bad_description_is_refused(change, path, reason, tmp_path, capsys):
+    code, out, err = render_by_command(text_of(change), "kubernetes", tmp_path, capsys)
+    assert (code, out) == (1, "")
+    assert reason in err
+    assert f"{path}: " in err
+    if "overrides" not in change:
+        assert re.search(r"job\.yaml(:\d+:\d+)?: ", err)
+
+
+@pytest.mark.parametrize(("change", "path", "reason"), OVERRIDES, ids=lambda v: str(v)[:50])
+def test_a_bad_override_is_refused(change, path, reason, tmp_path, capsys):
+    tree = f"overrides: {{kubernetes: {{Job: {{spec: {{template: {{spec: {{{change}}}}}}}}}}}}}"
+    code, out, err = render_by_command(text_of(tree), "kubernetes", tmp_path, capsys)
+    assert (code, out) == (1, "")
+    assert reason in err
+    assert f"{path}: " in err
+    assert "Job/flights-worker" in err
+
+
+@pytest.mark.parametrize(("target", "change", "path", "reason"), TARGETS)
+def test_a_job_that_a_target_would_refuse_is_refused_here(
+    target, change, path, reason, tmp_path, capsys
+):
+    code, out, err = render_by_command(text_of(change), target, tmp_path, capsys)
+    assert (code, out) == (1, "")
+    assert reason in err
+    assert f"{path}: " in err
+
+
+def test_there_are_sixty_and_more():
+    assert len(DESCRIPTIONS) + len(OVERRIDES) + len(TARGETS) >= 60
+
+
+def test_all_problems_are_reported_at_once():
+    with pytest.raises(JobError) as refused:
+        parse_job("name: A_B\nport: 0\nrestart_policy: maybe\ndeadline: 0\n")
+    assert [p.path for p in refused.value.problems] == [
+        "name",
+        "port",
+        "restart_policy",
+        "deadline",
+    ]
+    assert [p.where for p in refused.value.problems] == [
+        f"job.yaml:{line}:{column}" for line, column in ((1, 7), (2, 7), (3, 17), (4, 11))
+    ]
+
+
+def test_an_error_survives_pickling():
+    import pickle
+
+    with pytest.raises(JobError) as refused:
+        parse_job("name: A_B\n")
+    again = pickle.loads(pickle.dumps(refused.value))
+    assert again.problems == refused.value.problems
+    assert str(again) == str(refused.value)
+
+
+@needs_schemas
+def test_validate_names_path_line_and_reason(tmp_path, capsys):
+    text = render(full(), "tfjob", lossy=True).text()
+    line = next(i for i, t in enumerate(text.splitlines(), 1) if "restartPolicy: ExitCode" in t)
+    path = tmp_path / "tfjob.yaml"
+    path.write_text(text.replace("restartPolicy: ExitCode", "restartPolicy: Sometimes", 1))
+    assert main(["validate", "-t", "tfjob", str(path), "--schemas", str(SCHEMAS)]) == 1
+    out = capsys.readouterr().out
+    assert f"{path}:{line}:" in out
+    assert "spec.tfReplicaSpecs.Chief.restartPolicy" in out
+    assert "'Sometimes'" in out
+
+
+@needs_schemas
+def test_validate_finds_what_only_the_schema_knows():
+    text = render(full(), "kubernetes", lossy=True).text()
+    broken = text.replace("completionMode: Indexed", "completionMode: Indexed\n  surprise: 1")
+    problems = validate("kubernetes", broken, schemas=SCHEMAS).problems
+    assert any("surprise" in str(problem) for problem in problems)
+    broken = text.replace(
+        "emptyDir:\n          medium: Memory", "emptyDir:\n          medum: Memory"
+    )
+    problems = validate("kubernetes", broken, schemas=SCHEMAS).problems
+    assert any("medum" in problem.reason for problem in problems)
+
+
+def test_validate_reads_standard_input_and_prints_json(monkeypatch, capsys):
+    text = render(full(), "marathon", lossy=True).text().replace('"requirePorts": true', '"x": 1')
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["validate", "-t", "marathon", "-", "--json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["problems"][0]["path"] == "apps[0].x"
+    assert result["problems"][0]["where"].startswith("<stdin>:")
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "reason"),
+    [
+        ("kubernetes", "", "holds no document"),
+        ("kubernetes", "just a text", "is a mapping"),
+        ("kubernetes", "kind: Job\n", "apiVersion and kind"),
+        ("kubernetes", "kind: Jobb\napiVersion: batch/v1\n", "Did you mean 'Job'"),
+        ("kubernetes", "kind: ReplicaSet\napiVersion: extensions/v1beta1\n", "none of the kinds"),
+        ("kubernetes", "kind: Job\napiVersion: batch/v1\nspec: text\n", "'text'"),
+        ("compose", "version: '2'\nservices: {a: {image: b}}\n", "obsolete"),
+        ("compose", "services: {a: {}}\n", "neither image nor build"),
+        ("marathon", '{"id": "/A_b", "apps": []}', "an id has"),
+        ("marathon", "{", "is no YAML"),
+    ],
+)
+def test_documents_from_elsewhere_are_refused_with_a_reason(target, text, reason):
+    problems = validate(target, text).problems
+    assert any(reason in str(problem) for problem in problems), problems
+
+
+def test_the_old_templates_are_refused():
+    """What tensorflow/ecosystem rendered: a public LoadBalancer and a ReplicaSet per task."""
+    text = (
+        "kind: ReplicaSet\napiVersion: extensions/v1beta1\nmetadata: {name: mnist-worker-0}\n"
+        "spec: {replicas: 1}\n"
+    )
+    assert validate("kubernetes", text).problems
