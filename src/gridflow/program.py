@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
@@ -14,6 +15,10 @@ from gridflow.errors import InvalidArgument, UnpicklableFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+#: Parts of a path that tell an installed module, which the tasks have, or should.
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ def _script(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Script
 
 
 def dump(program: FunctionProgram | ScriptProgram) -> bytes:
-    """Pickle it.
+    """Pickle it, with the modules beside the user's script by value: no task could import them.
 
     Raises
     ------
@@ -106,7 +111,8 @@ def dump(program: FunctionProgram | ScriptProgram) -> bytes:
         With the name of the captured object that can't be sent, where it can be found.
     """
     try:
-        return bytes(cloudpickle.dumps(program))
+        with _by_value(_modules_beside_the_script()):
+            return bytes(cloudpickle.dumps(program))
     except Exception as error:
         culprits = [
             f"{where} ({type(value).__name__})"
@@ -118,6 +124,32 @@ def dump(program: FunctionProgram | ScriptProgram) -> bytes:
             f"the training function can't be sent to the tasks: {type(error).__name__}: {error}"
             f"{which} Make it inside the function, or pass DataFrames with data=."
         ) from error
+
+
+def _modules_beside_the_script() -> list[ModuleType]:
+    """Return the imported modules that lie in the folder of the script or notebook."""
+    root = Path(sys.path[0] if sys.path else "").resolve()
+    beside = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is None or name == "__main__" or name.partition(".")[0] == "gridflow":
+            continue
+        path = Path(file)
+        if path.is_relative_to(root) and not _INSTALLED.intersection(path.parts):
+            beside.append(module)
+    return beside
+
+
+@contextmanager
+def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+    new = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    for module in new:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in new:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _captured(program: FunctionProgram | ScriptProgram) -> Iterator[tuple[str, Any]]:

@@ -78,9 +78,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(uninterrupted, kill_at
     assert result.ledger.check() == []
 
 
-def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(
-    uninterrupted, tmp_path
-):
+def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(uninterrupted, tmp_path):
     from gridflow import LocalLauncher, TensorflowDistributor, TrainingFailed
 
     quiet = {"logs": "none", "progress": False, "launcher": LocalLauncher()}

@@ -6,12 +6,14 @@ import os
 import socket
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.process import TrainingProcess, signal_name
 from gridflow.channel import PRELOAD_VARIABLE
 from gridflow.cluster import ClusterSpec, Task
+from gridflow.feed import loans
 from gridflow.hints import hint_for
 from gridflow.reports import TaskFailure
 
@@ -101,6 +103,10 @@ class TaskRunner:
                 self._send("counts", rows=self._counts)
             case "inspect":
                 self._send("inspect")
+            case "lend":
+                self._lend(command["dataset"])
+            case "borrow":
+                self._borrow(command["dataset"])
             case "clear" if command["generation"] == self._generation:
                 self._clear(restart=command["restart"])
 
@@ -140,6 +146,22 @@ class TaskRunner:
         self._generation += 1
         if restart:
             self.prepare()
+
+    def _lend(self, dataset: str) -> None:
+        path = self._folder / f"loan-{dataset}.arrow"
+        loans.write(self._folder / "spool", dataset, path)
+
+        def sent(error: BaseException | None) -> None:
+            if error is not None:
+                self.fail("data", f"rows of {dataset!r} could not be lent: {error}")
+
+        self._uploads.file(path, {"kind": "loan", "name": dataset}, sent)
+
+    def _borrow(self, dataset: str) -> None:
+        path = self._folder / f"loan-{dataset}.arrow"
+        self._client.download({"kind": "loan", "name": dataset}, path)
+        counts = loans.take(self._folder / "spool", dataset, path, self._payload.feed)
+        self._reporter.report("spooled", counts={dataset: asdict(counts)})
 
     def leave(self) -> None:
         """Let a process that is done end by itself, for a moment."""

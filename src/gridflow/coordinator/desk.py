@@ -67,6 +67,7 @@ class Desk:
         self._console = console
         self._lock = threading.Lock()
         self._launch = 0
+        self._lent: set[str] = set()
         self._mailboxes = [_Mailbox() for _ in tasks]
 
     # For the job's loop --------------------------------------------------------------------------
@@ -76,6 +77,7 @@ class Desk:
         with self._lock:
             self._launch = launch
             self._mailboxes = [_Mailbox() for _ in self._tasks]
+            self._lent = set()
 
     def broadcast(self, kind: str, **fields: Any) -> None:
         """Leave a command for every agent."""
@@ -83,9 +85,16 @@ class Desk:
             self._broadcast(kind, **fields)
 
     def _broadcast(self, kind: str, **fields: Any) -> None:
-        for box in self._mailboxes:
-            box.sent += 1
-            box.commands.append({"id": box.sent, "kind": kind, **fields})
+        for rank in range(len(self._mailboxes)):
+            self._send(rank, kind, **fields)
+
+    def _send(self, rank: int, kind: str, **fields: Any) -> None:
+        box = self._mailboxes[rank]
+        box.sent += 1
+        box.commands.append({"id": box.sent, "kind": kind, **fields})
+
+    def _loan(self, dataset: str) -> Path:
+        return inside(self.job_dir, f"loan-{dataset}.arrow")
 
     # Called by the server's threads --------------------------------------------------------------
 
@@ -138,20 +147,29 @@ class Desk:
                 return inside(self.job_dir / "tensorboard", header["name"])
             case "checkpoint":
                 return self._checkpoints.incoming(header["generation"], header["rank"])
+            case "loan":
+                return self._loan(header["name"])
         raise flight.FlightServerError(f"no file of kind {header['kind']!r} is expected")
 
     def file_received(self, header: dict[str, Any], path: Path) -> None:
-        """Commit a checkpoint once it is whole."""
+        """Commit a checkpoint, or pass a loan on, once it is whole."""
         if header["kind"] == "checkpoint":
             self._checkpoints.commit(path, header["epoch"], header["step"])
+        if header["kind"] == "loan":
+            with self._lock:
+                for rank, box in enumerate(self._mailboxes):
+                    if box.counts is not None and not box.counts[header["name"]]["rows"]:
+                        self._send(rank, "borrow", dataset=header["name"])
 
     def find_file(self, header: dict[str, Any]) -> Path:
-        """Return the function, or a checkpoint."""
+        """Return the function, a checkpoint or a loan."""
         match header["kind"]:
             case "function":
                 return self.job_dir / "function"
             case "checkpoint":
                 return self._checkpoints.path(header["name"])
+            case "loan":
+                return self._loan(header["name"])
         raise flight.FlightServerError(f"there is no file of kind {header['kind']!r}")
 
     # ---------------------------------------------------------------------------------------------
@@ -193,15 +211,32 @@ class Desk:
                 self._console.say(f"TensorBoard: {report['url']}")
 
     def _spooled(self, rank: int, counts: dict[str, Any]) -> None:
-        """Once every rank has its rows, all of them learn how many each one has."""
+        """Once every rank has its rows, all of them learn how many each one has.
+
+        A rank without any row of a dataset can make no step. It is lent some by the rank that has
+        most, as repeated rows; the ledger says so.
+        """
         with self._lock:
-            self._mailboxes[rank].counts = counts
-            everyone = [box.counts for box in self._mailboxes]
-            if any(each is None for each in everyone):
+            box = self._mailboxes[rank]
+            box.counts = {**(box.counts or {}), **counts}
+            known = [each.counts for each in self._mailboxes if each.counts is not None]
+            if len(known) < len(self._mailboxes):
                 return
-            rows: dict[str, list[int]] = {name: [] for name in counts}
-            for each_rank, each in enumerate(everyone):
-                for name, count in (each or {}).items():
+            rows = {name: [each[name]["rows"] for each in known] for name in known[0]}
+            lenders = {
+                name: ranks.index(max(ranks))
+                for name, ranks in rows.items()
+                if min(ranks) == 0 < max(ranks)
+            }
+            for name, lender in lenders.items():
+                if name not in self._lent:
+                    self._lent.add(name)
+                    self._send(lender, "lend", dataset=name)
+            if lenders:
+                return
+            for each_rank, each in enumerate(known):
+                for name, count in each.items():
                     self.ledger.set_counts(name, each_rank, DatasetCounts(**count))
-                    rows[name].append(count["rows"])
             self._broadcast("counts", rows=rows)
+            for name in self._lent:
+                self._loan(name).unlink(missing_ok=True)

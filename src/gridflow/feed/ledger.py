@@ -27,14 +27,17 @@ class DatasetCounts:
         Rows that can be read from the spool.
     dropped : int
         Rows left out because of nulls (``FeedOptions(nulls="drop")``).
+    borrowed : int
+        Rows that another rank lent, because none had arrived here: they are fed twice.
     """
 
     rows_in: int = 0
     rows: int = 0
     dropped: int = 0
+    borrowed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.rows_in, self.rows, self.dropped) < 0:
+        if min(self.rows_in, self.rows, self.dropped, self.borrowed) < 0:
             raise InvalidArgument(f"counts of rows can't be negative, got {self}.")
 
 
@@ -112,14 +115,14 @@ class Ledger:
     def check(self) -> list[str]:
         """Return a sentence for every account that doesn't balance; empty when all do.
 
-        For each spool: rows in = rows + dropped. For each complete epoch: rows in = rows fed
-        (before a restart and since) - repeated + left out + dropped.
+        For each spool: rows in + borrowed = rows + dropped. For each complete epoch: rows in +
+        borrowed = rows fed (before a restart and since) - repeated + left out + dropped.
         """
         wrong = [
             f"{dataset!r} of rank {rank}: {c.rows_in} rows came in, but {c.rows} were stored and "
             f"{c.dropped} dropped."
             for (dataset, rank), c in sorted(self._counts.items())
-            if c.rows_in != c.rows + c.dropped
+            if c.rows_in + c.borrowed != c.rows + c.dropped
         ]
         for record in self._records:
             if not record.complete:
@@ -130,7 +133,7 @@ class Ledger:
                 wrong.append(f"{where}: fed, but its rows were never counted.")
                 continue
             used = record.rows_before + record.rows_fed - record.rows_repeated
-            if counts.rows_in != used + record.rows_left_out + counts.dropped:
+            if counts.rows_in + counts.borrowed != used + record.rows_left_out + counts.dropped:
                 wrong.append(
                     f"{where}: {counts.rows_in} rows came in, but {used} were fed, "
                     f"{record.rows_left_out} left out and {counts.dropped} dropped."
@@ -174,9 +177,9 @@ class Ledger:
         return {"rows_in": counts.rows_in, "dropped": counts.dropped, **record.to_dict()}
 
     def __str__(self) -> str:
-        lines = ["dataset          rank      rows in      dropped"]
+        lines = ["dataset          rank      rows in      dropped     borrowed"]
         lines += [
-            f"{dataset:<16} {rank:>4} {c.rows_in:>12,} {c.dropped:>12,}"
+            f"{dataset:<16} {rank:>4} {c.rows_in:>12,} {c.dropped:>12,} {c.borrowed:>12,}"
             for (dataset, rank), c in sorted(self._counts.items())
         ]
         if self._records:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -56,6 +56,7 @@ class SparkLauncher:
         repartition: Literal["auto", "always", "never"] = "auto",
     ) -> None:
         self._spark = spark or _active_session()
+        _run_this_python_where_it_can(self._spark)
         self._repartition = repartition
         self._jobs: list[tuple[str, threading.Thread]] = []
         self._cancellers: list[threading.Thread] = []
@@ -124,8 +125,7 @@ class SparkLauncher:
         error = None
         try:
             self._spark.addTag(_tag(payload.job, payload.launch))
-            with _this_python_where_it_runs(self._spark):
-                frame = self._agents_frame(payload, data, num_tasks)
+            frame = self._agents_frame(payload, data, num_tasks)
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
             rank, detail, error = spark_errors.explain(caught)
@@ -272,22 +272,14 @@ def _classic_context(spark: SparkSession) -> Any:
     return getattr(spark, "_sc", None)
 
 
-@contextmanager
-def _this_python_where_it_runs(spark: SparkSession) -> Iterator[None]:
+def _run_this_python_where_it_can(spark: SparkSession) -> None:
     """Let executors on this machine run this Python, unless the user chose another.
 
     PySpark's default is the first ``python3`` of the PATH, which is not the one of a virtual
-    environment that was not activated.
+    environment that was not activated. It holds for the session from now on, so that the model's
+    ``predict_udf`` finds its packages, too.
     """
-    import os
-
     context = _classic_context(spark)
     chosen = "PYSPARK_PYTHON" in os.environ
-    if context is None or chosen or not str(context.master).startswith(_HERE):
-        yield
-        return
-    before, context.pythonExec = context.pythonExec, sys.executable
-    try:
-        yield
-    finally:
-        context.pythonExec = before
+    if context is not None and not chosen and str(context.master).startswith(_HERE):
+        context.pythonExec = sys.executable

@@ -41,6 +41,16 @@ class TrainedModel:
         self._header, self._folder = dict(header), folder
         self.path = folder / header["files"][0]
 
+    @property
+    def inputs(self) -> dict[str, list[int | None]]:
+        """Shapes of the model's inputs by name, in the order in which `predict_udf` takes them."""
+        return dict(self._header["inputs"])
+
+    @property
+    def outputs(self) -> dict[str, list[int | None]]:
+        """Shapes of the model's outputs by name."""
+        return dict(self._header["outputs"])
+
     def load(self) -> Any:
         """Return the model itself; imports TensorFlow into this process."""
         from gridflow.keras import results

@@ -80,6 +80,7 @@ class StandaloneCluster:
 
         builder = SparkSession.builder.master(self.url).config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
         builder = builder.config("spark.executor.memory", "1g")
         for name, value in settings.items():
             builder = builder.config(name.replace("_", "."), value)

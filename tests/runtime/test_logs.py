@@ -1,0 +1,109 @@
+"""Every line of every task, in order, live and in files."""
+
+from __future__ import annotations
+
+import re
+
+
+def chatter(ctx, lines):
+    """Print a lot, in every way there is."""
+    import os
+    import sys
+
+    for number in range(lines):
+        print(f"line {number}")
+    sys.stderr.write("to stderr\n")
+    sys.stdout.flush()
+    os.write(1, b"past Python's buffers\n")
+    os.write(1, b"bytes \xff\xfe that are no text\n")
+    sys.stdout.write("the last one has no end of line")
+
+
+def test_nothing_is_lost_cut_or_out_of_order(distribute):
+    result = distribute().run(chatter, 30_000)
+    for rank in (0, 1):
+        lines = result.logs(rank).splitlines()
+        numbers = [int(line.split()[1]) for line in lines if line.startswith("line ")]
+        assert numbers == list(range(30_000))
+        assert "to stderr" in lines
+        assert "past Python's buffers" in lines
+        assert r"bytes \xff\xfe that are no text" in lines
+        assert lines[-1] == "the last one has no end of line"
+
+
+def test_lines_are_shown_live_with_role_and_index(distribute, capsys):
+    distribute(logs="all").run(chatter, 3)
+    shown = capsys.readouterr().out.splitlines()
+    for rank in (0, 1):
+        mine = [line for line in shown if line.startswith(f"[worker:{rank}] line ")]
+        assert mine == [f"[worker:{rank}] line {number}" for number in range(3)]
+
+
+def test_the_chief_alone_is_shown_on_request(distribute, capsys):
+    distribute(logs="chief").run(chatter, 1)
+    shown = capsys.readouterr().out
+    assert "[worker:0]" in shown
+    assert "[worker:1]" not in shown
+
+
+def test_lines_arrive_while_the_task_still_runs(distribute, capsys, tmp_path):
+    flag = tmp_path / "seen"
+
+    def train(ctx):
+        import time
+
+        print("waiting for you", flush=True)
+        give_up = time.monotonic() + 60
+        while not flag.exists() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        return flag.exists()
+
+    import sys
+
+    written = []
+    real = sys.stdout
+
+    class Watcher:
+        def write(self, text):
+            written.append(text)
+            if "waiting for you" in text:
+                flag.touch()
+            return real.write(text)
+
+        def flush(self):
+            real.flush()
+
+        def isatty(self):
+            return False
+
+    sys.stdout = Watcher()
+    try:
+        assert distribute(logs="all").run(train).value
+    finally:
+        sys.stdout = real
+    assert any("waiting for you" in text for text in written)
+
+
+def test_epochs_are_shown_with_their_results_and_steps_move_a_bar(launcher, capsys):
+    import numpy as np
+
+    from gridflow import TensorflowDistributor
+
+    def train(ctx):
+        import keras
+
+        with ctx.strategy.scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        x = np.ones((16, 2), "float32")
+        model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=ctx.callbacks())
+        return model
+
+    distributor = TensorflowDistributor(1, launcher=launcher, logs="none")
+    result = distributor.run(train)
+    shown = capsys.readouterr().out
+    assert re.search(r"\[gridflow\] epoch 1: .*loss [\d.e-]+", shown)
+    assert re.search(r"\[gridflow\] epoch 2: ", shown)
+    assert len(result.history["loss"]) == 2
+    assert list(result.tensorboard_dir.rglob("events.out.tfevents.*"))
+    assert result.model.path.exists()
