@@ -45,7 +45,8 @@ class Child:
                     words,
                     env=dict(environ),
                     process_group=0,
-                    preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                    # prctl is async-signal-safe, and nothing else can tie a child to its parent.
+                    preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
                 )
             except FileNotFoundError:
                 return NOT_FOUND

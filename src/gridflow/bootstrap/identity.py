@@ -56,8 +56,10 @@ class Identity:
     def flags(self) -> list[str]:
         """The four classic flags, and the chief's hosts where there is one."""
         words = [f"--job_name={self.role}", f"--task_index={self.index}"]
-        for role in (PS, WORKER):
-            words.append(f"--{role}_hosts={','.join(addresses(self.cluster.get(role, [])))}")
+        words += [
+            f"--{role}_hosts={','.join(addresses(self.cluster.get(role, [])))}"
+            for role in (PS, WORKER)
+        ]
         if CHIEF in self.cluster:
             words.append(f"--chief_hosts={','.join(addresses(self.cluster[CHIEF]))}")
         return words

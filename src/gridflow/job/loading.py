@@ -84,7 +84,7 @@ class _Reader:
         self.problems.append(Problem(path, reason, where))
         raise _Bad
 
-    def build(self, wanted: Any, node: Node, path: str) -> Any:  # noqa: PLR0911 (one per kind)
+    def build(self, wanted: Any, node: Node, path: str) -> Any:
         self.places[path] = node.where
         origin = typing.get_origin(wanted)
         if origin in {typing.Union, types.UnionType}:

@@ -81,7 +81,7 @@ def _node(raw: yaml.Node, source: str) -> Node:
     return Node(raw.value, where, plain=isinstance(raw, yaml.ScalarNode) and raw.style is None)
 
 
-def plain_value(node: Node) -> Any:  # noqa: PLR0911 (one per kind)
+def plain_value(node: Node) -> Any:
     """Return what a node means where no type is known: YAML 1.2's core schema.
 
     Texts such as ``yes``, ``on`` and ``007`` stay texts.

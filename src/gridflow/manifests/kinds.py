@@ -6,6 +6,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 
 class Env(TypedDict):
+    """One variable of a container."""
+
     name: str
     value: NotRequired[str]
     valueFrom: NotRequired[Any]

@@ -105,7 +105,7 @@ def finish_addresses(
 
 
 def ports_on_one_host(job: Job) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
-    """Return a port of its own for each task, counting up from the job's, and servers' second ones."""
+    """Return a port for each task, counting up from the job's, and the servers' second ones."""
     first = {task: job.port + place for place, task in enumerate(tasks(job))}
     servers = [task for task in tasks(job) if task[0] in job.servers]
     return first, {task: job.port + job.tasks + place for place, task in enumerate(servers)}

@@ -27,7 +27,7 @@ class MarathonDriver:
         self._url = os.environ.get("MARATHON_URL", "").rstrip("/")
         if not self._url.startswith(("http://", "https://")):
             raise InvalidArgument(
-                f"MARATHON_URL is the address of Marathon, like http://host:8080; got {self._url!r}."
+                f"MARATHON_URL is Marathon's address, like http://host:8080; got {self._url!r}."
             )
         self._name = job.name
         self._tasks = {
@@ -62,7 +62,7 @@ class MarathonDriver:
     def logs(self, *, follow: bool) -> int:  # noqa: ARG002  (the same call for all drivers)
         """Say where the output is."""
         raise GridflowError(
-            "Marathon has no API for output: it lies in each task's Mesos sandbox, stdout and stderr."
+            "Marathon has no API for output: it lies in each task's Mesos sandbox (stdout, stderr)."
         )
 
     def cancel(self) -> None:

@@ -85,9 +85,9 @@ def _between(report: Report, documents: list[dict[str, Any]]) -> None:
         spec = document.get("spec") if isinstance(document.get("spec"), dict) else {}
         assert isinstance(spec, dict)
         selector = spec.get("selector")
-        if document.get("kind") == "Service" and isinstance(selector, dict) and pods:
-            if not any(selector.items() <= labels.items() for labels in pods):
-                report.add("spec.selector", f"selects none of the pods here: {selector}.")
+        selects = document.get("kind") == "Service" and isinstance(selector, dict) and bool(pods)
+        if selects and not any(selector.items() <= labels.items() for labels in pods):
+            report.add("spec.selector", f"selects none of the pods here: {selector}.")
         if document.get("kind") == "TrainJob" and runtimes:
             reference = spec.get("runtimeRef")
             reference = reference if isinstance(reference, dict) else {}

@@ -22,20 +22,21 @@ def check_cluster(report: Report, path: str, env: dict[str, str]) -> None:
         except json.JSONDecodeError as error:
             report.add(path, f"{name} is no JSON: {error}.")
             continue
-        cluster: Any = tree.get("cluster", {}) if name == "TF_CONFIG" else tree
+        cluster = tree.get("cluster") if name == "TF_CONFIG" and isinstance(tree, dict) else tree
+        if not isinstance(cluster, dict) or not all(isinstance(h, list) for h in cluster.values()):
+            report.add(path, f"{name} holds a mapping of roles to addresses, got {cluster!r}.")
+            continue
         _check_roles(report, path, name, cluster)
         role, index = env.get("GRIDFLOW_ROLE"), env.get("GRIDFLOW_INDEX")
         if role and role not in ROLES:
             report.add(path, f"GRIDFLOW_ROLE must be one of {', '.join(ROLES)}, got {role!r}.")
         elif role and role != EVALUATOR and index and index.isdigit():
-            if int(index) >= len(cluster.get(role, ())):
-                report.add(path, f"{role}:{index} isn't in the cluster spec of {name}.")
+            known = range(len(cluster.get(role, ())))
+            absent = f"{role}:{index} isn't in the cluster spec of {name}."
+            report.add(path, None if int(index) in known else absent)
 
 
-def _check_roles(report: Report, path: str, name: str, cluster: Any) -> None:
-    if not isinstance(cluster, dict):
-        report.add(path, f"{name} holds a mapping of roles to addresses, got {cluster!r}.")
-        return
+def _check_roles(report: Report, path: str, name: str, cluster: dict[str, list[Any]]) -> None:
     if EVALUATOR in cluster:
         report.add(path, f"{name} has the evaluator in the cluster, which it only watches.")
     if len(cluster.get(CHIEF, ())) > 1:

@@ -154,13 +154,12 @@ def render(job: Job) -> list[Document]:
         services["tensorboard"] = board(job, common)
     whole: dict[str, Any] = {"name": job.name, "services": services}
     claims = {volume.pvc: {"name": volume.pvc} for volume in job.volumes if volume.pvc}
-    for key, entries in (
-        ("volumes", claims),
-        ("secrets", {name: {"file": f"./secrets/{name}"} for name in files.values()}),
-        ("configs", {name: {"file": f"./configs/{name}"} for name, _ in configs}),
-    ):
-        if entries:
-            whole[key] = entries
+    shared = {
+        "volumes": claims,
+        "secrets": {name: {"file": f"./secrets/{name}"} for name in files.values()},
+        "configs": {name: {"file": f"./configs/{name}"} for name, _ in configs},
+    }
+    whole |= {key: entries for key, entries in shared.items() if entries}
     return [Document("compose.yaml", whole)]
 
 

@@ -1,4 +1,4 @@
-"""This machine, without containers: the reference that every other target is held against."""
+"""Processes of this machine: the reference that every other target is held against."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TARGET: Final = Target(
         **ONE_HOST_CANNOT,
         "resources.cpu": UNLIMITED,
         "resources.memory": UNLIMITED,
-        "resources.gpu": "'gridflow run -t local' shares out GPUs, a script can't",
+        "resources.gpu": "processes share the GPUs; CUDA_VISIBLE_DEVICES in a role's env chooses",
         "clean_up": "a script's processes end by themselves",
         "volumes": NO_CONTAINER,
         "shared_memory": NO_CONTAINER,

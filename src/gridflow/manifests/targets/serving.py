@@ -111,7 +111,7 @@ def render(job: Job) -> list[Document]:
         "metadata": metadata(job, name, "serving"),
         "data": files(serve),
     }
-    # Metadata is served only once the model is loaded and warmed up; the status page answers sooner.
+    # Metadata is served only once the model is loaded and warmed up; the status is sooner.
     ready = {"path": f"/v1/models/{serve.models[0].name}/metadata", "port": "rest"}
     sources, mounts = volumes(job, shared_memory=False)
     sources.append({"name": "gridflow-serving", "configMap": {"name": name}})

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gridflow.manifests.kinds import Object
 
 ONE_PROGRAM: Final = "every executor runs the one program of the driver"
+SERVERS: Final = "a stage ends when all its tasks do, and parameter servers never end by themselves"
 BY_COORDINATOR: Final = "gridflow's coordinator restarts the group after any failure"
 #: Where the Dockerfile of the docker target puts gridflow's driver program.
 APPLICATION: Final = "local:///opt/gridflow/spark_main.py"
@@ -192,6 +193,7 @@ TARGET: Final = Target(
     form="kubernetes",
     render=render,
     cannot={
+        "roles.ps": SERVERS,
         "roles.command": ONE_PROGRAM,
         "roles.env": ONE_PROGRAM,
         "restart_policy=exit-code": BY_COORDINATOR,

@@ -11,6 +11,7 @@ from gridflow.manifests.targets.spark import (
     APPLICATION,
     BY_COORDINATOR,
     ONE_PROGRAM,
+    SERVERS,
     application_args,
     conf,
     largest,
@@ -133,6 +134,7 @@ def _pod(job: Job, base: str) -> dict[str, str]:
 
 
 _COMMON: Final = {
+    "roles.ps": SERVERS,
     "roles.command": ONE_PROGRAM,
     "roles.env": ONE_PROGRAM,
     "restart_policy=exit-code": BY_COORDINATOR,
@@ -149,7 +151,7 @@ _NOT_KUBERNETES: Final = {
     "volumes": _HOSTS,
     "shared_memory": _HOSTS,
     "secrets": "secrets reach executors by the cluster's own means",
-    "credentials": "credentials reach executors by the cluster's own means (hadoop's configuration)",
+    "credentials": "credentials reach executors by the cluster's own means",
     "tolerations": "there are no taints",
     "service_account": "there are no service accounts",
     "annotations": "applications have no annotations",
