@@ -20,12 +20,11 @@ class Expansion:
         self.env = env
 
     def __call__(self, text):
-        found = re.sub(
+        return re.sub(
             r"\$(\$|\(([^()]*)\)|$)?",
             lambda m: "$" if m.group(1) == "$" else self._read(m),
             text,
         )
-        return found
 
     def _read(self, match):
         name = match.group(2)

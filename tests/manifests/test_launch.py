@@ -268,7 +268,7 @@ def test_waiting_for_peers_raises_the_start_timeout():
 
 
 def test_servers_end_when_all_who_train_have_ended():
-    """A job of two workers and a ps with a program that never ends by itself, as on this machine."""
+    """Two workers, and a parameter server with a program that never ends by itself."""
     roles = {"worker": Role(2), "ps": Role(command=["sleep", "300"], args=[])}
     job = flights(command=["sh", "-c", "exit 0"], args=[], roles=roles)
     for target in ("local", "compose", "kubernetes", "docker"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gridflow.cluster import ROLES
 from gridflow.errors import did_you_mean
 from gridflow.job import JobError, Problem
 from gridflow.manifests.emit import to_yaml
@@ -62,6 +63,7 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
         One of `gridflow.manifests.TARGETS`.
     lossy : bool
         Leave out what the target can't express and tell so in ``warnings``; refuse by default.
+        A role is never left out.
 
     Raises
     ------
@@ -82,8 +84,10 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
         if not getattr(job, field) and not _own_program(job, target, field)
     ]
     lost = inexpressible(job, place)
-    if problems or (lost and not lossy):
-        raise JobError([*problems, *(() if lossy else lost)])
+    # Without a whole role it would be another job, so that is never left out.
+    roles = [problem for problem in lost if problem.path in {f"roles.{name}" for name in ROLES}]
+    if refused := [*problems, *(roles if lossy else lost)]:
+        raise JobError(refused)
     documents = place.render(job)
     if tree := job.overrides.get(target):
         documents = override(place, documents, tree)

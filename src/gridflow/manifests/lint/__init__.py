@@ -84,7 +84,7 @@ def _between(report: Report, documents: list[dict[str, Any]]) -> None:
         seen.append(mark)
         spec = document.get("spec") if isinstance(document.get("spec"), dict) else {}
         assert isinstance(spec, dict)
-        selector = spec.get("selector")
+        selector: Any = spec.get("selector")
         selects = document.get("kind") == "Service" and isinstance(selector, dict) and bool(pods)
         if selects and not any(selector.items() <= labels.items() for labels in pods):
             report.add("spec.selector", f"selects none of the pods here: {selector}.")

@@ -1,0 +1,26 @@
+#!/bin/sh
+set -eu
+exec spark-submit \
+  --master "yarn" \
+  --name flights \
+  --conf spark.executor.instances=2 \
+  --conf spark.executor.cores=2 \
+  --conf spark.task.cpus=2 \
+  --conf spark.executor.memory=1024m \
+  --conf spark.executor.memoryOverhead=3072m \
+  --conf spark.driver.memory=2048m \
+  --conf spark.driver.cores=1 \
+  --conf spark.dynamicAllocation.enabled=false \
+  --conf spark.speculation=false \
+  --conf spark.submit.deployMode=cluster \
+  "$(python -c 'import gridflow.bootstrap.spark_main as m; print(m.__file__)')" \
+  --name=flights \
+  --roles=worker=2 \
+  --restart-limit=3 \
+  -- \
+  python \
+  /app/train.py \
+  --data=/data/flights \
+  --model=/data/models/flights/1 \
+  --logs=/data/logs \
+  --epochs=5
