@@ -1,0 +1,63 @@
+"""The documents as the tests read them, and how a user would run what is in them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+
+_ROW = re.compile(r"^\|\s*([\d.eE+-]+)\|\s*([\d.eE+-]+)\|\s*([\d.eE+-]+)\|$", re.MULTILINE)
+
+
+def python_blocks(page):
+    """Return the code of all blocks marked ``python`` in a page, in their order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def users_environment():
+    """Return the environment of a user who has activated no virtual environment."""
+    ours = Path(sys.prefix)
+    path = os.environ["PATH"].split(os.pathsep)
+    kept = {
+        name: os.environ[name]
+        for name in ("HOME", "JAVA_HOME", "LANG", "TMPDIR", "GRIDFLOW_TEST_MARK")
+        if name in os.environ
+    }
+    return {**kept, "PATH": os.pathsep.join(p for p in path if not Path(p).is_relative_to(ours))}
+
+
+def run_as_a_user(python, code, folder):
+    """Run code as a file of its own, by the path of a Python; return what it printed."""
+    script = folder / "script.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [str(python), str(script)],
+        cwd=folder,
+        env=users_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
+    return done.stdout
+
+
+def check_what_the_readme_promises(output):
+    """Look at the output of the README's script: it has learned y = 2x + 1, and predicts it."""
+    (printed,) = re.findall(r"^\{'loss': .*\}$", output, re.MULTILINE)
+    losses = ast.literal_eval(printed)["loss"]
+    assert len(losses) == 5
+    assert losses[-1] < 1e-3 < losses[0]
+    rows = [tuple(map(float, row)) for row in _ROW.findall(output)]
+    assert len(rows) == 5
+    for x, y, prediction in rows:
+        assert abs(y - (2 * x + 1)) < 1e-9
+        assert abs(prediction - y) < 0.1

@@ -1,0 +1,129 @@
+"""What the documents say holds: links, names, arguments, defaults, dependencies."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+
+import pytest
+from documents import PAGES, ROOT, python_blocks
+
+import gridflow
+
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def anchors(path):
+    """Return the anchors that the headings of a page have on GitHub."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_every_relative_link_leads_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), f"{page} links to {link}, which isn't there"
+        if anchor:
+            assert anchor in anchors(target), f"{page} links to {link}, there is no such heading"
+
+
+def test_every_page_can_be_reached_from_the_index_or_the_readme():
+    linked = (ROOT / "docs/index.md").read_text() + (ROOT / "README.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "index.md" or f"{page.name})" in linked, f"nothing links to {page}"
+
+
+def calls(code):
+    """Yield the name of every call in a piece of code, and the names of its keyword arguments."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), {word.arg for word in node.keywords if word.arg}
+
+
+SIGNATURES = {
+    "TensorflowDistributor": lambda: gridflow.TensorflowDistributor,
+    "LocalLauncher": lambda: gridflow.LocalLauncher,
+    "SparkLauncher": lambda: gridflow.SparkLauncher,
+    "ctx.callbacks": lambda: gridflow.TrainingContext.callbacks,
+    "ctx.dataset": lambda: gridflow.TrainingContext.dataset,
+    "ctx.steps_per_epoch": lambda: gridflow.TrainingContext.steps_per_epoch,
+}
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_code_in_the_documents_compiles_and_names_real_arguments(page):
+    for code in python_blocks(page):
+        for name, words in calls(code):
+            if name in SIGNATURES:
+                known = inspect.signature(SIGNATURES[name]()).parameters
+                assert words <= set(known), f"{page}: {name}({', '.join(words)})"
+
+
+def test_the_deadlines_on_the_page_are_those_of_the_code():
+    from gridflow.options import Deadlines
+
+    text = (ROOT / "docs/failure.md").read_text(encoding="utf-8")
+    for name, default in vars(Deadlines()).items():
+        assert f"| `{name}` | {default:g} s |" in text
+
+
+def test_the_errors_on_the_page_are_those_of_the_code():
+    from gridflow import errors
+
+    lines = [line for line in errors.__doc__.splitlines() if line.startswith("    ")]
+    drawn = textwrap.dedent("\n".join(lines))
+    assert drawn in (ROOT / "docs/failure.md").read_text(encoding="utf-8")
+
+
+def test_every_dependency_has_its_reason():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [
+        *project["project"]["dependencies"],
+        *(each for extra in project["project"]["optional-dependencies"].values() for each in extra),
+        *(each for group in project["dependency-groups"].values() for each in group),
+        *project["build-system"]["requires"],
+    ]
+    text = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
+    for requirement in wanted:
+        name = re.match(r"[\w.-]+", requirement)[0]
+        assert f"`{name}`" in text, f"docs/dependencies.md says nothing of {name}"
+    for extra in project["project"]["optional-dependencies"]:
+        assert f"| `{extra}` |" in text, f"docs/dependencies.md says nothing of the extra {extra}"
+
+
+@pytest.mark.parametrize("name", gridflow.__all__)
+def test_every_public_name_is_there_and_documented(name):
+    thing = getattr(gridflow, name)
+    assert name in dir(gridflow)
+    assert inspect.getdoc(thing), f"{name} has no docstring"
+    members = vars(thing) if inspect.isclass(thing) else {}
+    for member, value in members.items():
+        speaks = inspect.isfunction(value) or isinstance(value, property)
+        if speaks and not member.startswith("_"):
+            assert inspect.getdoc(value), f"{name}.{member} has no docstring"
+
+
+def test_public_names_are_sorted_and_unknown_ones_refused():
+    assert gridflow.__all__ == sorted(gridflow.__all__)
+    with pytest.raises(AttributeError, match="TensorFlowDistributor"):
+        gridflow.TensorFlowDistributor  # noqa: B018
+
+
+@pytest.mark.parametrize("names", ["", *gridflow.__all__])
+def test_importing_brings_neither_tensorflow_nor_spark(names):
+    code = (
+        f"import sys, gridflow; {f'gridflow.{names}; ' if names else ''}"
+        "print({'tensorflow', 'keras', 'tf_keras', 'pyspark'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
