@@ -142,8 +142,8 @@ def everything(ctx, keras):
         model = model_of(ctx, keras, **(compiled or {}))
         return trained(model, model.fit(*args, verbose=0, epochs=2, **options))
 
-    def rows(*, training=True):
-        return ctx.dataset("rows", per_worker, ["x"], ["y"], training=training)
+    def rows():
+        return ctx.dataset("rows", per_worker, ["x"], ["y"])
 
     def sliced(array=(X, Y)):
         return tf.data.Dataset.from_tensor_slices(array)
@@ -159,7 +159,7 @@ def everything(ctx, keras):
             X, classes, batch_size=BATCH, shuffle=False, class_weight={0: 1.0, 1: 3.0}
         ),
         "sample weights": fit(X, Y, batch_size=BATCH, shuffle=False, sample_weight=weights),
-        "ctx.dataset": fit(rows(), validation_data=rows(training=False)),
+        "ctx.dataset": fit(rows(), validation_data=rows()),
         "ctx.dataset, class_weight": fit(
             ctx.dataset("classes", per_worker, ["x"], ["y"]), class_weight={0: 1.0, 1: 3.0}
         ),

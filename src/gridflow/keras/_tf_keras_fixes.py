@@ -163,7 +163,7 @@ def _class_weight_needs_map() -> bool:
 def _cure_class_weight() -> None:
     original = data_adapter.DataHandler._configure_dataset_and_inferred_steps
 
-    def _configure_dataset_and_inferred_steps(  # noqa: PLR0917 (the original's)
+    def _configure_dataset_and_inferred_steps(
         self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
     ) -> None:
         dataset = self._adapter.get_dataset()
@@ -223,7 +223,7 @@ def _counts_before_distribution() -> bool:
 def _cure_counting() -> None:
     original = data_adapter.DataHandler._configure_dataset_and_inferred_steps
 
-    def _configure_dataset_and_inferred_steps(  # noqa: PLR0917 (the original's)
+    def _configure_dataset_and_inferred_steps(
         self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
     ) -> None:
         original(self, strategy, x, steps_per_epoch, class_weight, distribute)

@@ -67,7 +67,7 @@ class Runtime(Protocol):
 
     @property
     def epoch_counters(self) -> Sequence[EpochCounter]:
-        """Counters of the training datasets made so far, in the order in which they were made."""
+        """Counters of all datasets made so far, in the order in which they were made."""
 
     def progress(
         self,
@@ -80,6 +80,9 @@ class Runtime(Protocol):
         logs: Mapping[str, float],
     ) -> None:
         """Take a sign of life: `step` steps of `epoch` are done, `rows` rows since the last."""
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Take the results of a complete epoch."""
 
     def checkpoint(self, path: Path, epoch: int, step: int) -> None:
         """Take over a finished checkpoint file: `step` steps of `epoch` are in it."""

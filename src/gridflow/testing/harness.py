@@ -46,6 +46,8 @@ class HarnessContext:
         Every call of `progress`.
     checkpoints : list of (int, int)
         Epoch and step of every checkpoint that was handed over.
+    epochs : list of (int, dict)
+        Every call of `epoch_end`.
     """
 
     strategy: Any
@@ -62,6 +64,7 @@ class HarnessContext:
     epoch_counters: list[EpochCounter] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[tuple[int, int]] = field(default_factory=list)
+    epochs: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
     @property
     def is_chief(self) -> bool:
@@ -72,6 +75,10 @@ class HarnessContext:
         """Note a sign of life."""
         self.reports.append(report)
 
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Note an epoch's results."""
+        self.epochs.append((epoch, dict(logs)))
+
     def checkpoint(self, path: Path, epoch: int, step: int) -> None:
         """Commit a checkpoint file where the next generation finds it."""
         self.checkpoints.append((epoch, step))
@@ -80,11 +87,11 @@ class HarnessContext:
             shutil.copyfile(path, beside)
             beside.replace(self.committed)
 
-    def callbacks(self, **options: Any) -> list[Any]:
+    def callbacks(self, *, checkpoint: bool = True) -> list[Any]:
         """Return the callbacks of this process."""
         from gridflow.keras import callbacks
 
-        return callbacks.build(self, **options)
+        return callbacks.build(self, checkpoint=checkpoint)
 
     def dataset(
         self,
@@ -95,7 +102,6 @@ class HarnessContext:
         sample_weight: str | None = None,
         *,
         shuffle: bool = False,
-        training: bool = True,
     ) -> Any:
         """Return this rank's contiguous share of the rows, distributed by the strategy."""
         import tensorflow as tf
@@ -110,8 +116,7 @@ class HarnessContext:
         rows += (pick(label),) if label else ()
         rows += (columns[sample_weight],) if sample_weight else ()
         counter = EpochCounter()
-        if training:
-            self.epoch_counters.append(counter)
+        self.epoch_counters.append(counter)
         replicas = self.strategy.num_replicas_in_sync // self.num_workers or 1
         size = batch_size // replicas
         spec = tf.nest.map_structure(
@@ -152,6 +157,7 @@ def run_job(
     data: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     timeout: float = 240,
     allow_death: bool = False,
+    cures: bool = True,
     **context: Any,
 ) -> list[Any]:
     """Run a function in each of `num_workers` processes and return what each returned.
@@ -171,6 +177,8 @@ def run_job(
         Seconds after which all processes are killed.
     allow_death : bool
         Return None for a process that died, instead of raising.
+    cures : bool
+        Cure Keras (`gridflow.keras.fixes`), as gridflow does.
     **context
         Further fields of `HarnessContext`.
 
@@ -181,7 +189,13 @@ def run_job(
     """
     with tempfile.TemporaryDirectory(prefix="gridflow-harness-") as text:
         directory = Path(text)
-        job = {"train_fn": train_fn, "strategy": strategy, "data": data or {}, "context": context}
+        job = {
+            "train_fn": train_fn,
+            "strategy": strategy,
+            "data": data or {},
+            "context": context,
+            "cures": cures,
+        }
         (directory / "job").write_bytes(cloudpickle.dumps({**job, "num_workers": num_workers}))
         configs = _tf_configs(num_workers) if strategy == "multi_worker_mirrored" else None
         children = [
@@ -262,9 +276,10 @@ def main(directory: Path, rank: int) -> None:
     job = cloudpickle.loads((directory / "job").read_bytes())
     work_dir = directory / f"work-{rank}"
     work_dir.mkdir()
-    from gridflow.keras import fixes
+    if job["cures"]:
+        from gridflow.keras import fixes
 
-    fixes.apply()
+        fixes.apply()
     ctx = HarnessContext(
         strategy=_make_strategy(job["strategy"]),
         rank=rank,

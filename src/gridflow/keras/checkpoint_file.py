@@ -1,0 +1,169 @@
+"""The checkpoint file: arrays and a JSON header in one ``.npz``, readable without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gridflow.errors import GridflowError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FORMAT: Final = 1
+_HEADER: Final = "header"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A variable's value.
+
+    Attributes
+    ----------
+    group : str
+        ``model``, ``optimizer``, ``metrics`` or ``random``.
+    name : str
+        Path or name of the variable, for messages: variables are matched by group and order, as
+        Keras numbers the names of layers by what else the process has made.
+    value : numpy array
+    """
+
+    group: str
+    name: str
+    value: np.ndarray
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training run between two steps.
+
+    Attributes
+    ----------
+    flavour : str
+        ``keras`` or ``tf_keras``.
+    fit : int
+        Which call of ``fit`` in the training function it is, from 0.
+    epoch, step : int
+        The epoch in progress and the steps of it that are done; after the last step of an epoch,
+        the next epoch and 0.
+    finished : bool
+        Whether that fit is over (a callback stopped it early).
+    batches : int
+        Steps since this fit began, in all generations.
+    counters : list of (int, int)
+        For each training dataset: the epoch and batch at which it goes on.
+    history : dict of str to list of float
+        Logs of the complete epochs of this fit, and their numbers in `epochs`.
+    epochs : list of int
+    entries : list of Entry
+    """
+
+    flavour: str
+    fit: int
+    epoch: int
+    step: int
+    finished: bool = False
+    batches: int = 0
+    counters: list[tuple[int, int]] = field(default_factory=list)
+    history: dict[str, list[float]] = field(default_factory=dict)
+    epochs: list[int] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+    def group(self, name: str) -> list[Entry]:
+        """Return the entries of a group, in order."""
+        return [entry for entry in self.entries if entry.group == name]
+
+    def write(self, path: Path) -> None:
+        """Write the file, so that it is complete or isn't there."""
+        fields = {key: value for key, value in vars(self).items() if key != "entries"}
+        entries = [
+            {"group": entry.group, "name": entry.name, "dtype": entry.value.dtype.name}
+            for entry in self.entries
+        ]
+        header = json.dumps({"format": FORMAT, **fields, "entries": entries})
+        arrays = {f"{i}": _storable(entry.value) for i, entry in enumerate(self.entries)}
+        arrays[_HEADER] = np.frombuffer(header.encode(), dtype=np.uint8)
+        beside = path.with_name(path.name + ".part")
+        with beside.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Read a file back.
+
+        Raises
+        ------
+        GridflowError
+            It isn't a checkpoint, is damaged, or a newer gridflow wrote it.
+        """
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                header = json.loads(arrays[_HEADER].tobytes())
+                _check_format(header.pop("format"), path)
+                header["entries"] = [
+                    Entry(e["group"], e["name"], _restored(arrays[f"{i}"], e["dtype"]))
+                    for i, e in enumerate(header["entries"])
+                ]
+        except GridflowError:
+            raise
+        except Exception as error:
+            # What a damaged zip file raises is of many kinds, and none of them is documented.
+            raise GridflowError(f"{path} can't be read as a checkpoint: {error!r}") from error
+        header["counters"] = [(int(epoch), int(batch)) for epoch, batch in header["counters"]]
+        return cls(**header)
+
+
+def check_same(
+    there: Sequence[Entry], names: Sequence[str], shapes: Sequence[tuple[int, ...]], what: str
+) -> None:
+    """Refuse entries that don't fit the variables they are meant for.
+
+    Raises
+    ------
+    InvalidArgument
+        The number of variables or the shape of one differs.
+    """
+    hint = "The model, its optimizer and metrics must be made the same way after a restart."
+    if len(there) != len(names):
+        raise InvalidArgument(
+            f"the checkpoint has {len(there)} variables for the {what}, which now has "
+            f"{len(names)}: {_listed([e.name for e in there])} against {_listed(names)}. {hint}"
+        )
+    for entry, name, shape in zip(there, names, shapes, strict=True):
+        if entry.value.shape != tuple(shape):
+            raise InvalidArgument(
+                f"variable {name!r} of the {what} has shape {tuple(shape)}; in the checkpoint it "
+                f"is {entry.name!r} with shape {entry.value.shape}. {hint}"
+            )
+
+
+def _check_format(version: int, path: Path) -> None:
+    if version != FORMAT:
+        raise InvalidArgument(
+            f"{path} has checkpoint format {version}, this gridflow reads {FORMAT}."
+        )
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+def _storable(value: np.ndarray) -> np.ndarray:
+    # numpy can't store the types that ml_dtypes adds (bfloat16, float8): store their bytes.
+    return value.view(f"u{value.dtype.itemsize}") if value.dtype.kind == "V" else value
+
+
+def _restored(value: np.ndarray, dtype: str) -> np.ndarray:
+    if value.dtype.name == dtype:
+        return value
+    import ml_dtypes
+
+    return value.view(getattr(ml_dtypes, dtype))

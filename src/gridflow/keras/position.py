@@ -1,0 +1,196 @@
+"""Lets ``fit`` begin in the middle of an epoch: the one thing that no public API of Keras offers.
+
+Keras 3's ``fit`` makes its epoch iterator itself and always counts from step 0. A hook keeps that
+iterator within reach (it passes through ``Model._maybe_symbolic_build``), and another lets one
+epoch begin at a later step. tf_keras has a place for both epoch and step
+(``Model._maybe_load_initial_counters_from_ckpt``), but draws the data from its start.
+"""
+
+# ruff: noqa: SLF001  (see above)
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from gridflow.keras.results import FLAVOURS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gridflow.keras.runtime import EpochCounter
+
+_ITERATOR = "_gridflow_epoch_iterator"
+_START = "_gridflow_start"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a fit goes on.
+
+    Attributes
+    ----------
+    epoch, step : int
+        The epoch, and the steps of it that are done.
+    skip : int
+        Batches to draw and drop, for data that can't be told where to begin.
+    """
+
+    epoch: int
+    step: int
+    skip: int = 0
+
+    def maybe_load_initial_counters_from_ckpt(
+        self, steps_per_epoch: int | None, initial_epoch: int, mode: object
+    ) -> tuple[int, int]:
+        """Answer tf_keras, which asks its ``_training_state`` for this."""
+        del steps_per_epoch, initial_epoch, mode
+        return self.epoch, self.step
+
+
+def install_imported() -> None:
+    """Put the hooks into the flavours of Keras that are imported; whoever fits has imported one.
+
+    Before ``fit`` is called: it has made its iterators when its callbacks hear of it.
+    """
+    for flavour in FLAVOURS:
+        if flavour in sys.modules:
+            _install(flavour)
+
+
+@functools.cache
+def _install(flavour: str) -> None:
+    if flavour == "keras":
+        _install_keras3()
+    else:
+        _install_tf_keras()
+
+
+def data_of(model: Any) -> Any:
+    """Return what iterates over the data of the fit (or evaluate) of a model that began last."""
+    found = model.__dict__.get(_ITERATOR)
+    return None if found is None else found()
+
+
+def begin_at(model: Any, flavour: str, start: Start) -> None:
+    """Let the fit that is about to begin its first epoch begin it there."""
+    if flavour == "tf_keras":
+        model._training_state = start
+        return
+    model._initial_epoch = start.epoch
+    data = data_of(model)
+    if data is not None and (start.step or start.skip):
+        setattr(data, _START, start)
+
+
+def forget(model: Any, flavour: str) -> None:
+    """Let the model's next fit begin at its own beginning."""
+    if flavour == "tf_keras":
+        model._training_state = None
+    else:
+        # Keras itself never takes this back: a second fit would skip its first epochs.
+        model._initial_epoch = None
+
+
+def element_spec(model: Any, flavour: str) -> Any:
+    """Return the spec of one replica's batch of the fit that began last, None if unknown."""
+    data = data_of(model)
+    if data is None:
+        return None
+    import tensorflow as tf
+
+    dataset = data._distributed_dataset if flavour == "keras" else data._dataset
+    return tf.nest.map_structure(
+        lambda spec: getattr(spec, "_value_specs", [spec])[0], dataset.element_spec
+    )
+
+
+def first_dimension(spec: Any) -> int | None:
+    """Return the number of rows in a batch of this spec, None where it isn't fixed."""
+    import tensorflow as tf
+
+    shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
+    known = [s[0] for s in shapes if s is not None and s.rank is not None and s.rank > 0]
+    return int(known[0]) if known and known[0] is not None else None
+
+
+def batch_size(model: Any) -> int | None:
+    """Return the batch size that Keras 3 was given for the fit that began last, None if none."""
+    size = getattr(getattr(data_of(model), "data_adapter", None), "batch_size", None)
+    return None if size is None else int(size)
+
+
+def tell(counters: Sequence[EpochCounter], positions: Sequence[tuple[int, int]]) -> None:
+    """Set the counters of the datasets."""
+    for counter, (epoch, batch) in zip(counters, positions, strict=False):
+        counter.set(epoch, batch)
+
+
+def _keep(model: Any, data: Any) -> None:
+    # Past Keras's own __setattr__, which would track it as a part of the model.
+    object.__setattr__(model, _ITERATOR, weakref.ref(data))
+
+
+def _install_keras3() -> None:
+    from keras.src.backend.tensorflow import trainer
+
+    build = trainer.TensorFlowTrainer._maybe_symbolic_build
+    enumerate_steps = trainer.TFEpochIterator._enumerate_iterator
+
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None:
+            _keep(self, iterator)
+        build(self, iterator=iterator, data_batch=data_batch)
+
+    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+        start = self.__dict__.pop(_START, None)
+        steps = enumerate_steps(self) if start is None else _from(self, start)
+        yield from steps
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
+    trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
+
+
+def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
+    data.data_adapter.on_epoch_begin()
+    data._current_iterator = iterator = iter(data._get_iterator())
+    for _ in range(start.skip):
+        next(iterator)
+    stride = data.steps_per_execution
+    last = data.steps_per_epoch or data._num_batches
+    for step in range(start.step, last, stride) if last else count(start.step, stride):
+        data._steps_seen = step
+        yield step, step + stride - 1, iterator
+    if data.steps_per_epoch is None:
+        data._current_iterator = None
+        data._steps_seen = 0
+    data.data_adapter.on_epoch_end()
+
+
+def _install_tf_keras() -> None:
+    from tf_keras.src.engine import data_adapter
+
+    handler = data_adapter.DataHandler
+    init, enumerate_epochs = handler.__init__, handler.enumerate_epochs
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        init(self, *args, **kwargs)
+        if kwargs.get("model") is not None:
+            _keep(kwargs["model"], self)
+
+    def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
+        start = getattr(self._model, "_training_state", None)
+        skip = start.skip if isinstance(start, Start) else 0
+        for epoch, iterator in enumerate_epochs(self):
+            for _ in range(skip):
+                next(iterator)
+            skip = 0
+            yield epoch, iterator
+
+    handler.__init__ = __init__
+    handler.enumerate_epochs = _enumerate_epochs

@@ -1,0 +1,390 @@
+"""The cases of the conformance table, each for a rank of a group and for one plain process."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+ROWS: Final = 64
+BATCH: Final = 16  # of all replicas together
+EPOCHS: Final = 2
+STEPS: Final = ROWS // BATCH
+#: Steps after which the case of a resume dies, in the middle of the second epoch.
+DIES_AFTER: Final = STEPS + 2
+
+#: Names of the small models; the last one differs by nature where there are several replicas.
+MODELS: Final = ("sgd momentum", "adam", "synchronised batchnorm", "batchnorm and dropout")
+#: Ways to give data to ``fit``, tried with the first model.
+DATA_CASES: Final = (
+    "fit arrays",
+    "fit tf.data",
+    "fit tf.data, validation",
+    "fit class_weight",
+    "fit sample weights",
+    "fit dicts",
+)
+
+
+@dataclasses.dataclass
+class Result:
+    """What a case computed on one rank.
+
+    Attributes
+    ----------
+    values : list of numpy array
+        Weights or outputs, to be equal to those of one process.
+    losses : list of float
+        Losses and metrics, likewise.
+    """
+
+    values: list[np.ndarray] = dataclasses.field(default_factory=list)
+    losses: list[float] = dataclasses.field(default_factory=list)
+
+
+@functools.cache
+def natural_rows() -> dict[str, np.ndarray]:
+    """Return the columns in the order in which one process trains them."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(ROWS, 4)).astype("float32")
+    more = rng.normal(size=(ROWS, 2)).astype("float32")
+    y = (np.sin(x @ np.array([1, -1, 2, 0.5], "float32")) + more[:, 0])[:, None]
+    return {
+        "x": x,
+        "more": more,
+        "y": y.astype("float32"),
+        "z": (more[:, :1] * 2).astype("float32"),
+        "kind": (y > 0).astype("int32"),
+        "weight": rng.uniform(0.5, 2, ROWS).astype("float32"),
+    }
+
+
+def rows(num_workers: int = 1) -> dict[str, dict[str, np.ndarray]]:
+    """Return the rows so that `num_workers` contiguous shares make up one process's batches."""
+    places = np.arange(ROWS).reshape(STEPS, num_workers, -1).transpose(1, 0, 2).reshape(-1)
+    return {"rows": {name: values[places] for name, values in natural_rows().items()}}
+
+
+class Lab:
+    """Makes models of one flavour of Keras under one strategy.
+
+    Parameters
+    ----------
+    keras : module
+        ``keras`` or ``tf_keras``.
+    strategy : tf.distribute.Strategy
+    """
+
+    def __init__(self, keras: Any, strategy: Any) -> None:
+        self.keras = keras
+        self.strategy = strategy
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas share a batch."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    def model(self, name: str, **compiled: Any) -> Any:
+        """Make one of `MODELS`, the same in every process."""
+        keras = self.keras
+        keras.utils.set_random_seed(1)
+        with self.strategy.scope():
+            normalisation = {
+                "synchronised batchnorm": {"synchronized": True, "momentum": 0.8},
+                "batchnorm and dropout": {"momentum": 0.8},
+            }.get(name)
+            layers = [self._input(4), keras.layers.Dense(8, activation="tanh")]
+            if normalisation is not None:
+                layers.append(keras.layers.BatchNormalization(**normalisation))
+            if "dropout" in name:
+                layers.append(keras.layers.Dropout(0.2, seed=5))
+            model = keras.Sequential([*layers, keras.layers.Dense(1)])
+            model.compile(self.optimizer(name), **{"loss": "mse", "metrics": ["mae"], **compiled})
+        return model
+
+    def optimizer(self, name: str) -> Any:
+        """Make the optimizer that goes with a model."""
+        optimizers = self.keras.optimizers
+        return optimizers.Adam(0.01) if name == "adam" else optimizers.SGD(0.05, momentum=0.9)
+
+    def model_of_dicts(self) -> Any:
+        """Make a model with two inputs and two outputs, taken and given as dicts."""
+        keras = self.keras
+        keras.utils.set_random_seed(1)
+        with self.strategy.scope():
+            inputs = {"x": keras.layers.Input((4,), name="x")}
+            inputs["more"] = keras.layers.Input((2,), name="more")
+            both = keras.layers.Concatenate()([inputs["x"], inputs["more"]])
+            hidden = keras.layers.Dense(8, activation="tanh")(both)
+            outputs = {name: keras.layers.Dense(1, name=name)(hidden) for name in ("y", "z")}
+            model = keras.Model(inputs, outputs)
+            model.compile(
+                self.optimizer(""),
+                loss={"y": "mse", "z": "mae"},
+                loss_weights={"y": 1.0, "z": 0.5},
+            )
+        return model
+
+    def _input(self, size: int) -> Any:
+        layers = self.keras.layers
+        if self.keras.__name__ == "tf_keras":
+            return layers.InputLayer(input_shape=(size,))
+        return layers.Input((size,))
+
+
+def weights_of(model: Any) -> list[np.ndarray]:
+    """Return all weights and statistics; to be called by all ranks."""
+    return [np.array(weight) for weight in model.get_weights()]
+
+
+def _outputs(model: Any) -> Result:
+    """Return what a model answers, and how far off that is on the whole."""
+    data = natural_rows()
+    answers = model.predict(data["x"], batch_size=BATCH, verbose=0)
+    return Result([answers], [float(np.mean(np.square(answers - data["y"])))])
+
+
+def _trained(model: Any, history: Any) -> Result:
+    losses = [float(loss) for name in sorted(history.history) for loss in history.history[name]]
+    return Result(weights_of(model), losses)
+
+
+# --- one plain process ------------------------------------------------------------------------
+
+
+def plain_results(lab: Lab, name: str) -> dict[str, Result]:
+    """Compute, with arrays and nothing else, what all cases of a model are compared with."""
+    data = natural_rows()
+    x, y = data["x"], data["y"]
+    model = lab.model(name)
+    history = model.fit(
+        x, y, validation_data=(x, y), batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
+    )
+    fit = _trained(model, history)
+    outputs = _outputs(model)
+    tested = Result(losses=list(model.evaluate(x, y, batch_size=BATCH, verbose=0)))
+    trained = Result(fit.values, outputs.losses)
+    return {
+        "fit": fit,
+        "evaluate": tested,
+        "predict": outputs,
+        "checkpoint and resume": fit,
+        "save": outputs,
+        "custom loop": trained,
+    }
+
+
+def plain_data_results(lab: Lab) -> dict[str, Result]:
+    """Compute what the cases of data are compared with."""
+    data = natural_rows()
+    x, y = data["x"], data["y"]
+    options = {"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
+
+    def fit(model: Any, *args: Any, **more: Any) -> Result:
+        return _trained(model, model.fit(*args, **options, **more))
+
+    return {
+        "fit arrays": fit(lab.model("sgd momentum"), x, y),
+        "fit tf.data": fit(lab.model("sgd momentum"), x, y),
+        "fit tf.data, validation": fit(
+            lab.model("sgd momentum"), x, y, validation_data=(x[:32], y[:32])
+        ),
+        "fit class_weight": fit(
+            lab.model("sgd momentum"), x, data["kind"], class_weight={0: 1.0, 1: 3.0}
+        ),
+        "fit sample weights": fit(lab.model("sgd momentum"), x, y, sample_weight=data["weight"]),
+        "fit dicts": fit(
+            lab.model_of_dicts(),
+            {"x": x, "more": data["more"]},
+            {"y": y, "z": data["z"]},
+        ),
+    }
+
+
+# --- a rank of a group ------------------------------------------------------------------------
+
+
+def results(ctx: Any, lab: Lab, name: str, shared: str | None) -> dict[str, Result]:
+    """Compute all cases of a model on this rank."""
+    model, fit = _fit(ctx, lab, name)
+    found = {"fit": fit}
+    tested = model.evaluate(_dataset(ctx), verbose=0)
+    found["evaluate"] = Result(losses=[float(value) for value in tested])
+    found["predict"] = _outputs(model)
+    if shared is not None:
+        found["checkpoint and resume"] = _resumed(ctx, lab, name, Path(shared))
+    path = ctx.work_dir / "saved.keras"
+    model.save(path)  # by all ranks, each to a place of its own
+    found["save"] = _outputs(lab.keras.models.load_model(path))
+    found["custom loop"] = _custom_loop(ctx, lab, name)
+    return found
+
+
+def data_results(ctx: Any, lab: Lab) -> dict[str, Result]:
+    """Compute the cases of data on this rank."""
+    import tensorflow as tf
+
+    data = natural_rows()
+    x, y = data["x"], data["y"]
+
+    def batches(*columns: np.ndarray) -> Any:
+        return tf.data.Dataset.from_tensor_slices(columns).batch(BATCH)
+
+    def fit(model: Any, *args: Any, **options: Any) -> Result:
+        return _trained(model, model.fit(*args, epochs=EPOCHS, verbose=0, **options))
+
+    def sgd() -> Any:
+        return lab.model("sgd momentum")
+
+    return {
+        "fit arrays": fit(sgd(), x, y, batch_size=BATCH, shuffle=False),
+        "fit tf.data": fit(sgd(), batches(x, y)),
+        "fit tf.data, validation": fit(
+            sgd(), batches(x, y), validation_data=batches(x[:32], y[:32])
+        ),
+        "fit class_weight": fit(sgd(), _dataset(ctx, label="kind"), class_weight={0: 1.0, 1: 3.0}),
+        "fit sample weights": fit(sgd(), _dataset(ctx, sample_weight="weight")),
+        "fit dicts": fit(
+            lab.model_of_dicts(), _dataset(ctx, features=["x", "more"], label=["y", "z"])
+        ),
+    }
+
+
+def _dataset(ctx: Any, features: Sequence[str] = ("x",), label: Any = "y", **options: Any) -> Any:
+    size = BATCH // ctx.num_workers
+    labels = [label] if isinstance(label, str) else label
+    return ctx.dataset("rows", batch_size=size, features=list(features), label=labels, **options)
+
+
+def _fit(ctx: Any, lab: Lab, name: str, callbacks: Sequence[Any] | None = None) -> Any:
+    model = lab.model(name)
+    history = model.fit(
+        _dataset(ctx),
+        validation_data=_dataset(ctx),
+        epochs=EPOCHS,
+        verbose=0,
+        callbacks=ctx.callbacks(checkpoint=False) if callbacks is None else callbacks,
+    )
+    return model, _trained(model, history)
+
+
+def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> Result:
+    """Train until it dies, and again from the checkpoint."""
+    from gridflow.keras import callbacks
+
+    committed = shared / f"{name.replace(' ', '-')}.npz"
+    first = Life(ctx, committed)
+
+    class Dies(lab.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        steps = 0
+
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            del batch, logs
+            self.steps += 1
+            if self.steps == DIES_AFTER:
+                raise DiedError
+
+    try:
+        _fit(ctx, lab, name, [*callbacks.build(first), Dies()])
+    except DiedError:
+        second = Life(ctx, committed, resume_from=committed)
+        _, result = _fit(ctx, lab, name, callbacks.build(second))
+        return Result(result.values, result.losses)
+    raise AssertionError("the training was to die, and did not")
+
+
+class DiedError(Exception):
+    """What ends the training of the case of a resume."""
+
+
+class Life:
+    """A runtime of its own for each life of the case of a resume, in one process.
+
+    Parameters
+    ----------
+    ctx
+        The context that it stands in for.
+    committed : Path
+        Where the chief commits its checkpoints and all ranks find them.
+    resume_from : Path, optional
+        The checkpoint to go on from.
+    """
+
+    tensorboard_dir = None
+
+    def __init__(self, ctx: Any, committed: Path, resume_from: Path | None = None) -> None:
+        self._ctx = ctx
+        self._committed = committed
+        self._before = len(ctx.epoch_counters)
+        self.rank: int = ctx.rank
+        self.num_workers: int = ctx.num_workers
+        self.is_chief: bool = ctx.is_chief
+        self.generation = 0 if resume_from is None else 1
+        self.work_dir: Path = ctx.work_dir
+        self.seed: int | None = ctx.seed
+        self.resume_from = resume_from
+        # The second life must find the first one's last checkpoint, and not its own.
+        self.checkpoint_every = 1 if resume_from is None else None
+
+    @property
+    def epoch_counters(self) -> Sequence[Any]:
+        """Counters of the datasets that were made in this life."""
+        return list(self._ctx.epoch_counters[self._before :])
+
+    def progress(self, **report: Any) -> None:
+        """Drop it: nobody watches."""
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Drop it: the History has it."""
+
+    def checkpoint(self, path: Path, epoch: int, step: int) -> None:
+        """Commit the first life's checkpoints."""
+        del epoch, step
+        if self.resume_from is None:
+            beside = self._committed.with_suffix(".new")
+            shutil.copyfile(path, beside)
+            beside.replace(self._committed)
+
+
+def _custom_loop(ctx: Any, lab: Lab, name: str) -> Result:
+    """Train by a loop of one's own around ``strategy.run``."""
+    import tensorflow as tf
+
+    from gridflow.keras import statistics
+
+    model = lab.model(name)
+    with lab.strategy.scope():
+        optimizer = lab.optimizer(name)
+        optimizer.build(model.trainable_variables)
+
+    def step(batch: Any) -> None:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            errors = tf.reduce_sum(tf.square(model(x, training=True) - y))
+            loss = errors / BATCH
+        gradients = tape.gradient(loss, model.trainable_variables)
+        # Both flavours add the gradients up over all replicas.
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    train_step: Callable[[Any], None] = tf.function(
+        lambda batch: lab.strategy.run(step, args=(batch,))
+    )
+    dataset = _dataset(ctx)
+    for _ in range(EPOCHS):
+        for batch in _first(STEPS, dataset):
+            train_step(batch)
+    statistics.synchronise(model)
+    return Result(weights_of(model), _outputs(model).losses)
+
+
+def _first(count: int, dataset: Any) -> Iterator[Any]:
+    iterator = iter(dataset)
+    for _ in range(count):
+        yield next(iterator)

@@ -1,0 +1,137 @@
+"""What gridflow's own callbacks report, write and keep the same on all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+
+import numpy as np
+import pytest
+
+from gridflow.errors import GridflowError
+from gridflow.keras import callbacks
+from gridflow.keras.neutral import NeutralCallback
+from gridflow.testing.harness import run_job
+
+ROWS, BATCH, EPOCHS = 64, 8, 2
+rng = np.random.default_rng(0)
+X = rng.normal(size=(ROWS, 4)).astype("float32")
+DATA = {"rows": {"x": X, "y": X[:, :1] ** 2}}
+
+
+def train(ctx, flavour):
+    """Fit with everything on, validate, test and predict; return what was reported."""
+    keras = importlib.import_module(flavour)
+    callbacks._REPORT_SECONDS = 0.0  # every step, in this process
+    keras.utils.set_random_seed(1)
+    with ctx.strategy.scope():
+        inner = keras.Sequential([keras.layers.Dense(6), keras.layers.BatchNormalization()])
+        outer = [inner, keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(1)]
+        model = keras.Sequential(outer)
+        model.compile("sgd", "mse")
+    size = BATCH // ctx.num_workers
+
+    def rows():
+        return ctx.dataset("rows", size, ["x"], ["y"])
+
+    model.fit(rows(), validation_data=rows(), epochs=EPOCHS, verbose=0, callbacks=ctx.callbacks())
+    fitted = list(ctx.reports)
+    ctx.reports.clear()
+    quiet = ctx.callbacks(checkpoint=False)
+    model.evaluate(rows(), verbose=0, callbacks=quiet)
+    tested = list(ctx.reports)
+    ctx.reports.clear()
+    model.predict(X, batch_size=BATCH, verbose=0, callbacks=quiet)
+    return {
+        "fitted": fitted,
+        "tested": tested,
+        "predicted": list(ctx.reports),
+        "epochs": ctx.epochs,
+        "checkpoints": ctx.checkpoints,
+        "local": local_values(ctx, model),
+        "events": sorted(
+            path.parent.name for path in ctx.tensorboard_dir.rglob("events.out.tfevents*")
+        ),
+    }
+
+
+def local_values(ctx, model):
+    """Return what this rank itself holds of each weight, without asking the others."""
+    import tensorflow as tf
+
+    values = []
+    for weight in model.weights:
+        variable = getattr(weight, "_value", weight)
+        parts = ctx.strategy.experimental_local_results(variable)
+        values.append([np.array(tf.convert_to_tensor(part)) for part in parts])
+    return values
+
+
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_two_workers_report_the_same_and_hold_the_same(flavour, tmp_path):
+    chief, other = run_job(
+        lambda ctx: train(ctx, flavour),
+        2,
+        "multi_worker_mirrored",
+        data=DATA,
+        tensorboard_dir=tmp_path / "events",
+    )
+    steps = ROWS // BATCH
+    for rank in (chief, other):
+        trained = [r for r in rank["fitted"] if r["phase"] == "train"]
+        # Each step, and once more the epoch's last with the validation's results.
+        assert [(r["epoch"], r["step"]) for r in trained] == [
+            (epoch, step) for epoch in range(EPOCHS) for step in [*range(1, steps + 1), steps]
+        ]
+        assert {r["steps_per_epoch"] for r in trained} == {steps}
+        assert sum(r["rows"] for r in rank["fitted"]) == EPOCHS * ROWS // 2
+        assert "val_loss" in trained[-1]["logs"]
+        assert rank["fitted"][-1]["phase"] == "idle"
+        validated = [r for r in rank["fitted"] if r["phase"] == "test"]
+        assert len(validated) == EPOCHS * steps
+        assert {r["phase"] for r in rank["fitted"][:-1]} == {"train", "test"}
+        assert [r["phase"] for r in rank["tested"]] == ["test"] * steps + ["idle"]
+        assert [r["phase"] for r in rank["predicted"]] == ["predict"] * steps + ["idle"]
+    assert [epoch for epoch, _ in chief["epochs"]] == [0, 1]
+    assert other["epochs"] == []
+    assert chief["checkpoints"] == [(1, 0), (2, 0)]
+    assert other["checkpoints"] == []
+    for mine, theirs in zip(chief["local"], other["local"], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    if importlib.util.find_spec("tensorboard") is not None:
+        assert chief["events"] == ["train", "validation"], "written once, by the chief"
+
+
+@dataclasses.dataclass(eq=False)
+class Place:
+    is_chief: bool = True
+    tensorboard_dir: object = "somewhere"
+    checkpoint_every: int | None = None
+
+
+def test_without_the_tensorboard_package_there_is_a_warning_and_no_callback(monkeypatch, caplog):
+    monkeypatch.setattr(callbacks.importlib.util, "find_spec", lambda name: None)
+    built = callbacks.build(Place(), checkpoint=False, progress=False)
+    assert [type(each).__name__ for each in built] == ["Statistics", "EpochResults"]
+    assert "gridflow[tensorboard]" in caplog.text
+
+
+def test_tensorboard_is_for_the_chief_only():
+    built = callbacks.build(Place(is_chief=False))
+    assert not any(isinstance(each, callbacks.TensorBoardOf) for each in built)
+
+
+def test_chief_only_leaves_the_others_a_callback_that_does_nothing(monkeypatch):
+    mine = object()
+    with pytest.raises(GridflowError, match="doesn't run in a gridflow task"):
+        callbacks.chief_only(mine)
+    monkeypatch.setattr("gridflow.context._current", Place())
+    assert callbacks.chief_only(mine) is mine
+    monkeypatch.setattr("gridflow.context._current", Place(is_chief=False))
+    assert type(callbacks.chief_only(mine)) is NeutralCallback
+
+
+def test_checkpoint_every_is_checked_when_the_callback_is_made():
+    with pytest.raises(ValueError, match="from 1, got 0"):
+        callbacks.build(Place(checkpoint_every=0))
