@@ -42,10 +42,13 @@ def cluster(scratch):
 @pytest.fixture(scope="session")
 def spark(cluster):
     """Give the session on the standalone cluster that all tests share."""
+    from gridflow.testing.cluster import wait_for_slots
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = cluster.session(spark_sql_shuffle_partitions="2", spark_executor_memory="800m")
     session.sparkContext.setLogLevel("OFF")
+    wait_for_slots(session, 2)
     yield session
     session.stop()
 

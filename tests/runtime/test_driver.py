@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from gridflow import SparkLauncher, TensorflowDistributor, errors
+from gridflow.testing.cluster import wait_for_slots
 
 SLEEP = """
 import sys
@@ -77,26 +78,6 @@ def test_ctrl_c_in_the_driver_ends_everything_in_order(driver):
     assert driver.wait(30) == 0
 
 
-def executors(application):
-    """Return the executor processes of an application."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if application in " ".join(process.info["cmdline"] or ())
-        and "CoarseGrainedExecutorBackend" in " ".join(process.info["cmdline"] or ())
-    ]
-
-
-def wait_for_executors(spark, number):
-    """Wait until Spark has replaced the executors that a test killed."""
-    give_up = time.monotonic() + 60
-    sc = spark.sparkContext._jsc.sc()
-    profile = sc.resourceProfileManager().defaultResourceProfile()
-    while sc.maxNumConcurrentTasks(profile) < number and time.monotonic() < give_up:
-        time.sleep(0.2)
-    assert sc.maxNumConcurrentTasks(profile) == number
-
-
 def kill_own_executor():
     """Kill the JVM above the task that runs this."""
     for process in psutil.Process().parents():
@@ -122,7 +103,7 @@ def test_a_killed_executor_is_reported_as_lost(spark):
     assert caught.value.first.task == "worker:1"
     assert caught.value.first.host
     assert "executor" in str(caught.value)
-    wait_for_executors(spark, 2)
+    wait_for_slots(spark, 2)  # Spark replaces it
 
 
 def test_a_killed_executor_is_replaced_under_max_restarts(spark):
@@ -139,7 +120,7 @@ def test_a_killed_executor_is_replaced_under_max_restarts(spark):
         2, "none", launcher=SparkLauncher(spark), logs="none", progress=False, max_restarts=1
     )
     assert distributor.run(train).value == 1
-    wait_for_executors(spark, 2)
+    wait_for_slots(spark, 2)  # Spark replaces it
 
 
 def test_more_workers_than_slots_are_refused_at_once_with_the_numbers(spark):

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _HERE: Final = ("local", "spark://127.", "spark://localhost")
 #: Executors of a young application may still be registering: so long, fewer slots than tasks are no
 #: error yet.
-_REGISTRATION_SECONDS: Final = 20.0
-_SETTLE_SECONDS: Final = 3.0
+_REGISTRATION_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 4.0
 _CLOSE_SECONDS: Final = 20.0
 
 
@@ -75,7 +75,7 @@ class SparkLauncher:
         if data:
             frames.check(data)
         self._refuse_speculation()
-        slots = self._wait_for_slots(num_tasks, deadlines) if wait else self._slots()
+        slots = self._wait_for_slots(num_tasks, deadlines) if wait else task_slots(self._spark)
         if slots is not None and slots < num_tasks:
             raise NotEnoughSlots(self._too_few(num_tasks, slots), num_tasks, slots)
         master = self._setting("spark.master", "connect")
@@ -96,7 +96,7 @@ class SparkLauncher:
         """Cancel the Spark job of a launch; returns at once."""
         tag, job = self._jobs[launch - 1]
         if job.is_alive():
-            self._cancellers.append(self._in_thread(f"{tag}-cancel", self._spark.interruptTag, tag))
+            self._cancellers.append(self._in_thread(f"{tag}-cancel", _cancel, self._spark, tag))
 
     def close(self) -> None:
         """Cancel what still runs; wait for it."""
@@ -124,7 +124,7 @@ class SparkLauncher:
         num_tasks = len(payload.tasks)
         error = None
         try:
-            self._spark.addTag(_tag(payload.job, payload.launch))
+            _tag_this_thread(self._spark, _tag(payload.job, payload.launch))
             frame = self._agents_frame(payload, data, num_tasks)
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
@@ -156,9 +156,10 @@ class SparkLauncher:
             return None
         most = spark_errors.slots_of_master(self._setting("spark.master", ""))
         give_up = time.monotonic() + min(
-            max(_REGISTRATION_SECONDS - self._seconds_up(), 0.0), deadlines.start_timeout
+            max(_REGISTRATION_SECONDS - self._seconds_up(), _SETTLE_SECONDS),
+            deadlines.start_timeout,
         )
-        slots = self._slots()
+        slots = task_slots(self._spark)
         settled = time.monotonic() + _SETTLE_SECONDS
         while slots is not None and slots < num_tasks:
             now = time.monotonic()
@@ -167,19 +168,10 @@ class SparkLauncher:
             if slots and now > settled:  # some executors came, and no more do
                 break
             time.sleep(0.1)
-            before, slots = slots, self._slots()
+            before, slots = slots, task_slots(self._spark)
             if slots != before:
                 settled = time.monotonic() + _SETTLE_SECONDS
         return slots
-
-    def _slots(self) -> int | None:
-        """Return how many tasks run at once; None over Spark Connect, which doesn't tell."""
-        context = _classic_context(self._spark)
-        if context is None:
-            return None
-        scala = context._jsc.sc()  # noqa: SLF001 (there is no public way)
-        profile = scala.resourceProfileManager().defaultResourceProfile()
-        return int(scala.maxNumConcurrentTasks(profile))
 
     def _slots_per_executor(self) -> int:
         cores = int(self._setting("spark.executor.cores", "1"))
@@ -225,6 +217,16 @@ class SparkLauncher:
         return str(self._spark.conf.get(name, default))
 
 
+def task_slots(spark: SparkSession) -> int | None:
+    """Return how many tasks can run at once; None over Spark Connect, which doesn't tell."""
+    context = _classic_context(spark)
+    if context is None:
+        return None
+    scala = context._jsc.sc()  # noqa: SLF001 (there is no public way)
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    return int(scala.maxNumConcurrentTasks(profile))
+
+
 def _agent_body(payload: AgentPayload, tags: Any) -> Any:
     """Return the function of the stage. It is sent by value, so it can say what is missing."""
     gridflow_version = _version()
@@ -252,6 +254,27 @@ def _version() -> str:
 
 def _tag(job: str, launch: int) -> str:
     return f"gridflow-{job}-{launch}"
+
+
+def _tag_this_thread(spark: SparkSession, tag: str) -> None:
+    """Mark the jobs of this thread, for `_cancel`.
+
+    Not by the session's addTag where there is a SparkContext: since Spark 4.0 its tags are known
+    to the thread alone that added them, and interruptTag in another thread does nothing.
+    """
+    context = _classic_context(spark)
+    if context is not None:
+        context.addJobTag(tag)
+    else:
+        spark.addTag(tag)
+
+
+def _cancel(spark: SparkSession, tag: str) -> None:
+    context = _classic_context(spark)
+    if context is not None:
+        context.cancelJobsWithTag(tag)
+    else:
+        spark.interruptTag(tag)
 
 
 def _active_session() -> SparkSession:

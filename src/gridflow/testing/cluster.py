@@ -156,3 +156,20 @@ class StandaloneCluster:
             time.sleep(0.1)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
         raise GridflowError(f"Spark's {log.stem} did not start. The end of its log:\n{tail}")
+
+
+def wait_for_slots(spark: SparkSession, number: int, seconds: float = 90.0) -> None:
+    """Wait until the executors of a session can run a number of tasks at once.
+
+    Raises
+    ------
+    TimeoutError
+        They can't after that many seconds.
+    """
+    from gridflow.launch.spark import task_slots
+
+    give_up = time.monotonic() + seconds
+    while (slots := task_slots(spark) or 0) < number:
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"{slots} of {number} task slots after {seconds:g} seconds")
+        time.sleep(0.1)
