@@ -1,0 +1,206 @@
+"""Stand-ins for servers that can't run in a test: a Kubernetes API and a Marathon.
+
+The clients are real: kubectl talks to the first over HTTP, gridflow's own client to the second.
+They answer what these clients ask for in the tests, and keep what they are given; no controller
+runs behind them, so the tests set the states themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+#: Resource, kind and group version of what the API serves.
+RESOURCES = {
+    ("v1", "services", "Service"),
+    ("v1", "pods", "Pod"),
+    ("batch/v1", "jobs", "Job"),
+    ("batch.volcano.sh/v1alpha1", "jobs", "Job"),
+    ("apps/v1", "deployments", "Deployment"),
+}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        """Print nothing."""
+
+    def _answer(self, body, status=200, kind="application/json"):
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _body(self):
+        return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+
+    def _serve(self):
+        self.server.calls.append((self.command, self.path))
+        self.server.handle_call(self)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+
+
+class Server(ThreadingHTTPServer):
+    """Holds what it is given."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.calls = []
+        self.objects = {}
+        self.logs = {}
+        self.lock = threading.Lock()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Kubernetes(Server):
+    """Discovery, and create, get, list, delete of objects."""
+
+    def handle_call(self, handler):
+        url = urlsplit(handler.path)
+        parts = url.path.strip("/").split("/")
+        if parts[0] not in {"api", "apis"}:
+            handler._answer(not_found(), 404)
+        elif len(parts) < (3 if parts[0] == "api" else 4):
+            handler._answer(self._discovery(parts))
+        else:
+            self._object(handler, parts, parse_qs(url.query))
+
+    def _discovery(self, parts):
+        if parts == ["api"]:
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        groups = sorted({v for v, _, _ in RESOURCES if "/" in v})
+        if parts == ["apis"]:
+            listed = [
+                {
+                    "name": v.split("/")[0],
+                    "versions": [{"groupVersion": v, "version": v.split("/")[1]}],
+                    "preferredVersion": {"groupVersion": v, "version": v.split("/")[1]},
+                }
+                for v in groups
+            ]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+        version = "/".join(parts[1:])
+        resources = [
+            {
+                "name": name,
+                "singularName": kind.lower(),
+                "namespaced": True,
+                "kind": kind,
+                "verbs": ["create", "delete", "get", "list", "patch"],
+            }
+            for v, name, kind in sorted(RESOURCES)
+            if v == version
+        ]
+        return {
+            "kind": "APIResourceList",
+            "apiVersion": "v1",
+            "groupVersion": version,
+            "resources": resources,
+        }
+
+    def _object(self, handler, parts, query):
+        version = parts[1] if parts[0] == "api" else "/".join(parts[1:3])
+        rest = parts[parts.index("namespaces") + 2 :]
+        kind = next(k for v, name, k in RESOURCES if (v, name) == (version, rest[0]))
+        key = (version, kind, rest[1]) if len(rest) > 1 else None
+        with self.lock:
+            if handler.command == "POST":
+                body = handler._body()
+                self.objects[version, kind, body["metadata"]["name"]] = body
+                handler._answer(body, 201)
+            elif key is None:
+                wanted = query.get("labelSelector", [""])[0].partition("=")
+                items = [
+                    item
+                    for (v, k, _), item in self.objects.items()
+                    if (v, k) == (version, kind)
+                    and item["metadata"]["labels"].get(wanted[0]) == wanted[2]
+                ]
+                handler._answer({"kind": f"{kind}List", "apiVersion": version, "items": items})
+            elif rest[2:] == ["log"]:
+                handler._answer(self.logs.get(rest[1], ""), kind="text/plain")
+            elif key not in self.objects:
+                handler._answer(not_found(), 404)
+            elif handler.command == "DELETE":
+                handler._answer(
+                    {"kind": "Status", "status": "Success", "gone": self.objects.pop(key) and 1}
+                )
+            else:
+                handler._answer(self.objects[key])
+
+    def set_status(self, kind, name, status):
+        """Play the controller."""
+        with self.lock:
+            self.objects["batch/v1" if kind == "Job" else "v1", kind, name]["status"] = status
+
+    def add_pod(self, name, job, phase, log):
+        """Play the kubelet."""
+        labels = {"app.kubernetes.io/name": job}
+        about = {"name": name, "namespace": "default", "labels": labels}
+        box = {"name": "tensorflow", "image": "a"}
+        self.logs[name] = log
+        with self.lock:
+            self.objects["v1", "Pod", name] = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": about,
+                "spec": {"containers": [box]},
+                "status": {"phase": phase},
+            }
+
+
+def not_found():
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "reason": "NotFound",
+        "message": "not found",
+        "code": 404,
+    }
+
+
+class MarathonServer(Server):
+    """PUT, GET and DELETE of groups."""
+
+    def handle_call(self, handler):
+        path = urlsplit(handler.path).path
+        if handler.command == "PUT":
+            group = handler._body()
+            if not group.get("apps"):
+                handler._answer({"message": "Object is not valid"}, 422)
+                return
+            self.objects[f"/v2/groups{group['id']}"] = group
+            handler._answer({"deploymentId": "d-1", "version": "1"})
+        elif path not in self.objects:
+            handler._answer({"message": f"{path} does not exist"}, 404)
+        elif handler.command == "DELETE":
+            del self.objects[path]
+            handler._answer({"deploymentId": "d-2"})
+        else:
+            group = self.objects[path]
+            apps = [{**app, "tasksRunning": 1} for app in group["apps"]]
+            handler._answer({"id": group["id"], "apps": apps})
+
+
+@contextmanager
+def serving(server):
+    """Run a stand-in for the length of a block."""
+    thread = threading.Thread(target=server.serve_forever, name="stand-in")
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

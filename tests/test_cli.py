@@ -1,0 +1,275 @@
+"""The command line, as users call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent / "manifests"))
+from standin import Kubernetes, MarathonServer, serving
+
+from gridflow.cli import main
+from gridflow.manifests import TARGETS
+
+JOB = """\
+name: flights
+image: registry.example/flights:1
+command: [python, train.py]
+roles: {worker: {replicas: 2}}
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    return str(path)
+
+
+@pytest.fixture
+def printed(capfd):
+    """Call gridflow; return the exit code, standard output and standard error."""
+
+    def call(*words):
+        code = main(words)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_targets_lists_them_all(printed):
+    assert [line.split()[0] for line in printed("targets")[1].splitlines()] == list(TARGETS)
+    assert list(json.loads(printed("targets", "--json")[1])) == list(TARGETS)
+
+
+def test_init_writes_a_job_that_renders_and_never_overwrites(printed, tmp_path):
+    path = str(tmp_path / "new.yaml")
+    assert printed("init", path)[0] == 0
+    assert printed("render", "-t", "kubernetes", path)[0] == 0
+    code, _, err = printed("init", path)
+    assert code == 1
+    assert "File exists" in err
+
+
+def test_render_prints_nothing_but_documents(printed, job):
+    code, out, err = printed("render", "-t", "kubernetes", job)
+    assert (code, err) == (0, "")
+    assert [d["kind"] for d in yaml.safe_load_all(out)] == ["Service", "Job"]
+
+
+def test_set_changes_fields_of_every_type(printed, job):
+    changes = ["roles.worker.replicas=3", "args=[--epochs, 007]", 'labels."a.b/c"=yes', "port=3000"]
+    words = [word for change in changes for word in ("--set", change)]
+    _, out, _ = printed("render", "-t", "kubernetes", job, *words)
+    worker = list(yaml.safe_load_all(out))[1]
+    assert worker["spec"]["completions"] == 3
+    assert worker["metadata"]["labels"]["a.b/c"] == "yes"
+    (box,) = worker["spec"]["template"]["spec"]["containers"]
+    assert box["args"] == ["--", "python", "train.py", "--epochs", "007"]
+    assert box["ports"][0]["containerPort"] == 3000
+
+
+def test_a_bad_set_is_refused_with_its_own_text(printed, job):
+    code, out, err = printed("render", "-t", "kubernetes", job, "--set", "roles.worker.replicas=x")
+    assert (code, out) == (1, "")
+    assert "--set roles.worker.replicas=x: roles.worker.replicas" in err
+
+
+def test_output_writes_a_file_for_each_document(printed, job, tmp_path):
+    code, out, _ = printed("render", "-t", "docker", job, "-o", str(tmp_path / "out"))
+    assert (code, out) == (0, "")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["Dockerfile", "run.sh"]
+
+
+def test_lossy_warns_on_standard_error_only(printed, job):
+    words = ("render", "-t", "compose", job, "--set", "deadline=1h")
+    assert printed(*words)[0] == 1
+    code, out, err = printed(*words, "--lossy")
+    assert code == 0
+    assert "warning: deadline: the target compose can't express it" in err
+    assert "warning" not in out
+
+
+def test_an_unknown_target_gets_did_you_mean(printed, job):
+    code, _, err = printed("render", "-t", "kubernets", job)
+    assert code == 1
+    assert "Did you mean 'kubernetes'?" in err
+
+
+def test_explain_names_field_and_reason(printed):
+    _, out, _ = printed("explain", "-t", "marathon")
+    assert "volumes.pvc (persistent volume claims): Mesos knows no claims" in out
+    rows = json.loads(printed("explain", "-t", "marathon", "--json")[1])
+    assert {row["how"] for row in rows} == {"yes", "no", "other"}
+
+
+def test_validate_takes_what_render_makes(printed, job, tmp_path):
+    _, out, _ = printed("render", "-t", "tfjob", job)
+    path = tmp_path / "tfjob.yaml"
+    path.write_text(out)
+    assert printed("validate", "-t", "tfjob", str(path))[0] == 0
+
+
+def test_a_reader_that_leaves_early_is_no_error(job):
+    words = f"{sys.executable} -m gridflow.cli render -t kubernetes {job} | head -c 1"
+    done = subprocess.run(words, shell=True, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("a", "")
+
+
+def test_a_template_of_the_users_own_is_rendered(printed, tmp_path):
+    path = tmp_path / "mine.yaml.jinja"
+    path.write_text("args: {{ args | tojson }}\nname: {{ name }}\n")
+    words = ["--set", "name=a", "--set", 'args=["it\'s <b>", yes]']
+    assert printed("template", "render", str(path), *words)[1] == (
+        'args: ["it\'s <b>", "yes"]\nname: a\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("{{ missing }}", "'missing' is undefined"), ("{% if %}", "mine:1: ")],
+)
+def test_a_template_with_a_mistake_prints_nothing(printed, tmp_path, text, reason):
+    path = tmp_path / "mine"
+    path.write_text(text)
+    code, out, err = printed("template", "render", str(path))
+    assert (code, out) == (1, "")
+    assert reason in err
+
+
+def test_run_of_a_script_target_says_what_to_do(printed, job):
+    code, _, err = printed("run", "-t", "docker", job)
+    assert code == 1
+    assert f"gridflow render -t docker {job} | sh" in err
+
+
+@pytest.mark.parametrize(("target", "tool"), [("compose", "docker"), ("kubernetes", "kubectl")])
+def test_a_tool_that_is_missing_is_named(printed, job, monkeypatch, tmp_path, target, tool):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = printed("run", "-t", target, job)
+    assert code == 1
+    assert f"{tool} isn't installed" in err
+
+
+def test_compose_without_docker_fails_with_a_reason(printed, job):
+    """Where Docker and its daemon are there, this would start containers, so it is left out."""
+    if shutil.which("docker") is None:
+        pytest.skip("docker isn't installed")
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0:
+        pytest.skip("a Docker daemon runs here")
+    code, _, err = printed("run", "-t", "compose", job)
+    assert code == 1
+    assert "docker compose" in err
+
+
+@pytest.fixture
+def kubernetes(tmp_path, monkeypatch):
+    """A stand-in API server for the real kubectl."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl isn't installed")
+    with serving(Kubernetes()) as server:
+        cluster = {"name": "c", "cluster": {"server": server.url}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [cluster],
+            "contexts": [context],
+            "users": [{"name": "u", "user": {}}],
+            "current-context": "c",
+        }
+        path = tmp_path / "kubeconfig"
+        path.write_text(json.dumps(config))
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield server
+
+
+def end_job(server, condition):
+    """Play controller and kubelet once the Job is there."""
+
+    def play():
+        while ("batch/v1", "Job", "flights-worker") not in server.objects:
+            threading.Event().wait(0.05)
+        server.add_pod("flights-worker-0-x", "flights", "Succeeded", "epoch 1 done\n")
+        status = {"conditions": [{"type": condition, "status": "True"}]}
+        server.set_status("Job", "flights-worker", status)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(("condition", "expected"), [("Complete", 0), ("Failed", 1)])
+def test_run_on_kubernetes_applies_follows_and_ends(printed, job, kubernetes, condition, expected):
+    thread = end_job(kubernetes, condition)
+    code, out, err = printed("run", "-t", "kubernetes", job)
+    thread.join()
+    assert code == expected, err
+    assert "epoch 1 done" in out
+    assert ("v1", "Service", "flights") in kubernetes.objects
+    assert "flights-worker-0-x: Succeeded" in err
+    status = json.loads(printed("status", "-t", "kubernetes", job, "--json")[1])
+    assert status == [{"task": "flights-worker-0-x", "state": "Succeeded", "detail": ""}]
+    assert "epoch 1 done" in printed("logs", "-t", "kubernetes", job)[1]
+    assert printed("cancel", "-t", "kubernetes", job)[0] == 0
+    assert not [key for key in kubernetes.objects if key[1] != "Pod"]
+
+
+def test_marathon_is_asked_over_http(printed, job, monkeypatch):
+    with serving(MarathonServer()) as server:
+        monkeypatch.setenv("MARATHON_URL", server.url)
+        assert printed("run", "-t", "marathon", job)[0] == 0
+        assert list(server.objects) == ["/v2/groups/flights"]
+        status = json.loads(printed("status", "-t", "marathon", job, "--json")[1])
+        assert [task["state"] for task in status] == ["running", "running"]
+        assert printed("cancel", "-t", "marathon", job)[0] == 0
+        code, _, err = printed("status", "-t", "marathon", job)
+        assert code == 1
+        assert "Marathon answers 404" in err
+
+
+def test_marathon_without_an_address_says_which_variable(printed, job, monkeypatch):
+    monkeypatch.delenv("MARATHON_URL", raising=False)
+    assert "MARATHON_URL" in printed("run", "-t", "marathon", job)[2]
+
+
+def test_run_on_this_machine_starts_every_role(printed, job):
+    """The servers' end, a standard server's start and the order of ranks: all without TensorFlow."""
+    command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX; echo $TF_CONFIG']"
+    roles = "roles={worker: {replicas: 2}, ps: {command: [sleep, '300']}}"
+    code, out, err = printed("run", "-t", "local", job, "--set", command, "--set", roles, "--json")
+    assert code == 0, out + err
+    for task in ("worker:0", "worker:1"):
+        assert f"I am {task}" in out + err
+
+
+def test_a_failure_on_this_machine_names_the_task_and_its_code(printed, job):
+    changes = ("--set", "command=[sh, -c, 'exit 3']", "--set", "restart_policy=never")
+    code, out, err = printed("run", "-t", "local", job, *changes)
+    assert code == 1
+    assert "ended with exit code 3" in out + err
+
+
+def test_importing_the_command_brings_neither_tensorflow_nor_spark():
+    code = (
+        "import sys, gridflow.cli, gridflow.job, gridflow.manifests, gridflow.manifests.commands; "
+        "print([m for m in ('tensorflow', 'keras', 'pyspark', 'numpy') if m in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.strip() == "[]"
