@@ -162,12 +162,9 @@ final class RowBuilder {
 
   private void writeArray(UnsafeArrayWriter array, Column column, int count)
       throws MalformedExampleException {
-    int start = array.cursor();
+    // A writer's cursor is an offset as Platform counts, the array's own header included.
+    long data = array.cursor() + (long) UnsafeArrayData.calculateHeaderPortionInBytes(count);
     array.initialize(count);
-    long data =
-        Platform.BYTE_ARRAY_OFFSET
-            + start
-            + (long) UnsafeArrayData.calculateHeaderPortionInBytes(count);
     switch (column.type.element) {
       case FLOAT ->
           Platform.copyMemory(

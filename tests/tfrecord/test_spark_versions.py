@@ -1,0 +1,76 @@
+"""The Spark suite in ``on_spark``, on every version that is supported, one JVM each."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VERSIONS = ["4.0.5", "4.1.4", "4.3.0"]
+
+
+def packages(folder, *requirements):
+    """Install packages into a folder of their own, once, and give the folder."""
+    target = ROOT / ".cache" / folder
+    done = target / ".done"
+    if not done.exists():
+        uv = shutil.which("uv") or str(ROOT / ".tools" / "bin" / "uv")
+        shutil.rmtree(target, ignore_errors=True)
+        command = [uv, "pip", "install", "-q", "-p", sys.executable, "--target", str(target)]
+        subprocess.run([*command, *requirements], check=True)
+        done.touch()
+    return target
+
+
+def run_suite(path, *arguments):
+    environment = {
+        **os.environ,
+        "GRIDFLOW_TFRECORD_SUITE": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    environment.pop("SPARK_HOME", None)
+    options = ["-q", "-p", "no:cacheprovider", "--timeout", "250", "--durations", "8"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_suite_passes(jar, version):
+    path = []
+    if importlib.metadata.version("pyspark") != version:
+        path = [packages(f"pyspark/{version}", f"pyspark=={version}")]
+    ran = run_suite(path, "tests/tfrecord/on_spark")
+    print(ran.stdout[-2500:])
+    assert ran.returncode == 0, ran.stdout[-12000:] + ran.stderr[-4000:]
+    assert f"pyspark {version}" in ran.stdout
+
+
+@pytest.mark.timeout(900)
+def test_spark_connect_gets_the_data_source_as_an_artifact(jar):
+    extra = packages(
+        "spark-connect", "--no-deps", "grpcio-status", "googleapis-common-protos", "zstandard"
+    )
+    script = Path(__file__).parent / "on_connect.py"
+    ran = subprocess.run(
+        [sys.executable, str(script), jar],
+        env={**os.environ, "PYTHONPATH": str(extra), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
+    assert "rows 100, columns ['id', 'x'], functions ok" in ran.stdout
