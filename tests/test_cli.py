@@ -192,6 +192,7 @@ def kubernetes(tmp_path, monkeypatch):
         monkeypatch.setenv("KUBECONFIG", str(path))
         monkeypatch.setenv("HOME", str(tmp_path))
         yield server
+        server.closing.set()
 
 
 def end_job(server, condition):
@@ -199,7 +200,8 @@ def end_job(server, condition):
 
     def play():
         while ("batch/v1", "Job", "flights-worker") not in server.objects:
-            threading.Event().wait(0.05)
+            if server.closing.wait(0.05):
+                return
         server.add_pod("flights-worker-0-x", "flights", "Succeeded", "epoch 1 done\n")
         status = {"conditions": [{"type": condition, "status": "True"}]}
         server.set_status("Job", "flights-worker", status)
@@ -213,6 +215,7 @@ def end_job(server, condition):
 def test_run_on_kubernetes_applies_follows_and_ends(printed, job, kubernetes, condition, expected):
     thread = end_job(kubernetes, condition)
     code, out, err = printed("run", "-t", "kubernetes", job)
+    kubernetes.closing.set()
     thread.join()
     assert code == expected, err
     assert "epoch 1 done" in out
@@ -247,7 +250,8 @@ def test_run_on_this_machine_starts_every_role(printed, job):
     """The servers' end, a standard server's start and the order of ranks: all without TensorFlow."""
     command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX; echo $TF_CONFIG']"
     roles = "roles={worker: {replicas: 2}, ps: {command: [sleep, '300']}}"
-    code, out, err = printed("run", "-t", "local", job, "--set", command, "--set", roles, "--json")
+    changes = ("--set", command, "--set", roles)
+    code, out, err = printed("run", "-t", "local", job, *changes, "--json")
     assert code == 0, out + err
     for task in ("worker:0", "worker:1"):
         assert f"I am {task}" in out + err

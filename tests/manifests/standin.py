@@ -38,13 +38,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _body(self):
-        return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        return json.loads(self.data or b"{}")
 
     def _serve(self):
+        # Read in any case: on a kept connection the rest would look like the next request.
+        self.data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.calls.append((self.command, self.path))
         self.server.handle_call(self)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 (http.server's names)
 
 
 class Server(ThreadingHTTPServer):
@@ -56,6 +58,7 @@ class Server(ThreadingHTTPServer):
         self.objects = {}
         self.logs = {}
         self.lock = threading.Lock()
+        self.closing = threading.Event()
 
     @property
     def url(self):

@@ -310,7 +310,8 @@ def test_a_parameter_server_without_a_program_runs_a_standard_server():
         "import json, os, tensorflow as tf; "
         "ps = json.loads(os.environ['TF_CONFIG'])['cluster']['ps'][0]; "
         "tf.config.experimental_connect_to_host(ps, job_name='ps'); "
-        "x = tf.device('/job:ps/replica:0/task:0/device:CPU:0').__enter__() or tf.constant(21) * 2; "
+        "place = tf.device('/job:ps/replica:0/task:0/device:CPU:0'); place.__enter__(); "
+        "x = tf.constant(21) * 2; "
         "print('answer', int(x), x.device)"
     )
     job = flights(

@@ -117,9 +117,8 @@ OVERRIDES = [
     ("containers: []", "containers", "at least one container"),
     ("containers: [{name: Tensor_Flow, image: a}]", "containers[1].name", "no DNS label"),
     (
-        "containers: [{name: tensorflow, resources: {requests: {memory: 8Gi},"
-        " limits: {memory: 4Gi}}}]",
-        "requests.memory",
+        "containers: [{name: tensorflow, resources: {requests: {cpu: 8}, limits: {cpu: 4}}}]",
+        "requests.cpu",
         "more than the limit",
     ),
     (
@@ -188,9 +187,11 @@ TARGETS = [
     ),
     (
         "tfjob",
-        "overrides: {tfjob: {TFJob: {spec: {tfReplicaSpecs: {Master: {replicas: 1, template: "
-        "{spec: {containers: [{name: tensorflow, image: a}]}}}, Chief: {replicas: 1, template: "
-        "{spec: {containers: [{name: tensorflow, image: a}]}}}}}}}}",
+        (
+            "overrides: {tfjob: {TFJob: {spec: {tfReplicaSpecs: {Master: {replicas: 1, template: "
+            "{spec: {containers: [{name: tensorflow, image: a}]}}}, Chief: {replicas: 1, template: "
+            "{spec: {containers: [{name: tensorflow, image: a}]}}}}}}}}"
+        ),
         "spec.tfReplicaSpecs",
         "at most one chief",
     ),

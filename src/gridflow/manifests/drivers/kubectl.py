@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gridflow.manifests.rendering import Rendering
 
 _POLL: Final = 2.0
+_LAST_WORDS: Final = 10.0
 #: What ends well and badly: Job, JobSet, TFJob, TrainJob; Volcano's phases; Spark's states.
 _GOOD: Final = {"Complete", "Completed", "Succeeded", "COMPLETED"}
 _BAD: Final = {"Failed", "Aborted", "Terminated", "FAILED", "SUBMISSION_FAILED"}
@@ -35,7 +36,9 @@ class KubectlDriver:
 
     def start(self) -> None:
         """Apply the documents."""
-        for line in self._call("apply", "--filename=-", text=self._rendering.text()).splitlines():
+        # They have passed the lint, and not every server has the schemas that kubectl wants.
+        words = ("apply", "--filename=-", "--validate=false")
+        for line in self._call(*words, text=self._rendering.text()).splitlines():
             say(line)
 
     def follow(self) -> int:
@@ -53,10 +56,14 @@ class KubectlDriver:
                     return 0
                 time.sleep(self._poll)
         finally:
-            for stream in self._streams.values():
-                if stream.poll() is None:
+            for pod, stream in self._streams.items():
+                # The output of an ended pod comes to its end by itself.
+                ended = self._seen[pod].startswith(("Succeeded", "Failed"))
+                try:
+                    stream.wait(timeout=_LAST_WORDS if ended else 0)
+                except subprocess.TimeoutExpired:
                     stream.terminate()
-                stream.wait()
+                    stream.wait()
 
     def status(self) -> list[TaskStatus]:
         """Return the job's pods."""
