@@ -1,0 +1,33 @@
+"""The programs of the README and the quick start, run as a user who pastes them would."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from documents import check_what_the_readme_promises, python_blocks, run_as_a_user
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+def test_the_script_of_the_readme_trains_and_predicts(tmp_path):
+    (script,) = python_blocks("README.md")
+    check_what_the_readme_promises(run_as_a_user(sys.executable, script, tmp_path))
+
+
+def test_the_program_of_the_quick_start_does_what_it_says(tmp_path):
+    program = "\n".join(python_blocks("docs/quick-start.md"))
+    output = run_as_a_user(sys.executable, program, tmp_path)
+    assert "spark (local-cluster[2,1,2048])" in output
+    assert "\n[]\n" in output  # the ledger balances
+    assert "+----" in output  # the table of predictions
+    (loss,) = re.findall(r"^own loop: (.*)$", output, re.MULTILINE)
+    assert float(loss) < 0.5
+    assert (tmp_path / "model.keras").is_file()
+
+
+def test_the_programs_of_the_page_on_failure_show_a_failure(tmp_path):
+    program = "\n".join(python_blocks("docs/failure.md"))
+    output = run_as_a_user(sys.executable, program, tmp_path)
+    assert "exception the function raised ValueError: no such luck" in output
