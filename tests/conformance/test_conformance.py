@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from gridflow.testing import conformance
 from gridflow.testing.cases import DATA_CASES, MODELS
-
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 CASES = ("fit", "evaluate", "predict", "checkpoint and resume", "save", "custom loop")
 CELLS = [(case, model) for model in MODELS for case in CASES]
@@ -17,11 +13,19 @@ CELLS += [(case, MODELS[0]) for case in DATA_CASES]
 
 
 @pytest.fixture(scope="module")
-def outcomes():
-    return conformance.run_table()
+def expected(tmp_path_factory):
+    return conformance.run_plain(tmp_path_factory.mktemp("plain"))
 
 
-@pytest.mark.timeout(900)  # the first test computes the whole table
+@pytest.fixture(scope="module", params=["local", "spark"])
+def outcomes(request, expected, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("columns")
+    if request.param == "local":
+        return conformance.run_table(expected, directory, at_once=2)
+    return conformance.run_table(expected, directory, request.getfixturevalue("spark"))
+
+
+@pytest.mark.timeout(900)  # the first test on each launcher computes the whole table
 @pytest.mark.parametrize("flavour", conformance.FLAVOURS)
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))

@@ -8,11 +8,11 @@ import importlib.util
 
 import numpy as np
 import pytest
+from harness import run_job
 
 from gridflow.errors import GridflowError
 from gridflow.keras import callbacks
 from gridflow.keras.neutral import NeutralCallback
-from gridflow.testing.harness import run_job
 
 ROWS, BATCH, EPOCHS = 64, 8, 2
 rng = np.random.default_rng(0)

@@ -9,13 +9,13 @@ import os
 
 import numpy as np
 import pytest
+from harness import run_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.keras.checkpoint_file import Checkpoint, Entry, check_same
-from gridflow.testing.harness import run_job
 
 ROWS, BATCH, EPOCHS = 48, 8, 3
 STEPS = ROWS // BATCH

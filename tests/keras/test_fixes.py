@@ -8,8 +8,7 @@ import textwrap
 
 import numpy as np
 import pytest
-
-from gridflow.testing.harness import run_job
+from harness import run_job
 
 ROWS, BATCH = 64, 16
 rng = np.random.default_rng(0)

@@ -10,12 +10,12 @@ import threading
 
 import numpy as np
 import pytest
+from harness import run_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.keras import results
-from gridflow.testing.harness import run_job
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -78,7 +78,9 @@ def test_a_second_run_right_after_a_failed_one_works(distribute):
 
 def test_a_module_that_the_tasks_lack_is_named_with_a_hint(distribute):
     def train():
-        pass
+        import a_module_of_nobody
+
+        return a_module_of_nobody.__name__
 
     error = expect(errors.TrainingFailed, distribute(), train)
     assert "a_module_of_nobody" in error.first.summary

@@ -7,23 +7,22 @@ largest difference of any weight or output. Where batches are normalised, or row
 replica (plain BatchNormalization, Dropout), several replicas can't compute the same: there the
 losses are compared, and all ranks must hold the same weights and statistics.
 
-``python -m gridflow.testing.conformance`` prints the table.
-
-To run the cases on a launcher of your own, give `column` to it as the training function, with
-`rows` as its data, and hand what all ranks return to `compare`.
+``python -m gridflow.testing.conformance`` prints the table, for plain processes and for Spark.
 """
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
-import functools
 import importlib
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import cloudpickle
 import numpy as np
 
 from gridflow.testing.cases import (
@@ -36,19 +35,20 @@ from gridflow.testing.cases import (
     results,
     rows,
 )
-from gridflow.testing.harness import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridflow.testing.harness import StrategyName
+    from pyspark.sql import SparkSession
+
+    from gridflow.options import Strategy
 
 FLAVOURS: Final = ("keras", "tf_keras")
-#: Strategy and how many processes it gets.
-STRATEGIES: Final[Mapping[StrategyName, int]] = {
-    "none": 1,
-    "mirrored": 1,
-    "multi_worker_mirrored": 2,
+#: Strategy, and how many workers and replicas in each worker it gets.
+STRATEGIES: Final[Mapping[Strategy, tuple[int, int]]] = {
+    "none": (1, 1),
+    "mirrored": (1, 2),
+    "multi_worker_mirrored": (2, 1),
 }
 #: Largest difference of a weight or output that float32 arithmetic in another order explains.
 TOLERANCE: Final = 1e-5
@@ -89,37 +89,54 @@ class Outcome:
         return text + ("" if self.ranks_agree else " ranks differ") + ("" if self.passed else " ✗")
 
 
-def column(ctx: Any, flavour: str, shared: str | None) -> dict[Cell, Result]:
+def column(ctx: Any, flavour: str, replicas: int, shared: str) -> None:
     """Be one rank of all cells of one strategy and flavour; a training function.
 
     Parameters
     ----------
-    ctx
-        The context of a training function; its data are `rows` for as many workers.
+    ctx : TrainingContext
+        Its data are `rows` for as many workers, a contiguous share in order on each rank.
     flavour : {"keras", "tf_keras"}
-    shared : str, optional
-        A directory that all ranks see, for checkpoints; without it nothing is resumed.
+    replicas : int
+        In this process: logical CPU devices for ``mirrored``.
+    shared : str
+        A folder that all ranks see, for checkpoints and what each of them found.
     """
+    if replicas > 1:
+        _split_the_cpu(replicas)
     lab = Lab(importlib.import_module(flavour), ctx.strategy)
+    if lab.replicas != replicas * ctx.num_workers:
+        raise AssertionError(f"{lab.replicas} replicas, {replicas} in each worker were wanted")
     found: dict[Cell, Result] = {}
     for model in MODELS:
         for case, result in results(ctx, lab, model, shared).items():
             found[case, model] = result
     for case, result in data_results(ctx, lab).items():
         found[case, MODELS[0]] = result
-    return found
+    Path(shared, f"rank-{ctx.rank}").write_bytes(cloudpickle.dumps(found))
 
 
-def plain(ctx: Any, flavour: str) -> dict[Cell, Result]:
-    """Compute what all cells of a flavour are compared with; one process, strategy ``none``."""
-    lab = Lab(importlib.import_module(flavour), ctx.strategy)
+def _split_the_cpu(devices: int) -> None:
+    import tensorflow as tf
+
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration() for _ in range(devices)],
+    )
+
+
+def plain(flavour: str, found_in: str) -> None:
+    """Compute what all cells of a flavour are compared with, in a process without gridflow."""
+    import tensorflow as tf
+
+    lab = Lab(importlib.import_module(flavour), tf.distribute.get_strategy())
     found: dict[Cell, Result] = {}
     for model in MODELS:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
     for case, result in plain_data_results(lab).items():
         found[case, MODELS[0]] = result
-    return found
+    Path(found_in).write_bytes(cloudpickle.dumps(found))
 
 
 def compare(
@@ -185,48 +202,97 @@ def _relative(have: Sequence[float], want: Sequence[float]) -> float:
     return max((abs(a - b) / max(abs(b), 1e-6) for a, b in pairs), default=0.0)
 
 
-def run_table(at_once: int = 2) -> dict[tuple[StrategyName, str], dict[Cell, Outcome]]:
-    """Run everything, `at_once` jobs beside one another, and return the outcomes by column."""
-    with (
-        tempfile.TemporaryDirectory(prefix="gridflow-conformance-") as text,
-        concurrent.futures.ThreadPoolExecutor(at_once) as pool,
-    ):
-        expected = {
-            flavour: pool.submit(
-                run_job, functools.partial(plain, flavour=flavour), cures=False, timeout=_TIMEOUT
-            )
-            for flavour in FLAVOURS
-        }
-        columns = {
-            (strategy, flavour): pool.submit(_run_column, strategy, flavour, Path(text))
-            for strategy in STRATEGIES
-            for flavour in FLAVOURS
-        }
-        return {
-            (strategy, flavour): compare(
-                ranks.result(),
-                expected[flavour].result()[0],
-                flavour,
-                1 if strategy == "none" else 2,
-            )
-            for (strategy, flavour), ranks in columns.items()
-        }
+def run_plain(directory: Path) -> dict[str, dict[Cell, Result]]:
+    """Return what each flavour computes in one plain process.
+
+    Parameters
+    ----------
+    directory : Path
+        Empty, for files of this function's own.
+    """
+    call = "import sys; from gridflow.testing import conformance; conformance.plain(*sys.argv[1:])"
+    places = {flavour: directory / flavour for flavour in FLAVOURS}
+    for flavour, place in places.items():
+        command = [sys.executable, "-W", "ignore", "-c", call, flavour, str(place)]
+        subprocess.run(command, check=True, timeout=_TIMEOUT, stderr=subprocess.DEVNULL)
+    return {flavour: cloudpickle.loads(place.read_bytes()) for flavour, place in places.items()}
 
 
-def _run_column(strategy: StrategyName, flavour: str, directory: Path) -> list[Any]:
-    shared = directory / f"{strategy}-{flavour}"
+def run_table(
+    expected: Mapping[str, Mapping[Cell, Result]],
+    directory: Path,
+    spark: SparkSession | None = None,
+    at_once: int = 1,
+) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
+    """Run all columns and return the outcomes.
+
+    Parameters
+    ----------
+    expected : dict
+        What `run_plain` returned.
+    directory : Path
+        Empty; all tasks must see it.
+    spark : SparkSession, optional
+        Where to run, two slots for each column at once. Default: plain processes here.
+    at_once : int, default 1
+        Columns beside one another.
+    """
+    columns = [(strategy, flavour) for strategy in STRATEGIES for flavour in FLAVOURS]
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        running = [
+            pool.submit(_run_column, strategy, flavour, directory / f"{strategy}-{flavour}", spark)
+            for strategy, flavour in columns
+        ]
+        found = [each.result() for each in running]
+    return {
+        (strategy, flavour): compare(
+            ranks, expected[flavour], flavour, STRATEGIES[strategy][0] * STRATEGIES[strategy][1]
+        )
+        for (strategy, flavour), ranks in zip(columns, found, strict=True)
+    }
+
+
+def _run_column(
+    strategy: Strategy, flavour: str, shared: Path, spark: SparkSession | None
+) -> list[dict[Cell, Result]]:
+    from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
+
+    workers, replicas = STRATEGIES[strategy]
     shared.mkdir()
-    workers = STRATEGIES[strategy]
-    return run_job(
-        functools.partial(column, flavour=flavour, shared=str(shared)),
+    data: Any = rows(workers)
+    launcher: Any = LocalLauncher()
+    if spark is not None:
+        # The rows are to stay where they are: only so the global batches are the same.
+        data = {name: _frame(spark, columns, workers) for name, columns in data.items()}
+        launcher = SparkLauncher(spark, repartition="never")
+    distributor = TensorflowDistributor(
         workers,
         strategy,
-        data=rows(workers),
-        timeout=_TIMEOUT,
+        launcher=launcher,
+        env={"CUDA_VISIBLE_DEVICES": "-1"},
+        job_dir=shared / "job",
+        step_timeout=_TIMEOUT,
+        logs="none",
+        progress=False,
+    )
+    distributor.run(column, flavour, replicas, str(shared), data=data)
+    return [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
+
+
+def _frame(spark: SparkSession, columns: Mapping[str, np.ndarray], partitions: int) -> Any:
+    """Return the rows as a DataFrame of that many partitions, in order."""
+    names = {"float32": "float", "int32": "int"}
+    types = [
+        f"{name} " + ("array<{}>" if values.ndim > 1 else "{}").format(names[str(values.dtype)])
+        for name, values in columns.items()
+    ]
+    lists = zip(*(values.tolist() for values in columns.values()), strict=True)
+    return spark.createDataFrame(
+        spark.sparkContext.parallelize(list(lists), partitions), ", ".join(types)
     )
 
 
-def table(outcomes: Mapping[tuple[StrategyName, str], Mapping[Cell, Outcome]]) -> str:
+def table(outcomes: Mapping[tuple[Strategy, str], Mapping[Cell, Outcome]]) -> str:
     """Return the outcomes as text, a row for each case and model."""
     heads = [f"{strategy} {flavour}" for strategy, flavour in outcomes]
     cells = list(dict.fromkeys(cell for column in outcomes.values() for cell in column))
@@ -242,18 +308,54 @@ def table(outcomes: Mapping[tuple[StrategyName, str], Mapping[Cell, Outcome]]) -
     return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:]])
 
 
-def main() -> int:
-    """Print the table; return 1 if a cell failed."""
-    outcomes = run_table()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; return 1 if a cell failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gridflow.testing.conformance",
+        description="Compare every way to train with one plain process; takes about ten minutes.",
+    )
+    choices = ("local", "spark")
+    parser.add_argument(
+        "--launcher", choices=choices, action="append", help="default: both, one after the other"
+    )
+    chosen = parser.parse_args(arguments).launcher or choices
     sys.stdout.write(
         "Largest difference to one process on the same global batches "
-        f"(at most {TOLERANCE:.0e}; where replicas can't compute the same, of the loss):\n\n"
-        f"{table(outcomes)}\n"
+        f"(at most {TOLERANCE:.0e}; where replicas can't compute the same, of the loss).\n"
     )
-    failed = [o for column in outcomes.values() for o in column.values() if not o.passed]
-    count = sum(len(column) for column in outcomes.values())
-    sys.stdout.write(f"\n{count - len(failed)} of {count} cells pass.\n")
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="gridflow-conformance-") as text:
+        directory = Path(text)
+        expected = run_plain(directory)
+        for launcher in chosen:
+            (directory / launcher).mkdir()
+            outcomes = _run_on(launcher, expected, directory / launcher)
+            cells = [cell for column in outcomes.values() for cell in column.values()]
+            passed = sum(cell.passed for cell in cells)
+            failed += len(cells) - passed
+            sys.stdout.write(
+                f"\nLauncher: {launcher}\n\n{table(outcomes)}\n\n"
+                f"{passed} of {len(cells)} cells pass.\n"
+            )
+            sys.stdout.flush()
     return 1 if failed else 0
+
+
+def _run_on(
+    launcher: str, expected: Mapping[str, Mapping[Cell, Result]], directory: Path
+) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
+    if launcher == "local":
+        return run_table(expected, directory, at_once=2)
+    from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
+
+    with StandaloneCluster(workers=2, cores=1) as cluster:
+        spark = cluster.session()
+        try:
+            spark.sparkContext.setLogLevel("ERROR")
+            wait_for_slots(spark, 2)
+            return run_table(expected, directory, spark)
+        finally:
+            spark.stop()
 
 
 if __name__ == "__main__":

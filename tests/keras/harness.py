@@ -1,7 +1,7 @@
-"""Runs a training function in plain processes on this machine, with nothing else of gridflow.
+"""Runs a training function in plain processes, with nothing of gridflow but what is under test.
 
-The conformance cases need processes, a strategy, data and callbacks, and no launcher: this module
-gives them the least that does. `run_job` is the one door, so that any launcher can take its place.
+The callbacks and fixes need processes, a strategy and data, and no launcher: this gives them the
+least that does, and lets a test look behind what a job hides.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class HarnessContext:
             return local()
         distributed = self.strategy.distribute_datasets_from_function(local)
         # TensorFlow reports the elements of the inner dataset; a step takes one for each replica.
-        distributed._cardinality //= replicas  # noqa: SLF001
+        distributed._cardinality //= replicas
         return distributed
 
     def _share(self, rows: int) -> slice:
@@ -236,7 +236,7 @@ def _start(directory: Path, rank: int, tf_config: str | None) -> subprocess.Pope
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     with (directory / f"log-{rank}").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "gridflow.testing.harness", str(directory), str(rank)],
+            [sys.executable, "-m", "harness", str(directory), str(rank)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -313,6 +313,6 @@ def _make_strategy(name: StrategyName) -> Any:
 
 if __name__ == "__main__":
     # Imported, not run as __main__: the pickled context has to be the class that others import.
-    from gridflow.testing.harness import main
+    from harness import main
 
     main(Path(sys.argv[1]), int(sys.argv[2]))
