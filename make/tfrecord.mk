@@ -1,14 +1,14 @@
 # The jar for Spark and Hadoop, by Maven.
 JAR := java/target/gridflow-tfrecord.jar
+MVN ?= mvn
 
 .PHONY: jar test-java bench-tfrecord
 jar: $(JAR)  ## the TFRecord jar for Spark and Hadoop
 $(JAR): java/pom.xml $(shell find java/src/main -type f)
-	mvn -B -q -f java/pom.xml package -DskipTests -Dmaven.test.skip=true
-	@touch $@
+	$(MVN) -B -q -f java/pom.xml package -Dmaven.test.skip=true
 
 test-java:  ## the jar's own tests (JUnit)
-	mvn -B -f java/pom.xml spotless:check test
+	$(MVN) -B -f java/pom.xml spotless:check test
 
 bench-tfrecord: setup jar  ## TFRecord in Spark beside Parquet and the Hadoop format
 	$(PY) benchmarks/tfrecord/run.py

@@ -15,7 +15,7 @@ with tempfile.TemporaryDirectory() as folder:
     rows.write.format("tfrecord").mode("overwrite").save(folder + "/x")
     frame = spark.read.format("tfrecord").load(folder + "/x")
     again = frame.selectExpr("gridflow.to_example(struct(id)) e").selectExpr(
-        "gridflow.from_example(e, cast(null as struct<id: bigint>)).id"
+        "gridflow.from_example(e, cast(null as struct<id: bigint>)).id id"
     )
     assert {row.id for row in again.collect()} == set(range(100))
     print(f"rows {frame.count()}, columns {frame.columns}, functions ok")

@@ -15,6 +15,9 @@ if "GRIDFLOW_TFRECORD_SUITE" not in os.environ:
 
 def pytest_configure(config):
     """What pyspark itself, in one version or another, warns about is not ours to fail for."""
+    config.addinivalue_line(
+        "markers", "expensive: about size, not about Spark's interfaces; run on one version"
+    )
     if "GRIDFLOW_TFRECORD_SUITE" in os.environ:
         for warning in (
             "ResourceWarning",
@@ -41,7 +44,7 @@ def spark(tmp_path_factory):
     builder = SparkSession.builder.master("local[2]")
     for key, value in {
         "spark.ui.enabled": "false",
-        "spark.driver.memory": "6g",
+        "spark.driver.memory": "3g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.files.openCostInBytes": "0",

@@ -22,6 +22,8 @@ public final class ExampleEncoder {
   private static final int FLOAT_LIST = 0x12;
   private static final int INT64_LIST = 0x1A;
 
+  private static final long LARGE_BYTES = 64L << 20;
+
   private byte[] buffer = new byte[1 << 12];
   private int start = buffer.length;
 
@@ -325,8 +327,9 @@ public final class ExampleEncoder {
         throw new IllegalStateException(
             "a record can't be longer than " + TFRecordReader.MAX_RECORD_BYTES + " bytes");
       }
-      int capacity =
-          (int) Math.min(Math.max(wanted, 2L * buffer.length), TFRecordReader.MAX_RECORD_BYTES);
+      // Doubled while small; of a record of half a gigabyte, not another half.
+      long spare = Math.min(wanted, Math.max(LARGE_BYTES, wanted / 4));
+      int capacity = (int) Math.min(wanted + spare, TFRecordReader.MAX_RECORD_BYTES);
       byte[] larger = new byte[capacity];
       System.arraycopy(buffer, start, larger, capacity - used, used);
       buffer = larger;

@@ -20,6 +20,7 @@ public final class SplitReader implements Closeable {
   private final long end;
   private final long fileLength;
   private final TFRecordReader reader;
+  private final boolean searched;
   private boolean checked;
 
   /**
@@ -40,6 +41,7 @@ public final class SplitReader implements Closeable {
     this.fileLength = file.length();
     this.end = Math.min(end, fileLength);
     long first = new RecordBoundaries(file).atOrAfter(start);
+    this.searched = first > 0;
     // A reader whose range holds no record has nothing to add to what the one before it checked.
     this.checked = first >= this.end;
     this.reader = new TFRecordReader(file.streamFrom(first), first, bufferBytes, checkCrc);
@@ -52,7 +54,7 @@ public final class SplitReader implements Closeable {
    * @throws IOException also if the boundary at the end of the range is ambiguous
    */
   public boolean next() throws IOException {
-    if (reader.position() < end && reader.next()) {
+    if (reader.position() < end && nextOfRange()) {
       return true;
     }
     if (!checked && end < fileLength) {
@@ -69,6 +71,22 @@ public final class SplitReader implements Closeable {
       }
     }
     return false;
+  }
+
+  private boolean nextOfRange() throws IOException {
+    try {
+      return reader.next();
+    } catch (CorruptRecordException e) {
+      if (!searched || e.skippable()) {
+        throw e;
+      }
+      // Behind the last record inside a record there is no frame: this looks like damage, too.
+      throw new CorruptRecordException(
+          e.getMessage()
+              + "; if records hold TFRecord bytes themselves, set the option splittable to false",
+          e.position(),
+          false);
+    }
   }
 
   /** The reader that stands on the record. */

@@ -78,6 +78,10 @@ final class Options implements Serializable {
   final boolean firstOfMany;
   final boolean binaryAsBinary;
   final double samplingRatio;
+
+  /** Whether what follows damage in a file is left out without an error. */
+  final boolean ignoreCorruptFiles;
+
   final boolean splittable;
   final boolean checkCrc;
   final int bufferBytes;
@@ -88,8 +92,10 @@ final class Options implements Serializable {
    *
    * @param given as the user wrote them
    * @param defaultCorruptColumn the session's name for the column
+   * @param defaultIgnoreCorruptFiles the session's setting
    */
-  Options(Map<String, String> given, String defaultCorruptColumn) {
+  Options(
+      Map<String, String> given, String defaultCorruptColumn, boolean defaultIgnoreCorruptFiles) {
     Map<String, String> options = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
     options.putAll(given);
     options.keySet().forEach(Options::checkName);
@@ -117,7 +123,13 @@ final class Options implements Serializable {
       throw new IllegalArgumentException(
           "samplingRatio must be above 0 and at most 1, got " + samplingRatio + ".");
     }
-    splittable = choice(options, "splittable", "true", "false").equalsIgnoreCase("true");
+    String ignore = options.get("ignoreCorruptFiles");
+    ignoreCorruptFiles = ignore == null ? defaultIgnoreCorruptFiles : Boolean.parseBoolean(ignore);
+    // A reader that took TFRecord bytes inside a record for records must fail, and Spark would not
+    // let it: it would keep the rows.
+    splittable =
+        choice(options, "splittable", "true", "false").equalsIgnoreCase("true")
+            && !ignoreCorruptFiles;
     checkCrc = choice(options, "crcCheck", "true", "false").equalsIgnoreCase("true");
     bufferBytes = (int) number(options, "bufferSize", TFRecordReader.DEFAULT_BUFFER_BYTES);
     if (bufferBytes < 16) {

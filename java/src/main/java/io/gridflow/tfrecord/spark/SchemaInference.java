@@ -20,10 +20,13 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.util.SerializableConfiguration;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Finds the schema of files by reading them all, or a sample of their parts, in a Spark job. */
 final class SchemaInference implements Serializable {
   private static final long serialVersionUID = 1L;
+  private static final Logger LOG = LoggerFactory.getLogger(SchemaInference.class);
 
   /** A task of fewer bytes than this costs more than it saves. */
   private static final long LEAST_BYTES = 4L << 20;
@@ -142,7 +145,12 @@ final class SchemaInference implements Serializable {
           }
           collector.add(record.buffer(), record.offset(), record.length());
         } catch (IOException e) {
-          if (options.mode == Options.Mode.FAILFAST || !RowReader.isOfOneRecord(e)) {
+          boolean ofOneRecord = RowReader.isOfOneRecord(e);
+          if (!ofOneRecord && options.ignoreCorruptFiles) {
+            LOG.warn("The rest of {} is left out of the schema: {}", part.path, e.getMessage());
+            return malformed;
+          }
+          if (options.mode == Options.Mode.FAILFAST || !ofOneRecord) {
             String hint = e instanceof MalformedExampleException ? "; is recordType right?" : "";
             throw new IOException(
                 String.format(

@@ -136,7 +136,10 @@ public class TFRecordFileFormat implements FileFormat, DataSourceRegister, Seria
   private static Options options(
       SparkSession session, scala.collection.immutable.Map<String, String> given) {
     Map<String, String> java = CollectionConverters.asJava(given);
-    return new Options(java, session.conf().get("spark.sql.columnNameOfCorruptRecord"));
+    return new Options(
+        java,
+        session.conf().get("spark.sql.columnNameOfCorruptRecord"),
+        Boolean.parseBoolean(session.conf().get("spark.sql.files.ignoreCorruptFiles")));
   }
 
   // Spark compares formats to recognise plans that it has cached.

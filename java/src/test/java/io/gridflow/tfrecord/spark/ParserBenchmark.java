@@ -81,7 +81,7 @@ public class ParserBenchmark {
       boolean list = feature.getValue().depth() > 0;
       schema = schema.add(feature.getKey(), list ? DataTypes.createArrayType(type) : type);
     }
-    Options options = new Options(Map.of(), "_corrupt_record");
+    Options options = new Options(Map.of(), "_corrupt_record", false);
     rows = new RowReader(schema, schema, new StructType(), InternalRow.empty(), options, true);
   }
 
