@@ -68,6 +68,7 @@ def left_processes():
         if (
             "gridflow.tfprocess" in command
             or "guardian.py" in command
+            or "gridflow-janitor" in command
             or "gridflow.agent" in command
         ):
             found.append(f"{process.pid} {command[:120]}")

@@ -247,7 +247,7 @@ def test_marathon_without_an_address_says_which_variable(printed, job, monkeypat
 
 
 def test_run_on_this_machine_starts_every_role(printed, job):
-    """The servers' end, a standard server's start and the order of ranks: all without TensorFlow."""
+    """The servers end, a standard server starts, the ranks are in order: without TensorFlow."""
     command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX; echo $TF_CONFIG']"
     roles = "roles={worker: {replicas: 2}, ps: {command: [sleep, '300']}}"
     changes = ("--set", command, "--set", roles)

@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 
+import gridflow
 from gridflow import SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.cluster import wait_for_slots
 
@@ -178,6 +179,7 @@ def test_a_python_without_tensorflow_is_named_with_the_cure(tmp_path):
     for entry in os.listdir(here):
         if not entry.lower().startswith(("tensorflow", "keras", "tf_keras")):
             os.symlink(os.path.join(here, entry), tmp_path / entry)
+    os.symlink(os.path.dirname(gridflow.__file__), tmp_path / "gridflow")
     python = tmp_path / "python-without"
     python.write_text(
         f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} -S "$@"\n'
@@ -215,9 +217,11 @@ def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path):
     assert "tensorflow 2.20.0" in printed
 
 
-def test_a_python_without_gridflow_is_named_with_the_cure():
+@pytest.mark.parametrize("python", ["/usr/bin/false", "/usr/bin/python3", "/no/such/python"])
+def test_a_python_without_gridflow_is_named_with_the_cure(python):
     printed = run_script(
-        LOCAL.format(master="local[2]", settings="", options=""), PYSPARK_PYTHON="/usr/bin/false"
+        LOCAL.format(master="local[2]", settings="", options=""), PYSPARK_PYTHON=python
     )
-    assert "Error" in printed
+    assert "EnvironmentMismatch" in printed
+    assert "named by PYSPARK_PYTHON" in printed
     assert "value" not in printed

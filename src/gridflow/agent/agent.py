@@ -7,14 +7,12 @@ started from there, because the kernel ties a child's PR_SET_PDEATHSIG to its pa
 
 from __future__ import annotations
 
-import shutil
+import os
 import socket
-import tempfile
 import threading
 import time
 import uuid
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -22,6 +20,7 @@ import pyarrow as pa
 from gridflow.agent import environment
 from gridflow.agent.board import Board
 from gridflow.agent.client import CoordinatorClient
+from gridflow.agent.folder import temporary_folder
 from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
@@ -30,6 +29,7 @@ from gridflow.feed.spool import SpoolWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from gridflow.agent.payload import AgentPayload
 
@@ -64,25 +64,24 @@ class Agent:
         batches : iterable of (dataset name, record batch)
             Read once.
         """
-        root = Path(self.payload.spool_dir or _local_folder())
-        root.mkdir(parents=True, exist_ok=True)
         name = f"gridflow-{self.payload.job}-{self.task.replace(':', '-')}-"
-        folder = Path(tempfile.mkdtemp(prefix=name, dir=root))
+        with temporary_folder(name, self.payload.spool_dir or _local_folder()) as folder:
+            self._run_in(folder, batches)
+        if self._error is not None:
+            raise self._error
+
+    def _run_in(self, folder: Path, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
         supervisor = threading.Thread(target=self._supervise, args=(folder,), name="gridflow-agent")
         supervisor.start()
         try:
             self._registered.wait()
             if not self._closed.is_set():
                 self._spool(batches, folder / "spool")
-            supervisor.join()
         except BaseException:
             self._closed.set()
             raise
         finally:
             supervisor.join()
-            shutil.rmtree(folder, ignore_errors=True)
-        if self._error is not None:
-            raise self._error
 
     def _spool(self, batches: Iterable[tuple[str, pa.RecordBatch]], folder: Path) -> None:
         try:
@@ -174,8 +173,6 @@ class Agent:
             self._reporter.wait(interval)
 
 
-def _local_folder() -> str:
-    """Return the first of the folders that Spark gives its executors, else the temporary one."""
-    import os
-
-    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+def _local_folder() -> str | None:
+    """Return the first of the folders that Spark gives its executors, if it does."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

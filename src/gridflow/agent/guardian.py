@@ -2,13 +2,12 @@
 
 Run as a script by path, with the standard library only, so that it is up in a few milliseconds::
 
-    python -I -S guardian.py FOLDER COMMAND [ARG ...]
+    python -I -S guardian.py COMMAND [ARG ...]
 
 It starts the command in a process group of its own and adopts whatever that leaves behind
 (PR_SET_CHILD_SUBREAPER). When the command ends, the rest is killed, and the guardian ends the same
 way: same exit code, or same signal. On SIGTERM it kills everything at once. The kernel sends it
-that SIGTERM, too, when its agent dies (PR_SET_PDEATHSIG): then it also deletes the agent's FOLDER,
-which nobody else is left to do. See prctl(2) for both.
+that SIGTERM, too, when its agent dies (PR_SET_PDEATHSIG). See prctl(2) for both.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import contextlib
 import ctypes
 import os
 import resource
-import shutil
 import signal
 import sys
 import time
@@ -37,7 +35,7 @@ class _EndedError(Exception):
 def main() -> None:
     """Guard one command."""
     agent = os.getppid()
-    folder, command = sys.argv[1], sys.argv[2:]
+    command = sys.argv[1:]
     prctl = ctypes.CDLL(None).prctl
     signal.signal(signal.SIGTERM, _end)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -51,8 +49,6 @@ def main() -> None:
         pass
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _kill_rest(child)
-    if os.getppid() != agent:
-        shutil.rmtree(folder, ignore_errors=True)
     _end_like(status)
 
 

@@ -33,8 +33,6 @@ class TrainingProcess:
     ----------
     arguments : list of str
         What this Python is to run, for example ``["-m", "gridflow.tfprocess.main"]``.
-    folder : Path
-        The agent's own folder; the guardian deletes it if the agent dies.
     work_dir : Path
         The process's working directory.
     environment : mapping
@@ -49,7 +47,6 @@ class TrainingProcess:
         self,
         arguments: list[str],
         *,
-        folder: Path,
         work_dir: Path,
         environment: Mapping[str, str],
         on_lines: Callable[[list[str]], None],
@@ -61,10 +58,7 @@ class TrainingProcess:
         self._on_lines, self._on_message = on_lines, on_message
         with theirs:
             self._guardian = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", str(_GUARDIAN), str(folder)),
-                    *(sys.executable, *arguments),
-                ],
+                [sys.executable, "-I", "-S", str(_GUARDIAN), sys.executable, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,  # one pipe: the order between the two is kept

@@ -77,7 +77,6 @@ class TaskRunner:
         work_dir.mkdir()
         self._process = TrainingProcess(
             ["-m", "gridflow.tfprocess.main"],
-            folder=self._folder,
             work_dir=work_dir,
             environment={
                 "PYTHONUNBUFFERED": "1",

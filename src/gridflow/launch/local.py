@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from gridflow.agent.folder import temporary_folder
 from gridflow.errors import SchemaError
 from gridflow.launch.base import Placement
 
@@ -42,6 +43,7 @@ class LocalLauncher:
         self._agents: dict[int, list[subprocess.Popen[bytes]]] = {}
         self._threads: list[threading.Thread] = []
         self._folder: Path | None = None
+        self._stack = contextlib.ExitStack()
 
     def place(
         self,
@@ -71,7 +73,9 @@ class LocalLauncher:
         from gridflow.feed import local
 
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=f"gridflow-{payload.job}-data-"))
+            self._folder = self._stack.enter_context(
+                temporary_folder(f"gridflow-{payload.job}-data-")
+            )
             local.partition(data, len(payload.tasks), self._folder)
         agents = [_start_agent(payload, rank, self._folder) for rank in range(len(payload.tasks))]
         self._agents[payload.launch] = agents
@@ -95,9 +99,8 @@ class LocalLauncher:
         for thread in self._threads:
             thread.join()
         self._agents, self._threads = {}, []
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._stack.close()
+        self._folder = None
 
 
 def _end(agents: list[subprocess.Popen[bytes]]) -> None:

@@ -23,6 +23,11 @@ _MASTERS: Final = (
     re.compile(r"local\[(\d+)(?:,\s*\d+)?\]$"),
     re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$"),
 )
+#: No Python, or none that has what an agent (or a Python function of the user's data) imports.
+_MISSING: Final = re.compile(
+    r"(?:ModuleNotFoundError|ImportError)[^\n]*|Cannot run program [^\n]*"
+    r"|[^\n]*(?:while reading the port number from pyspark\.daemon|PYTHON_VERSION_MISMATCH)[^\n]*"
+)
 _PYTHON_HINT: Final = (
     "The executors run the Python named by PYSPARK_PYTHON (spark.pyspark.python with spark-submit; "
     "else python3 of their PATH): it needs gridflow and its dependencies. "
@@ -40,11 +45,7 @@ def explain(error: BaseException) -> tuple[int | None, str, GridflowError | None
         return None, "", None
     if _SLOTS.search(text):
         return None, "", NotEnoughSlots(f"Spark refused the barrier stage: {_first_lines(text)}")
-    missing = re.search(
-        r"(?:ModuleNotFoundError|ImportError|PySparkImportError)[^\n]*?:?\s*([^\n]*(?:gridflow|"
-        r"[Pp]y[Aa]rrow|pandas|cloudpickle|cryptography)[^\n]*)",
-        text,
-    )
+    missing = _MISSING.search(text)
     if missing:
         return None, "", EnvironmentMismatch(f"{missing[0].strip()}\n{_PYTHON_HINT}")
     found = _RANK.search(text)
