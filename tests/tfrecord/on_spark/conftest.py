@@ -28,12 +28,6 @@ def pytest_configure(config):
             config.addinivalue_line("filterwarnings", f"ignore::{warning}")
 
 
-def pytest_report_header():
-    import pyspark
-
-    return f"pyspark {pyspark.__version__}"
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     import pyspark
@@ -53,7 +47,7 @@ def spark(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = tfrecord.configure(builder).getOrCreate()
-    assert session.version == pyspark.__version__
+    assert session.version == pyspark.__version__ == os.environ["GRIDFLOW_TFRECORD_SUITE"]
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

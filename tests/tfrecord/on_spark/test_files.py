@@ -35,13 +35,13 @@ def with_partition_bytes(spark, size, action):
 
 @pytest.mark.parametrize("size", [1, 17, 64, 100, 333, 1000, 10_000])
 def test_every_split_size_gives_every_row_once(spark, folder, size):
-    judge.write(folder, [judge.example(id=("i", [i])) for i in range(60)])
-    assert os.path.getsize(folder) > 1500
+    judge.write(folder, [judge.example(id=("i", [i])) for i in range(30)])
+    assert os.path.getsize(folder) > 900
     frame = read(spark, folder, "id bigint")
-    assert with_partition_bytes(spark, size, lambda: ids(frame)) == list(range(60))
+    assert with_partition_bytes(spark, size, lambda: ids(frame)) == list(range(30))
     frame = read(spark, folder, "id bigint")
     partitions = with_partition_bytes(spark, size, lambda: frame.rdd.getNumPartitions())
-    assert partitions >= 1500 // max(size, 17) // 2
+    assert partitions >= 900 // max(size, 17) // 2
 
 
 def test_a_file_is_not_split_when_told_not_to(spark, folder):

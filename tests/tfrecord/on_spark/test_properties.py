@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 
@@ -26,7 +27,7 @@ ELEMENTS = {
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
 # To shrink a failure would take many more jobs than the time limit allows.
 SLOW = settings(
-    max_examples=20,
+    max_examples=int(os.environ.get("GRIDFLOW_TFRECORD_EXAMPLES", "20")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -5,7 +5,11 @@ import io.gridflow.tfrecord.MalformedExampleException;
 import io.gridflow.tfrecord.RecordType;
 import io.gridflow.tfrecord.TFRecordReader;
 import io.gridflow.tfrecord.hadoop.RecordFile;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.ObjectInputStream;
+import java.io.ObjectOutputStream;
 import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -40,6 +44,22 @@ final class SchemaInference implements Serializable {
     Found merge(Found other) {
       return new Found(types.merge(other.types), malformed || other.malformed);
     }
+
+    byte[] toBytes() throws IOException {
+      ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+      try (ObjectOutputStream out = new ObjectOutputStream(bytes)) {
+        out.writeObject(this);
+      }
+      return bytes.toByteArray();
+    }
+
+    static Found of(byte[] bytes) {
+      try (ObjectInputStream in = new ObjectInputStream(new ByteArrayInputStream(bytes))) {
+        return (Found) in.readObject();
+      } catch (IOException | ClassNotFoundException e) {
+        throw new IllegalStateException("a task's result can't be read", e);
+      }
+    }
   }
 
   private final Options options;
@@ -58,16 +78,17 @@ final class SchemaInference implements Serializable {
     }
     long bytes = parts.stream().mapToLong(part -> part.end - part.start + LEAST_BYTES).sum();
     long tasks = Math.max(spark.defaultParallelism(), bytes / MOST_BYTES);
+    // Bytes, as the threads of Spark that take results don't know the classes of a jar that came as
+    // a session's artifact.
     Found found =
         spark
             .parallelize(parts, (int) Math.min(tasks, parts.size()))
-            .mapPartitions(
-                mine -> {
-                  List<Found> one = new ArrayList<>();
-                  one.add(read(mine));
-                  return one.iterator();
-                })
-            .reduce(Found::merge);
+            .mapPartitions(mine -> List.of(read(mine).toBytes()).iterator())
+            .collect()
+            .stream()
+            .map(Found::of)
+            .reduce(Found::merge)
+            .orElseThrow();
     StructType schema = new StructType();
     for (var feature : found.types.byName().entrySet()) {
       schema = schema.add(feature.getKey(), sparkType(feature.getValue()));
