@@ -1,4 +1,4 @@
-"""Draw ``results.json`` into ``docs/tfrecord.svg``."""
+"""Draw ``results.json`` into ``docs/tfrecord-benchmark.svg``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main():
     axes.set_ylabel("MB of TFRecord per CPU-second")
     axes.legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(HERE.parents[1] / "docs" / "tfrecord.svg", metadata={"Date": None})
+    figure.savefig(HERE.parents[1] / "docs" / "tfrecord-benchmark.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROTOBUF = [
@@ -71,13 +73,18 @@ def session(cores, jars, catalog=True):
 
 def measure(spark, action, repeat):
     """Return CPU and wall seconds of the best of several runs."""
-    bean = spark._jvm.java.lang.management.ManagementFactory.getOperatingSystemMXBean()
+    (jvm,) = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
+
+    def cpu_seconds():
+        used = jvm.cpu_times()
+        return used.user + used.system
+
     best = (float("inf"), float("inf"))
     for _ in range(repeat + 1):
         spark._jvm.java.lang.System.gc()
-        wall, cpu = time.perf_counter(), bean.getProcessCpuTime()
+        wall, cpu = time.perf_counter(), cpu_seconds()
         action()
-        took = (bean.getProcessCpuTime() - cpu) / 1e9, time.perf_counter() - wall
+        took = cpu_seconds() - cpu, time.perf_counter() - wall
         best = min(best, took)
     return best
 
@@ -192,6 +199,15 @@ def protobuf_jars():
     return [str(path) for path in sorted(target.glob("*.jar"))]
 
 
+def parser_alone(folder):
+    """Measure the parser without Spark, by JMH, in MB per second of one thread."""
+    out = Path(folder, "jmh.json")
+    arguments = ["-rf", "json", "-rff", str(out), "-foe", "true"]
+    subprocess.run([HERE / "jmh.sh", *arguments, "ParserBenchmark.rows"], check=True)
+    passes = {run["params"]["data"]: run["primaryMetric"] for run in json.loads(out.read_text())}
+    return {name: metric["score"] * (32 << 20) / 1e6 for name, metric in passes.items()}
+
+
 def big(folder, cores, repeat):
     """Read one big uncompressed file; wall time is what counts."""
     from gridflow import tfrecord
@@ -217,7 +233,7 @@ def stage(name, folder, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--stage")
     parser.add_argument("--folder")
     parser.add_argument("--out")
@@ -228,6 +244,7 @@ def main():
         stages = {
             "ours": lambda: ours(folder, repeat, arguments.scale),
             "before": lambda: before(folder, repeat),
+            "parser": lambda: parser_alone(folder),
             "one": lambda: big(folder, 1, repeat),
             "two": lambda: big(folder, 2, repeat),
         }
@@ -236,6 +253,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         results = stage("ours", folder, arguments)
         results["before"] = stage("before", folder, arguments)
+        results["parser"] = stage("parser", folder, arguments)
         with Path(folder, "big.tfrecord").open("wb") as out:
             out.writelines(
                 part.read_bytes() for part in sorted(Path(folder, "floats.tfr").glob("part-*")) * 2
@@ -252,6 +270,7 @@ def report(results):
     print("\nMB of TFRecord per CPU-second (and per second)\n")
     for name in ROWS:
         found, old = results[name], results["before"][name]
+        print(f"{name:8} {'parser alone':14} {results['parser'][name]:7.0f}")
         for what in ("read", "pruned", "inference", "write", "parquet read"):
             print(f"{name:8} {what:14} {found[what]['cpu']:7.0f} {found[what]['wall']:7.0f}")
         for what in ("read", "write"):
@@ -259,6 +278,7 @@ def report(results):
                 f"{name:8} {'protobuf ' + what:14} {old[what]['cpu']:7.0f} {old[what]['wall']:7.0f}"
             )
         ratios = {
+            "read / parser alone": found["read"]["cpu"] / results["parser"][name],
             "read / Parquet": found["read"]["cpu"] / found["parquet read"]["cpu"],
             "read / protobuf": found["read"]["cpu"] / old["read"]["cpu"],
             "write / protobuf": found["write"]["cpu"] / old["write"]["cpu"],
