@@ -28,18 +28,23 @@ if TYPE_CHECKING:
     from gridflow.launch.local import LocalLauncher
     from gridflow.launch.spark import SparkLauncher
     from gridflow.ml.model import TrainedModel
+    from gridflow.partitioners import FixedShardsPartitioner, MinSizePartitioner
     from gridflow.result import Result
+    from gridflow.roles import Role
 
 _HOMES: Final = {
     "DataError": "errors",
     "EnvironmentMismatch": "errors",
+    "FixedShardsPartitioner": "partitioners",
     "GridflowError": "errors",
     "InvalidArgument": "errors",
     "LocalLauncher": "launch.local",
+    "MinSizePartitioner": "partitioners",
     "MissingDependency": "errors",
     "NotEnoughSlots": "errors",
     "Plan": "distributor",
     "Result": "result",
+    "Role": "roles",
     "SchemaError": "errors",
     "SparkLauncher": "launch.spark",
     "StartTimeout": "errors",
@@ -56,13 +61,16 @@ _HOMES: Final = {
 __all__ = [
     "DataError",
     "EnvironmentMismatch",
+    "FixedShardsPartitioner",
     "GridflowError",
     "InvalidArgument",
     "LocalLauncher",
+    "MinSizePartitioner",
     "MissingDependency",
     "NotEnoughSlots",
     "Plan",
     "Result",
+    "Role",
     "SchemaError",
     "SparkLauncher",
     "StartTimeout",

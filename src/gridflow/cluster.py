@@ -89,13 +89,17 @@ class ClusterSpec:
         """Return the ``host:port`` of a task."""
         return self.addresses[task.role][task.index]
 
-    def tf_config(self, task: Task) -> str:
-        """Return the JSON text of ``TF_CONFIG`` for a task.
+    def as_dict(self) -> dict[str, list[str]]:
+        """Return the addresses by role, without an evaluator: what ``tf.train.ClusterSpec`` takes.
 
-        An evaluator isn't part of the cluster that it watches, so it is left out of ``cluster``.
+        An evaluator isn't part of the cluster that it watches.
         """
-        cluster = {r: list(a) for r, a in self.addresses.items() if a and r != EVALUATOR}
-        return json.dumps({"cluster": cluster, "task": {"type": task.role, "index": task.index}})
+        return {r: list(a) for r, a in self.addresses.items() if a and r != EVALUATOR}
+
+    def tf_config(self, task: Task) -> str:
+        """Return the JSON text of ``TF_CONFIG`` for a task."""
+        own = {"type": task.role, "index": task.index}
+        return json.dumps({"cluster": self.as_dict(), "task": own})
 
     @classmethod
     def from_tf_config(cls, text: str) -> tuple[ClusterSpec, Task]:

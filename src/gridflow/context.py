@@ -7,8 +7,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow.cluster import ClusterSpec, Task
+from gridflow import partitioners
+from gridflow.cluster import EVALUATOR, PS, WORKER, ClusterSpec, Task
 from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
+from gridflow.options import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +50,8 @@ class TrainingContext:
     task : Task
         This task's role and index.
     rank : int
-        Number among the tasks that train, from 0; rank 0 is the chief.
+        Number among the tasks that train, from 0; rank 0 is the chief. -1 for a parameter server
+        and for an evaluator, which don't train.
     num_workers : int
         How many tasks train.
     generation : int
@@ -65,20 +68,25 @@ class TrainingContext:
         self.job: str = setup["job"]
         self.task = Task.parse(setup["task"])
         self.cluster_spec = ClusterSpec(setup["addresses"])
-        self.rank: int = self.cluster_spec.ranks.index(self.task)
+        rank = self.cluster_spec.rank(self.task)
+        self.rank: int = -1 if rank is None else rank
         self.num_workers = len(self.cluster_spec.ranks)
         self.generation: int = setup["generation"]
         self.work_dir = Path.cwd()
         self.seed: int | None = setup["seed"]
         self.checkpoint_every: int | None = setup["checkpoint_every"]
         self.resume_from = Path(setup["resume"]["path"]) if setup["resume"] else None
-        self.tensorboard_dir = Path(setup["tensorboard"]) if self.is_chief else None
+        writes_events = self.is_chief or self.is_evaluator
+        self.tensorboard_dir = Path(setup["tensorboard"]) if writes_events else None
         self.epoch_counters: list[EpochCounter] = []
         self._strategy_name: str = setup["strategy"]
         self._spool = Path(setup["spool"])
         self._channel, self._inbox = channel, inbox
+        self._partitioner: Mapping[str, Any] | None = setup["partitioner"]
         self._strategy: Any = None
-        self._lock = threading.Lock()
+        self._server: Any = None
+        self._coordinator: Any = None
+        self._lock = threading.RLock()
 
     @property
     def is_chief(self) -> bool:
@@ -86,16 +94,72 @@ class TrainingContext:
         return self.rank == 0
 
     @property
+    def is_evaluator(self) -> bool:
+        """Whether this task watches the training instead of taking part."""
+        return self.task.role == EVALUATOR
+
+    @property
     def strategy(self) -> Any:
         """The ``tf.distribute.Strategy`` that was asked for, made when first used.
 
-        With ``multi_worker_mirrored`` gridflow makes it before the function is called, since all
-        ranks wait for one another in it.
+        With ``multi_worker_mirrored`` and ``parameter_server`` gridflow makes it before the
+        function is called, since all tasks wait for one another in it. An evaluator, which trains
+        alone, has TensorFlow's default strategy.
         """
         with self._lock:
             if self._strategy is None:
-                self._strategy = _make_strategy(self._strategy_name)
+                self._strategy = self._make_strategy()
             return self._strategy
+
+    @property
+    def coordinator(self) -> Any:
+        """The ``ClusterCoordinator`` of ``parameter_server``, for training loops of your own.
+
+        Raises
+        ------
+        GridflowError
+            Under another strategy, or not on the chief.
+        """
+        if self._strategy_name != "parameter_server" or not self.is_chief:
+            raise GridflowError(
+                "ctx.coordinator belongs to the chief of strategy='parameter_server'; this is "
+                f"{self.task} of strategy={self._strategy_name!r}."
+            )
+        with self._lock:
+            if self._coordinator is None:
+                import tensorflow as tf
+
+                self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+            return self._coordinator
+
+    def server(self, config: Any = None) -> Any:
+        """Return this task's ``tf.distribute.Server``, started when first asked for.
+
+        It listens on the port that the job has reserved for this task; its ``target`` is what a
+        session connects to. On a parameter server end the function with ``ctx.server().join()``:
+        gridflow ends it when the training is over.
+
+        Parameters
+        ----------
+        config : tf.compat.v1.ConfigProto, optional
+            Of the server; for the first call.
+
+        Raises
+        ------
+        GridflowError
+            Under a strategy other than ``server``, or on an evaluator.
+        """
+        if self._strategy_name != "server" or self.is_evaluator:
+            raise GridflowError(
+                "ctx.server() is for the cluster's tasks under strategy='server'; this is "
+                f"{self.task} of strategy={self._strategy_name!r}."
+            )
+        with self._lock:
+            if self._server is None:
+                from gridflow.tfprocess.server import make_server
+
+                self._server = make_server(self.cluster_spec, self.task, config)
+            return self._server
 
     def dataset(
         self,
@@ -151,6 +215,21 @@ class TrainingContext:
 
         rows = self._rows(name)
         shuffled = name == "train" if shuffle is None else shuffle
+        if self._strategy_name == "parameter_server":
+            from gridflow.feed.records import decode_specs
+            from gridflow.keras import worker_data
+
+            return worker_data.make(
+                name,
+                decode_specs(self._inbox.wait("counts")["specs"].get(name, {})),
+                tuple(rows),
+                features=features,
+                label=label,
+                sample_weight=sample_weight,
+                batch_size=whole_number("batch_size", batch_size, 1),
+                shuffle=shuffled,
+                seed=seed if seed is not None else (self.seed or 0),
+            )
         counter = source.EpochCounter()
         if shuffled:
             self.epoch_counters.append(counter)
@@ -202,6 +281,127 @@ class TrainingContext:
             self, checkpoint=checkpoint, tensorboard=tensorboard, progress=progress
         )
 
+    def fit(
+        self,
+        model: Any,
+        data: Any = "train",
+        *,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        validation: Any = None,
+        validation_steps: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+        verbose: int = 0,
+        **columns: Any,
+    ) -> Any:
+        """Train a model of Keras 3 or tf_keras under ``parameter_server``, as ``fit`` would.
+
+        Parameters
+        ----------
+        model
+            Made and compiled in ``ctx.strategy.scope()``.
+        data : str, WorkerDataset or callable, default "train"
+            What ``ctx.dataset`` returns; or a dataset's name, with the arguments of
+            ``ctx.dataset`` as `columns`; or a function without arguments that returns a
+            ``tf.data.Dataset`` of batches, endless, made of operations alone: it runs inside the
+            workers' servers, where no Python lives.
+        epochs : int, default 1
+        steps_per_epoch : int, optional
+            Steps of all workers together. Default: as many as there are batches in the rows of
+            ``run(data=…)``; needed with a function.
+        validation : optional
+            Like `data`; rows of ``run(data=…)`` are tested once each.
+        validation_steps : int, optional
+            Needed with a function.
+        callbacks : sequence, optional
+            Keras callbacks. Default: ``ctx.callbacks()``.
+        verbose : int, default 0
+            As for Keras; the progress bar of the driver is there in any case.
+        **columns
+            Arguments of ``ctx.dataset``, where a name is given: ``batch_size``, ``features``,
+            ``label``, ``sample_weight``, ``shuffle``, ``seed``.
+
+        Returns
+        -------
+        History
+            Of the model's flavour of Keras.
+
+        Raises
+        ------
+        GridflowError
+            Under another strategy: ``model.fit`` works there.
+        InvalidArgument
+            The model or the data can't be used so.
+        """
+        if callbacks is None:
+            callbacks = self.callbacks()
+        return self._trainer(model).fit(
+            self._data_for_workers(data, columns),
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            validation=None if validation is None else self._data_for_workers(validation, columns),
+            validation_steps=validation_steps,
+            callbacks=callbacks,
+            verbose=verbose,
+        )
+
+    def evaluate(
+        self, model: Any, data: Any = "validation", *, steps: int | None = None, **columns: Any
+    ) -> dict[str, float]:
+        """Return loss and metrics of a model under ``parameter_server``, found by the workers.
+
+        Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each.
+        """
+        found: dict[str, float] = self._trainer(model).evaluate(
+            self._data_for_workers(data, columns), steps=steps, callbacks=[]
+        )
+        return found
+
+    def evaluate_checkpoints(
+        self, model: Any, data: Any, *, steps: int | None = None
+    ) -> list[dict[str, float]]:
+        """Evaluate each new checkpoint of the running training; what an evaluator does.
+
+        Returns when the training has ended and its last checkpoint was evaluated. Checkpoints that
+        come while another one is being evaluated are skipped, but for the newest. The results go
+        to ``result.evaluation`` and, as scalars ``evaluation_<name>``, to TensorBoard.
+
+        Parameters
+        ----------
+        model
+            The same model as in training, compiled; made under ``ctx.strategy.scope()`` or not.
+        data
+            What ``model.evaluate`` takes; it is read once for each checkpoint. The rows of
+            ``run(data=…)`` don't come to an evaluator.
+        steps : int, optional
+            Batches for each evaluation. Default: all.
+
+        Returns
+        -------
+        list of dict
+            ``epoch``, ``step``, loss and metrics of each evaluation.
+
+        Raises
+        ------
+        GridflowError
+            On a task that is no evaluator.
+        """
+        if not self.is_evaluator:
+            raise GridflowError(
+                f"evaluate_checkpoints() is for the evaluator; this is {self.task}. Branch on "
+                "ctx.is_evaluator."
+            )
+        from gridflow.keras import evaluation
+
+        return evaluation.follow(
+            model,
+            data,
+            steps=steps,
+            inbox=self._inbox,
+            tensorboard_dir=self.tensorboard_dir,
+            report=lambda **found: self._channel.send("evaluation", **found),
+        )
+
     def report(self, step: int, **metrics: float) -> None:
         """Tell the driver of a step of a training loop of your own.
 
@@ -236,6 +436,55 @@ class TrainingContext:
 
     # ---------------------------------------------------------------------------------------------
 
+    def _make_strategy(self) -> Any:
+        import tensorflow as tf
+
+        if self.is_evaluator:
+            return tf.distribute.get_strategy()
+        match self._strategy_name:
+            case "multi_worker_mirrored":
+                if "TF_CONFIG" not in os.environ:  # a single worker needs no cluster
+                    return tf.distribute.MirroredStrategy()
+                return tf.distribute.MultiWorkerMirroredStrategy()
+            case "mirrored":
+                return tf.distribute.MirroredStrategy()
+            case "parameter_server":
+                return self._make_parameter_server_strategy()
+            case "none" | "server":
+                return tf.distribute.get_strategy()
+        raise InvalidArgument(f"there is no strategy {self._strategy_name!r}.")
+
+    def _make_parameter_server_strategy(self) -> Any:
+        import tensorflow as tf
+
+        partitioner = None
+        if self._partitioner is not None:
+            num_ps = len(self.cluster_spec.addresses[PS])
+            partitioner = partitioners.from_dict(self._partitioner).to_tensorflow(num_ps)
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+
+    def _trainer(self, model: Any) -> Any:
+        from gridflow.keras.asynchronous import Trainer
+
+        if self._strategy_name != "parameter_server":
+            raise GridflowError(
+                "ctx.fit and ctx.evaluate are for strategy='parameter_server'; under "
+                f"strategy={self._strategy_name!r} use model.fit and model.evaluate."
+            )
+        num_workers = len(self.cluster_spec.addresses[WORKER])
+        return Trainer(self.coordinator, num_workers, model, self.checkpoint_every)
+
+    def _data_for_workers(self, data: Any, columns: Mapping[str, Any]) -> Any:
+        if isinstance(data, str):
+            return self.dataset(data, **columns)
+        if not callable(data):
+            raise InvalidArgument(
+                "data is a dataset's name, what ctx.dataset() returns, or a function that returns "
+                f"a tf.data.Dataset; got {type(data).__name__}, which can't reach the workers."
+            )
+        return data
+
     def _rows(self, name: str) -> Sequence[int]:
         rows: dict[str, list[int]] = self._inbox.wait("counts")["rows"]
         if name not in rows:
@@ -251,18 +500,3 @@ def make_context(setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> Tr
     global _current  # noqa: PLW0603 (one process is one task)
     _current = TrainingContext(setup, channel, inbox)
     return _current
-
-
-def _make_strategy(name: str) -> Any:
-    import tensorflow as tf
-
-    match name:
-        case "multi_worker_mirrored":
-            if "TF_CONFIG" not in os.environ:  # a single worker needs no cluster
-                return tf.distribute.MirroredStrategy()
-            return tf.distribute.MultiWorkerMirroredStrategy()
-        case "mirrored":
-            return tf.distribute.MirroredStrategy()
-        case "none":
-            return tf.distribute.get_strategy()
-    raise InvalidArgument(f"there is no strategy {name!r}.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import getpass
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow.cluster import WORKER, Task
+from gridflow.cluster import TRAINING_ROLES, WORKER, Task
 from gridflow.errors import InvalidArgument
 from gridflow.options import (
     LOG_CHOICES,
@@ -21,11 +21,14 @@ from gridflow.options import (
     choose,
     whole_number,
 )
+from gridflow.partitioners import FixedShardsPartitioner, MinSizePartitioner
+from gridflow.roles import Role, default_strategy, make_tasks, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gridflow.launch.base import Launcher, Placement
+    from gridflow.partitioners import Partitioner
     from gridflow.result import Result
 
 
@@ -36,7 +39,7 @@ class Plan:
     Attributes
     ----------
     tasks : tuple of Task
-        By rank.
+        Those that train first, by rank. Each one takes a slot.
     strategy : str
     target : str
         Where they would run.
@@ -79,12 +82,17 @@ class TensorflowDistributor:
 
     Parameters
     ----------
-    num_workers : int, default 1
-        Tasks that train, each in a process of its own.
-    strategy : {'multi_worker_mirrored', 'mirrored', 'none'}, optional
+    num_workers : int, optional
+        Tasks that train, each in a process of its own: the short way for
+        ``roles=[Role("worker", num_workers)]``. Default 1.
+    strategy : str, optional
         ``multi_worker_mirrored`` (default for more than one worker): one model, synchronous.
         ``mirrored``: one worker, all its GPUs. ``none`` (default for one worker): each worker for
-        itself, on its share of the rows.
+        itself, on its share of the rows. ``parameter_server`` (default with role ``ps``): one
+        model on parameter servers, trained by the workers asynchronously, on behalf of the chief.
+        ``server``: a TensorFlow server in each task, for classic programs.
+    roles : sequence of Role, optional
+        Instead of ``num_workers``, which tasks there are; see ``docs/distribution.md``.
     launcher : Launcher, optional
         Default: `SparkLauncher` on the active session. `LocalLauncher` needs no Spark.
     start_timeout : float, default 300
@@ -116,6 +124,12 @@ class TensorflowDistributor:
         the temporary folder.
     tensorboard : bool, default False
         Serve TensorBoard beside the chief and print its URL.
+    variable_partitioner : MinSizePartitioner or FixedShardsPartitioner, optional
+        How ``parameter_server`` spreads large variables over the parameter servers.
+    classic_flags : bool, default False
+        Give a script under ``strategy="server"`` the flags ``--job_name``, ``--task_index``,
+        ``--ps_hosts``, ``--worker_hosts`` (and ``--chief_hosts`` if there is a chief), before its
+        own arguments.
     logs : {'all', 'chief', 'none'}, default 'all'
         Whose output is shown. Files in ``job_dir`` hold all of it in any case.
     progress : bool, default True
@@ -138,9 +152,10 @@ class TensorflowDistributor:
 
     def __init__(
         self,
-        num_workers: int = 1,
+        num_workers: int | None = None,
         strategy: Strategy | None = None,
         *,
+        roles: Sequence[Role] | None = None,
         launcher: Launcher | None = None,
         start_timeout: float = Deadlines.start_timeout,
         heartbeat_timeout: float = Deadlines.heartbeat_timeout,
@@ -155,19 +170,27 @@ class TensorflowDistributor:
         spool_dir: str | None = None,
         job_dir: str | Path | None = None,
         tensorboard: bool = False,
+        variable_partitioner: Partitioner | None = None,
+        classic_flags: bool = False,
         logs: LogChoice = "all",
         progress: bool = True,
     ) -> None:
         from gridflow.feed.schema import FeedOptions
 
-        self.num_workers = whole_number("num_workers", num_workers, 1)
-        self.strategy = strategy or ("multi_worker_mirrored" if num_workers > 1 else "none")
+        roles = _roles(num_workers, roles)
+        self.strategy: str = strategy or default_strategy(roles)
         choose("strategy", self.strategy, STRATEGIES)
-        if self.strategy == "mirrored" and num_workers > 1:
+        self.tasks = make_tasks(roles, self.strategy)
+        parts = parts_of(self.tasks, self.strategy)
+        self._num_fed = sum(part.is_fed for part in parts)
+        self.num_workers = sum(part.task.role in TRAINING_ROLES for part in parts)
+        if self.strategy == "mirrored" and self.num_workers > 1:
             raise InvalidArgument(
-                f"strategy='mirrored' is for the devices of one worker; got {num_workers} workers. "
-                "Use 'multi_worker_mirrored' for one model on several, or 'none' for a model each."
+                f"strategy='mirrored' is for the devices of one worker; got {self.num_workers} "
+                "workers. Use 'multi_worker_mirrored' for one model on several, or 'none' for a "
+                "model each."
             )
+        _check_server_options(self.strategy, variable_partitioner, classic_flags=classic_flags)
         choose("logs", logs, LOG_CHOICES)
         self.deadlines = Deadlines(start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout)
         self.max_restarts = whole_number("max_restarts", max_restarts, 0)
@@ -183,6 +206,8 @@ class TensorflowDistributor:
             "checkpoint_every": checkpoint_every,
             "spool_dir": spool_dir,
             "tensorboard": tensorboard,
+            "partitioner": variable_partitioner,
+            "classic_flags": classic_flags,
             "logs": logs,
             "show_progress": progress,
         }
@@ -201,7 +226,7 @@ class TensorflowDistributor:
         """
         _, program, datasets, placement = self._check(train_fn, args, data, kwargs, wait=False)
         return Plan(
-            self._tasks,
+            self.tasks,
             self.strategy,
             placement.target,
             placement.slots,
@@ -254,7 +279,7 @@ class TensorflowDistributor:
         job_dir = self._make_job_dir(job)
         spec = JobSpec(
             id=job,
-            tasks=self._tasks,
+            tasks=self.tasks,
             strategy=self.strategy,
             program=program,
             data=datasets,
@@ -269,10 +294,6 @@ class TensorflowDistributor:
 
     # ---------------------------------------------------------------------------------------------
 
-    @property
-    def _tasks(self) -> tuple[Task, ...]:
-        return tuple(Task(WORKER, index) for index in range(self.num_workers))
-
     def _check(
         self,
         train_fn: Callable[..., Any] | str | Path,
@@ -282,16 +303,24 @@ class TensorflowDistributor:
         *,
         wait: bool,
     ) -> tuple[Launcher, bytes, dict[str, Any], Placement]:
-        from gridflow.program import dump, make_program
+        from gridflow.program import ScriptProgram, dump, make_program
 
-        program = dump(make_program(train_fn, args, kwargs))
+        made = make_program(train_fn, args, kwargs)
+        if self._settings["classic_flags"] and not isinstance(made, ScriptProgram):
+            raise InvalidArgument(
+                "classic_flags=True fills in the command line of a script; a function gets all of "
+                "it from its first parameter: ctx.cluster_spec, ctx.task."
+            )
+        program = dump(made)
         datasets = _named(data)
         launcher = self._launcher
         if launcher is None:
             from gridflow.launch.spark import SparkLauncher
 
             launcher = SparkLauncher()
-        placement = launcher.place(self.num_workers, datasets, self.deadlines, wait=wait)
+        placement = launcher.place(
+            len(self.tasks), datasets, self.deadlines, num_fed=self._num_fed, wait=wait
+        )
         return launcher, program, datasets, placement
 
     def _make_job_dir(self, job: str) -> Path:
@@ -301,6 +330,40 @@ class TensorflowDistributor:
             job_dir = Path(tempfile.gettempdir()) / f"gridflow-jobs-{getpass.getuser()}" / job
         job_dir.mkdir(parents=True, mode=0o700)
         return job_dir
+
+
+def _roles(num_workers: int | None, roles: Sequence[Role] | None) -> list[Role]:
+    if roles is None:
+        workers = 1 if num_workers is None else whole_number("num_workers", num_workers, 1)
+        return [Role(WORKER, workers)]
+    if num_workers is not None:
+        raise InvalidArgument(
+            f"give either num_workers= or roles=; got num_workers={num_workers!r} beside roles. "
+            "Role('worker', n) says how many workers there are."
+        )
+    if isinstance(roles, str | Role) or not isinstance(roles, Sequence):
+        raise InvalidArgument(f"roles= is a list of Role; got {roles!r}.")
+    return list(roles)
+
+
+def _check_server_options(
+    strategy: str, partitioner: Partitioner | None, *, classic_flags: bool
+) -> None:
+    if partitioner is not None:
+        if strategy != "parameter_server":
+            raise InvalidArgument(
+                f"variable_partitioner= spreads variables over parameter servers, which "
+                f"strategy={strategy!r} has none of; leave it out, or use 'parameter_server'."
+            )
+        if not isinstance(partitioner, FixedShardsPartitioner | MinSizePartitioner):
+            raise InvalidArgument(
+                "variable_partitioner= is gridflow's MinSizePartitioner or FixedShardsPartitioner; "
+                f"got {type(partitioner).__name__}."
+            )
+    if classic_flags and strategy != "server":
+        raise InvalidArgument(
+            f"classic_flags=True is for strategy='server'; got strategy={strategy!r}."
+        )
 
 
 def _named(data: Any) -> dict[str, Any]:

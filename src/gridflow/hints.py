@@ -20,7 +20,13 @@ _ECHOES: Final = re.compile(
     re.IGNORECASE,
 )
 _ECHO_TYPES: Final = frozenset(
-    {"UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError"}
+    {
+        "UnavailableError",
+        "PSUnavailableError",
+        "AbortedError",
+        "DeadlineExceededError",
+        "CancelledError",
+    }
 )
 
 _HINTS: Final = (

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from gridflow.errors import InvalidArgument, did_you_mean
 
-Strategy = Literal["multi_worker_mirrored", "mirrored", "none"]
+Strategy = Literal["multi_worker_mirrored", "mirrored", "parameter_server", "server", "none"]
 STRATEGIES: Final = get_args(Strategy)
 LogChoice = Literal["all", "chief", "none"]
 LOG_CHOICES: Final = get_args(LogChoice)

@@ -81,6 +81,16 @@ class Result:
         return {name: [logs[name] for logs in epochs if name in logs] for name in names}
 
     @property
+    def evaluation(self) -> list[dict[str, float]]:
+        """What the evaluator found of each checkpoint that it took up, in order.
+
+        ``epoch`` and ``step`` say when the checkpoint was made: after that many complete epochs,
+        and that many steps of the next. The rest are losses and metrics by name.
+        """
+        found = sorted(self._outcome.evaluation.items())
+        return [{"epoch": epoch, "step": step, **logs} for (epoch, step), logs in found]
+
+    @property
     def tensorboard_dir(self) -> Path:
         """Folder of TensorBoard's event files: ``tensorboard --logdir`` takes it."""
         return self.job_dir / "tensorboard"

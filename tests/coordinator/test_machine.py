@@ -19,20 +19,25 @@ from gridflow.reports import TaskFailure
 
 DEADLINES = Deadlines(start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20)
 TASKS = (Task("worker", 0), Task("worker", 1))
+WATCHED = (Task("worker", 0), Task("evaluator", 0))
+SERVED = (Task("chief", 0), Task("worker", 0), Task("ps", 0), Task("evaluator", 0))
 ENVIRONMENT = {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1"}
 
 
-def failure(rank, *, generation=0, kind="exception", consequence=False):
+def failure(rank, *, generation=0, kind="exception", consequence=False, tasks=TASKS):
     return TaskFailure(
-        f"worker:{rank}", "host", kind, "it failed", generation, consequence=consequence
+        str(tasks[rank]), "host", kind, "it failed", generation, consequence=consequence
     )
 
 
 class Story:
     """A machine with a clock, and what it commanded."""
 
-    def __init__(self, restarts=0, **deadlines):
-        self.machine = JobMachine(TASKS, replace(DEADLINES, **deadlines), MaxRestarts(restarts))
+    def __init__(self, restarts=0, tasks=TASKS, strategy="none", **deadlines):
+        self.machine = JobMachine(
+            tasks, replace(DEADLINES, **deadlines), MaxRestarts(restarts), strategy=strategy
+        )
+        self.ranks = range(len(tasks))
         self.now = 0.0
         self.commands = list(self.machine.begin(self.now))
 
@@ -47,7 +52,7 @@ class Story:
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 0.5)
-            for rank in {0, 1} - set(silent):
+            for rank in set(self.ranks) - set(silent):
                 new += self(ev.AgentAlive, rank, f"agent-{rank}-{self.machine.launch}")
             new += self(ev.Tick)
         return new
@@ -57,9 +62,9 @@ class Story:
         return self(ev.AgentRegistered, rank, name, f"host{rank}", f"h{rank}:1", environment)
 
     def train(self):
-        self.register(0)
-        self.register(1)
-        for rank in (0, 1):
+        for rank in self.ranks:
+            self.register(rank)
+        for rank in self.ranks:
             self(ev.TaskReady, rank, self.machine.generation)
         assert self.phase is Phase.TRAINING
         return self
@@ -299,7 +304,7 @@ def test_bad_rows_are_not_tried_again():
 
 def reach(phase):
     """Return a story that stands in a phase."""
-    story = Story(restarts=2)
+    story = Story(restarts=2, tasks=WATCHED if phase is Phase.EVALUATING else TASKS)
     if phase is Phase.GATHERING:
         story.register(0)
     elif phase is Phase.STARTING:
@@ -307,6 +312,8 @@ def reach(phase):
         story.register(1)
     else:
         story.train()
+    if phase is Phase.EVALUATING:
+        story(ev.TaskSucceeded, 0, 0)
     if phase in {Phase.COLLECTING, Phase.CLEARING}:
         story(ev.TaskFailed, 0, failure(0))
     if phase is Phase.CLEARING:
@@ -340,6 +347,7 @@ EVENTS = {
     "failed for good": lambda at: ev.TaskFailed(at, 1, failure(1, kind="data")),
     "failed in another generation": lambda at: ev.TaskFailed(at, 1, failure(1, generation=7)),
     "succeeded": lambda at: ev.TaskSucceeded(at, 1, 0),
+    "joined": lambda at: ev.TaskJoined(at, 1, 0),
     "cleared": lambda at: ev.TaskCleared(at, 1, 0),
     "stack": lambda at: ev.StackReported(at, 1, 0, "stack", waiting=True),
     "ended": lambda at: ev.LaunchEnded(at, 1),
@@ -369,14 +377,23 @@ MOVES = {
     (Phase.COLLECTING, "ended"): Phase.GATHERING,
     (Phase.COLLECTING, "ended with an error"): Phase.GATHERING,
     (Phase.COLLECTING, "succeeded"): Phase.CLEARING,
+    (Phase.COLLECTING, "joined"): Phase.CLEARING,
     (Phase.CLEARING, "ended"): Phase.GATHERING,
     (Phase.CLEARING, "ended with an error"): Phase.GATHERING,
+    (Phase.EVALUATING, "succeeded"): Phase.CLOSING,
+    (Phase.EVALUATING, "joined"): Phase.CLOSING,
+    (Phase.EVALUATING, "registered anew"): Phase.CLOSING,
+    (Phase.EVALUATING, "late tick"): Phase.CLOSING,
+    (Phase.EVALUATING, "ended"): Phase.CLOSED,
+    (Phase.EVALUATING, "ended with an error"): Phase.CLOSED,
     (Phase.CLOSING, "ended"): Phase.CLOSED,
     (Phase.CLOSING, "ended with an error"): Phase.CLOSED,
 }
 for _phase in (Phase.GATHERING, Phase.STARTING, Phase.TRAINING):
     for _name in ("failed", "echoed", "failed for good", "lost"):
         MOVES[_phase, _name] = Phase.COLLECTING
+for _name in ("failed", "echoed", "failed for good", "lost"):
+    MOVES[Phase.EVALUATING, _name] = Phase.CLOSING
 for _phase in (Phase.STARTING, Phase.TRAINING):
     MOVES[_phase, "registered anew"] = Phase.COLLECTING
     for _name in ("ended", "ended with an error"):
@@ -396,9 +413,13 @@ def test_every_event_in_every_state_leads_where_it_should(phase, name):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.floats(0, 30)), max_size=40))
-def test_whatever_happens_the_job_ends_within_its_deadlines(history):
-    story = Story(restarts=2)
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.floats(0, 30)), max_size=40),
+    st.sampled_from([(TASKS, "none"), (WATCHED, "none"), (SERVED, "parameter_server")]),
+)
+def test_whatever_happens_the_job_ends_within_its_deadlines(history, cast):
+    tasks, strategy = cast
+    story = Story(restarts=2, tasks=tasks, strategy=strategy)
     for name, seconds in history:
         event = EVENTS[name](story.now + seconds)
         story.now = event.at

@@ -24,7 +24,9 @@ from gridflow.agent.folder import temporary_folder
 from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
+from gridflow.cluster import EVALUATOR
 from gridflow.errors import DataError
+from gridflow.feed import records
 from gridflow.feed.spool import SpoolWriter
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Agent:
         self.payload, self.rank = payload, rank
         self.id = uuid.uuid4().hex
         self.task = payload.tasks[rank]
+        self.part = payload.parts[rank]
         self._closed = threading.Event()
         self._registered = threading.Event()
         self._error: BaseException | None = None
@@ -75,7 +78,7 @@ class Agent:
         supervisor.start()
         try:
             self._registered.wait()
-            if not self._closed.is_set():
+            if not self._closed.is_set() and self.part.is_fed:
                 self._spool(batches, folder / "spool")
         except BaseException:
             self._closed.set()
@@ -93,12 +96,17 @@ class Agent:
                         return
                     writer.write(dataset, batch)
                 counts = writer.close()
+            specs = {}
+            if self.part.serves:
+                specs = {name: records.encode_specs(records.write(folder, name)) for name in counts}
         except DataError as error:
             self._runner.fail("data", str(error))
             self._closed.wait()
             return
         self._reporter.report(
-            "spooled", counts={name: asdict(count) for name, count in counts.items()}
+            "spooled",
+            counts={name: asdict(count) for name, count in counts.items()},
+            specs=specs,
         )
 
     def _supervise(self, folder: Path) -> None:
@@ -130,9 +138,9 @@ class Agent:
             if versions["tensorflow"]:  # else the coordinator refuses: nothing to start
                 self._runner.prepare()
             self._registered.set()
-            if self.rank == 0:
+            if self.rank == 0 or self.part.task.role == EVALUATOR:
                 board.follow()
-                if payload.tensorboard:
+                if payload.tensorboard and self.rank == 0:
                     board.serve(environment.local_address(payload.coordinator))
             self._obey_until_closed()
         finally:

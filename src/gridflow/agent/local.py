@@ -26,7 +26,7 @@ def main() -> None:
 
     batches = (
         (name, batch)
-        for name in payload.datasets
+        for name in (payload.datasets if folder is not None else ())
         for batch in local.read(Path(folder) / f"{name}.arrow")
     )
     Agent(payload, rank).run(batches)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gridflow.cluster import Task
+from gridflow.roles import Part, parts_of
+
 if TYPE_CHECKING:
     from gridflow.feed.schema import FeedOptions
     from gridflow.options import Deadlines
+    from gridflow.partitioners import Partitioner
     from gridflow.security import Identity
 
 
@@ -24,7 +28,7 @@ class AgentPayload:
     generation : int
         The generation that it begins with.
     tasks : tuple of str
-        Role and index by rank.
+        Role and index, those that train first, by rank.
     coordinator : str
         ``host:port`` of the coordinator's server.
     identity : Identity
@@ -42,6 +46,10 @@ class AgentPayload:
         In steps.
     tensorboard : bool
         Whether the chief's agent serves TensorBoard.
+    partitioner : Partitioner or None
+        How large variables are spread over the parameter servers.
+    classic_flags : bool
+        Whether a script's command line is given what the classic programs ask for.
     """
 
     job: str
@@ -59,3 +67,15 @@ class AgentPayload:
     seed: int | None = None
     checkpoint_every: int | None = None
     tensorboard: bool = False
+    partitioner: Partitioner | None = None
+    classic_flags: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What each task does, by its place."""
+        return parts_of([Task.parse(name) for name in self.tasks], self.strategy)
+
+    @property
+    def fed(self) -> tuple[int, ...]:
+        """Places of the tasks that rows go to."""
+        return tuple(place for place, part in enumerate(self.parts) if part.is_fed)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_task(
-    payload: AgentPayload, tags: Any, batches: Iterator[pa.RecordBatch]
+    payload: AgentPayload, places: tuple[int, ...], tags: Any, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run the task of this partition; yields one row when it is over."""
     from pyspark import TaskContext
@@ -25,9 +25,11 @@ def run_task(
     context = TaskContext.get()
     if context is None:
         raise AssertionError("run_task() runs in a Spark task")
-    rank = context.partitionId()
-    if rank >= len(payload.tasks):
-        raise AssertionError(f"the stage has more partitions than tasks: {rank}")
-    rows = frames.agent_batches(batches, tags) if payload.datasets else iter(())
+    partition = context.partitionId()
+    if partition >= len(places):
+        raise AssertionError(f"the stage has more partitions than tasks: {partition}")
+    rank = places[partition]
+    is_fed = payload.datasets and rank in payload.fed
+    rows = frames.agent_batches(batches, tags) if is_fed else iter(())
     Agent(payload, rank).run(rows)
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})

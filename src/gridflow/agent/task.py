@@ -10,10 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from gridflow.agent.process import TrainingProcess, signal_name
 from gridflow.channel import PRELOAD_VARIABLE
-from gridflow.cluster import ClusterSpec, Task
-from gridflow.feed import loans
+from gridflow.cluster import EVALUATOR, ClusterSpec, Task
+from gridflow.feed import loans, records
 from gridflow.hints import hint_for
 from gridflow.reports import TaskFailure
 
@@ -55,9 +57,12 @@ class TaskRunner:
         self._payload, self._rank, self._folder = payload, rank, folder
         self._client, self._reporter, self._uploads = client, reporter, uploads
         self._task = Task.parse(payload.tasks[rank])
+        self._part = payload.parts[rank]
         self._generation = payload.generation
         self._process: TrainingProcess | None = None
         self._counts: dict[str, Any] | None = None
+        self._setup: dict[str, Any] | None = None
+        self._news: dict[str, dict[str, Any]] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -66,6 +71,7 @@ class TaskRunner:
         self._raised_at = 0.0
         self._stopped_since: float | None = None
         self._reported = False
+        self._serves = self._part.serves
 
     # Commands ------------------------------------------------------------------------------------
 
@@ -74,7 +80,7 @@ class TaskRunner:
         self._forget()
         generation = self._generation
         work_dir = self._folder / f"work-{generation}"
-        work_dir.mkdir()
+        work_dir.mkdir(exist_ok=True)  # it is there when a process is replaced
         self._process = TrainingProcess(
             ["-m", "gridflow.tfprocess.main"],
             work_dir=work_dir,
@@ -98,8 +104,14 @@ class TaskRunner:
             case "start":
                 self._start(command)
             case "counts":
-                self._counts = command["rows"]
-                self._send("counts", rows=self._counts)
+                self._counts = {"rows": command["rows"], "specs": command["specs"]}
+                self._send("counts", **self._counts)
+            case "replace" if command["generation"] == self._generation:
+                self._replace()
+            case "checkpoint":
+                self._fetch(command)
+            case "end_evaluation":
+                self._tell_news("end_evaluation")
             case "inspect":
                 self._send("inspect")
             case "lend":
@@ -114,29 +126,63 @@ class TaskRunner:
         for name, address in zip(self._payload.tasks, command["addresses"], strict=True):
             addresses.setdefault(Task.parse(name).role, []).append(address)
         cluster = ClusterSpec(addresses)
+        peers = [task for task in cluster.tasks if task.role != EVALUATOR]
         resume = command["resume"]
-        if resume is not None:
+        if resume is not None and self._part.runs_function:
             path = self._folder / resume["name"]
             self._client.download({"kind": "checkpoint", "name": resume["name"]}, path)
             resume = {**resume, "path": str(path)}
-        self._send(
-            "setup",
-            job=self._payload.job,
-            generation=command["generation"],
-            task=str(self._task),
-            addresses=addresses,
-            tf_config=cluster.tf_config(self._task) if len(cluster.tasks) > 1 else None,
-            strategy=self._payload.strategy,
-            function=str(self._folder / "function"),
-            spool=str(self._folder / "spool"),
-            results=str(self._folder / f"results-{self._generation}"),
-            tensorboard=str(self._folder / "tensorboard"),
-            resume=resume,
-            seed=self._payload.seed,
-            checkpoint_every=self._payload.checkpoint_every,
-        )
+        self._news = {}
+        self._setup = {
+            "job": self._payload.job,
+            "generation": command["generation"],
+            "task": str(self._task),
+            "addresses": addresses,
+            "tf_config": cluster.tf_config(self._task) if len(peers) > 1 else None,
+            "strategy": self._payload.strategy,
+            "runs_function": self._part.runs_function,
+            "serves": self._part.serves,
+            "partitioner": self._payload.partitioner and self._payload.partitioner.to_dict(),
+            "classic_flags": self._payload.classic_flags,
+            "function": str(self._folder / "function"),
+            "spool": str(self._folder / "spool"),
+            "results": str(self._folder / f"results-{self._generation}"),
+            "tensorboard": str(self._folder / "tensorboard"),
+            "resume": resume,
+            "seed": self._payload.seed,
+            "checkpoint_every": self._payload.checkpoint_every,
+        }
+        self._set_up()
+
+    def _set_up(self) -> None:
+        if self._setup is not None:
+            self._send("setup", **self._setup)
         if self._counts is not None:
-            self._send("counts", rows=self._counts)
+            self._send("counts", **self._counts)
+        for kind, fields in self._news.items():
+            self._send(kind, **fields)
+
+    def _replace(self) -> None:
+        """Start the process again as it was started before."""
+        self.kill()
+        self.prepare()
+        self._set_up()
+
+    def _fetch(self, command: dict[str, Any]) -> None:
+        """Get a checkpoint for the evaluator."""
+        path = self._folder / command["name"]
+        try:
+            self._client.download({"kind": "checkpoint", "name": command["name"]}, path)
+        except pa.ArrowException:
+            return  # a newer one has taken its place, and is on its way
+        before = self._news.get("checkpoint", {}).get("path")
+        self._tell_news(
+            "checkpoint", path=str(path), epoch=command["epoch"], step=command["step"], drop=before
+        )
+
+    def _tell_news(self, kind: str, **fields: Any) -> None:
+        self._news[kind] = fields
+        self._send(kind, **fields)
 
     def _clear(self, *, restart: bool) -> None:
         self.kill()
@@ -159,12 +205,16 @@ class TaskRunner:
     def _borrow(self, dataset: str) -> None:
         path = self._folder / f"loan-{dataset}.arrow"
         self._client.download({"kind": "loan", "name": dataset}, path)
-        counts = loans.take(self._folder / "spool", dataset, path, self._payload.feed)
-        self._reporter.report("spooled", counts={dataset: asdict(counts)})
+        spool = self._folder / "spool"
+        counts = loans.take(spool, dataset, path, self._payload.feed)
+        specs = {}
+        if self._part.serves:
+            specs = {dataset: records.encode_specs(records.write(spool, dataset))}
+        self._reporter.report("spooled", counts={dataset: asdict(counts)}, specs=specs)
 
     def leave(self) -> None:
-        """Let a process that is done end by itself, for a moment."""
-        if self._process is None or not self._reported:
+        """Let a process that is done, or that serves others, end by itself, for a moment."""
+        if self._process is None or not (self._reported or self._serves):
             return
         self._send("leave")
         give_up = time.monotonic() + _EXIT_SECONDS
@@ -259,6 +309,9 @@ class TaskRunner:
                 self._uploads.file(Path(message["path"]), header, self._checkpoint_sent)
             case "returned":
                 self._hand_over(generation, message["result"], Path(message["folder"]))
+            case "joined":
+                self._serves = True
+                self._reporter.report("joined", generation=generation)
             case "hello":
                 pass
             case _:
@@ -286,7 +339,7 @@ class TaskRunner:
         for name in names:
             self._uploads.file(folder / name, {"kind": "result", "name": name}, sent)
         if not names:
-            sent(None)
+            self._uploads.after(sent)  # the last checkpoint may still be on its way
 
     def _send(self, kind: str, **fields: Any) -> None:
         if self._process is not None:

@@ -39,6 +39,10 @@ class Uploads:
         future.add_done_callback(lambda ended: done(ended.exception()))
         self._futures = [each for each in self._futures if not each.done()] + [future]
 
+    def after(self, done: Callable[[BaseException | None], None]) -> None:
+        """Call ``done`` once everything that is queued was sent."""
+        self._executor.submit(lambda: None).add_done_callback(lambda _: done(None))
+
     def follow(self, folder: Path) -> None:
         """Keep sending what is appended to the files of a folder."""
         self._following = folder

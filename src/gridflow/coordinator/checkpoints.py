@@ -51,10 +51,11 @@ class CheckpointStore:
         """Return where a checkpoint that is arriving is written."""
         return self.folder / f".incoming-{generation}-{rank}"
 
-    def commit(self, path: Path, epoch: int, step: int) -> None:
-        """Make a checkpoint that arrived whole the newest one."""
+    def commit(self, path: Path, epoch: int, step: int) -> str:
+        """Make a checkpoint that arrived whole the newest one; return its name."""
+        name = f"checkpoint-{epoch:06}-{step:09}.npz"
         with self._lock:
-            path.rename(self.folder / f"checkpoint-{epoch:06}-{step:09}.npz")
+            path.rename(self.folder / name)
             descriptor = os.open(self.folder, os.O_RDONLY)
             try:
                 os.fsync(descriptor)  # so that the rename lasts, too
@@ -62,6 +63,7 @@ class CheckpointStore:
                 os.close(descriptor)
             for old in self._all()[:-_KEPT]:
                 self.path(old.name).unlink()
+        return name
 
     def latest(self) -> Checkpoint | None:
         """Return the newest checkpoint."""

@@ -69,11 +69,15 @@ class Console:
 
     def epoch(self, epoch: int, logs: dict[str, float]) -> None:
         """Show an epoch's results."""
-        values = "  ".join(f"{name} {value:.5g}" for name, value in logs.items())
         with self._lock:
             if self._bar is not None:
                 self._bar.close_epoch()
-                self._write(f"[gridflow] epoch {epoch + 1}: {values}")
+                self._write(f"[gridflow] epoch {epoch + 1}: {_values(logs)}")
+
+    def evaluation(self, epoch: int, step: int, logs: dict[str, float]) -> None:
+        """Show what the evaluator found of a checkpoint."""
+        where = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"
+        self.say(f"evaluation after {where}: {_values(logs)}")
 
     def close(self) -> None:
         """Close bar and files."""
@@ -89,6 +93,10 @@ class Console:
         else:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
+
+
+def _values(logs: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.5g}" for name, value in logs.items())
 
 
 class _Bar:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import flight
 
+from gridflow.cluster import EVALUATOR
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.server import inside
 from gridflow.feed.ledger import DatasetCounts, Ledger
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gridflow.cluster import Task
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.console import Console
+    from gridflow.roles import Part
 
 
 @dataclass
@@ -45,8 +46,8 @@ class Desk:
 
     Parameters
     ----------
-    tasks : sequence of Task
-        By rank.
+    parts : sequence of Part
+        What each task does, by its place.
     job_dir : Path
         Where logs, results, TensorBoard files and the function lie in the driver.
     checkpoints : CheckpointStore
@@ -54,21 +55,24 @@ class Desk:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], job_dir: Path, checkpoints: CheckpointStore, console: Console
+        self, parts: Sequence[Part], job_dir: Path, checkpoints: CheckpointStore, console: Console
     ) -> None:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.ledger = Ledger()
         self.history: dict[int, dict[str, float]] = {}
+        self.evaluation: dict[tuple[int, int], dict[str, float]] = {}
         self.result: dict[str, Any] | None = None
         self.tensorboard_url: str | None = None
         self.job_dir = job_dir
-        self._tasks = tuple(tasks)
+        self._tasks = tuple(part.task for part in parts)
+        self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
         self._checkpoints = checkpoints
         self._console = console
         self._lock = threading.Lock()
         self._launch = 0
         self._lent: set[str] = set()
-        self._mailboxes = [_Mailbox() for _ in tasks]
+        self._specs: dict[str, Any] = {}
+        self._mailboxes = [_Mailbox() for _ in parts]
 
     # For the job's loop --------------------------------------------------------------------------
 
@@ -83,6 +87,18 @@ class Desk:
         """Leave a command for every agent."""
         with self._lock:
             self._broadcast(kind, **fields)
+
+    def send(self, rank: int, kind: str, **fields: Any) -> None:
+        """Leave a command for one agent."""
+        with self._lock:
+            self._send(rank, kind, **fields)
+
+    def tell_evaluators(self, kind: str, **fields: Any) -> None:
+        """Leave a command for the agents of evaluators."""
+        with self._lock:
+            for rank, task in enumerate(self._tasks):
+                if task.role == EVALUATOR:
+                    self._send(rank, kind, **fields)
 
     def _broadcast(self, kind: str, **fields: Any) -> None:
         for rank in range(len(self._mailboxes)):
@@ -154,7 +170,9 @@ class Desk:
     def file_received(self, header: dict[str, Any], path: Path) -> None:
         """Commit a checkpoint, or pass a loan on, once it is whole."""
         if header["kind"] == "checkpoint":
-            self._checkpoints.commit(path, header["epoch"], header["step"])
+            name = self._checkpoints.commit(path, header["epoch"], header["step"])
+            place = {"epoch": header["epoch"], "step": header["step"]}
+            self.tell_evaluators("checkpoint", name=name, **place)
         if header["kind"] == "loan":
             with self._lock:
                 for rank, box in enumerate(self._mailboxes):
@@ -176,22 +194,13 @@ class Desk:
 
     def _report(self, rank: int, report: dict[str, Any]) -> None:
         now, generation = time.monotonic(), report.get("generation", 0)
-        task = self._tasks[rank]
         match report["kind"]:
-            case "log":
-                self._console.log(task, report["lines"])
             case "ready":
                 self.events.put(ev.TaskReady(now, rank, generation))
             case "progress":
                 armed = report["phase"] in {"train", "test"}
                 self.events.put(ev.TaskStepped(now, rank, generation, armed))
                 self._console.progress(rank, report)
-            case "epoch_end":
-                if rank == 0:
-                    self.history[report["epoch"]] = report["logs"]
-                    self._console.epoch(report["epoch"], report["logs"])
-            case "epoch":
-                self.ledger.add(report["record"])
             case "failed":
                 failure = TaskFailure.from_dict(report["failure"])
                 self.events.put(ev.TaskFailed(now, rank, failure))
@@ -199,19 +208,37 @@ class Desk:
                 if rank == 0:
                     self.result = report["result"]
                 self.events.put(ev.TaskSucceeded(now, rank, generation))
+            case "joined":
+                self.events.put(ev.TaskJoined(now, rank, generation))
             case "cleared":
                 self.events.put(ev.TaskCleared(now, rank, generation))
             case "stack":
                 stack = ev.StackReported(now, rank, generation, report["stack"], report["waiting"])
                 self.events.put(stack)
             case "spooled":
-                self._spooled(rank, report["counts"])
+                self._spooled(rank, report["counts"], report["specs"])
+            case _:
+                self._note(rank, report)
+
+    def _note(self, rank: int, report: dict[str, Any]) -> None:
+        """Take what only the record of the job is concerned with."""
+        match report["kind"]:
+            case "log":
+                self._console.log(self._tasks[rank], report["lines"])
+            case "epoch_end" if rank == 0:
+                self.history[report["epoch"]] = report["logs"]
+                self._console.epoch(report["epoch"], report["logs"])
+            case "epoch":
+                self.ledger.add(report["record"])
+            case "evaluation":
+                self.evaluation[report["epoch"], report["step"]] = report["logs"]
+                self._console.evaluation(report["epoch"], report["step"], report["logs"])
             case "tensorboard":
                 self.tensorboard_url = report["url"]
                 self._console.say(f"TensorBoard: {report['url']}")
 
-    def _spooled(self, rank: int, counts: dict[str, Any]) -> None:
-        """Once every rank has its rows, all of them learn how many each one has.
+    def _spooled(self, rank: int, counts: dict[str, Any], specs: dict[str, Any]) -> None:
+        """Once every rank that is fed has its rows, all tasks learn how many each one has.
 
         A rank without any row of a dataset can make no step. It is lent some by the rank that has
         most, as repeated rows; the ledger says so.
@@ -219,12 +246,15 @@ class Desk:
         with self._lock:
             box = self._mailboxes[rank]
             box.counts = {**(box.counts or {}), **counts}
-            known = [each.counts for each in self._mailboxes if each.counts is not None]
-            if len(known) < len(self._mailboxes):
+            # A rank without rows knows no types; one that has some does.
+            self._specs.update({name: each for name, each in specs.items() if each})
+            boxes = [self._mailboxes[place] for place in self._fed]
+            known = [each.counts for each in boxes if each.counts is not None]
+            if len(known) < len(boxes):
                 return
             rows = {name: [each[name]["rows"] for each in known] for name in known[0]}
             lenders = {
-                name: ranks.index(max(ranks))
+                name: self._fed[ranks.index(max(ranks))]
                 for name, ranks in rows.items()
                 if min(ranks) == 0 < max(ranks)
             }
@@ -237,6 +267,6 @@ class Desk:
             for each_rank, each in enumerate(known):
                 for name, count in each.items():
                     self.ledger.set_counts(name, each_rank, DatasetCounts(**count))
-            self._broadcast("counts", rows=rows)
+            self._broadcast("counts", rows=rows, specs=self._specs)
             for name in self._lent:
                 self._loan(name).unlink(missing_ok=True)

@@ -87,6 +87,14 @@ class TaskSucceeded(Event):
 
 
 @dataclass(frozen=True)
+class TaskJoined(Event):
+    """The function has joined its TensorFlow server: it serves others, and never returns."""
+
+    rank: int
+    generation: int
+
+
+@dataclass(frozen=True)
 class TaskCleared(Event):
     """The training process of a generation is gone, with all that it started."""
 
@@ -149,6 +157,26 @@ class ClearGeneration(Command):
 
     generation: int
     restart: bool
+
+
+@dataclass(frozen=True)
+class ReplaceTask(Command):
+    """Start the process of one task again, in the same generation and at the same address."""
+
+    rank: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class EndEvaluation(Command):
+    """Tell the evaluators that no further checkpoint will come."""
+
+
+@dataclass(frozen=True)
+class Say(Command):
+    """Tell the user."""
+
+    text: str
 
 
 @dataclass(frozen=True)

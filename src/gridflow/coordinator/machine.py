@@ -3,8 +3,8 @@
 ::
 
     GATHERING --all registered--> STARTING --all ready--> TRAINING --all done--> CLOSING --> CLOSED
-        |                            |                       |                      ^
-        +----------- failure --------+-----------------------+                      |
+        |                            |                     |   +-- EVALUATING --^   ^
+        +----------- failure --------+---------------------+                        |
                      |                                                              |
                  COLLECTING --no restart left---------------------------------------+
                      |
@@ -14,6 +14,10 @@
 
 The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
 connection is noticed before the death that caused it. `choose_cause` picks it then.
+
+"All done" means the tasks that are awaited (`gridflow.roles`): servers are ended, not awaited. An
+evaluator may look at the last checkpoint in EVALUATING; whatever becomes of it, the training has
+succeeded by then. A process that the others can do without is replaced while they go on.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from gridflow.cluster import EVALUATOR
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.policies import (
     MaxRestarts,
@@ -32,6 +37,7 @@ from gridflow.coordinator.policies import (
     to_error,
 )
 from gridflow.reports import Attempt, TaskFailure
+from gridflow.roles import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +50,10 @@ if TYPE_CHECKING:
 COLLECT_SECONDS: Final = 1.5
 #: Beyond the heartbeat's deadline: time for the report of a silent task to arrive.
 COLLECT_MARGIN: Final = 2.0
+#: How often in a generation the process of one task is replaced; then something else is wrong.
+MOST_REPLACEMENTS: Final = 5
+#: Failures that a new process of the task may not meet again.
+_REPLACED_KINDS: Final = frozenset({"signal", "stopped", "exit"})
 
 
 class Phase(enum.Enum):
@@ -52,6 +62,7 @@ class Phase(enum.Enum):
     GATHERING = "gathering"
     STARTING = "starting"
     TRAINING = "training"
+    EVALUATING = "evaluating"
     COLLECTING = "collecting"
     CLEARING = "clearing"
     RELAUNCHING = "relaunching"
@@ -76,6 +87,9 @@ class _Member:
     lost: bool = False
     stack: str | None = None
     waiting: bool = False
+    replacements: int = 0
+    #: When the process that replaces a dead one must be up.
+    up_by: float | None = None
 
 
 class JobMachine:
@@ -90,6 +104,8 @@ class JobMachine:
         Whether a failure is followed by another generation.
     needs_tensorflow : bool
         Whether tasks without TensorFlow are refused.
+    strategy : str
+        What the tasks of each role do depends on it.
     """
 
     def __init__(
@@ -99,8 +115,10 @@ class JobMachine:
         policy: RestartPolicy | None = None,
         *,
         needs_tensorflow: bool = True,
+        strategy: str = "none",
     ) -> None:
         self.tasks = tuple(tasks)
+        self.parts = parts_of(self.tasks, strategy)
         self.deadlines = deadlines
         self.policy = policy or MaxRestarts(0)
         self.needs_tensorflow = needs_tensorflow
@@ -151,11 +169,12 @@ class JobMachine:
                 if member.agent == event.agent:
                     member.last_heard = event.at
             case ev.TaskReady() if event.generation == self.generation:
-                self._members[event.rank].ready = True
+                member = self._members[event.rank]
+                member.ready, member.up_by = True, None
             case ev.TaskStepped() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.last_step, member.armed = event.at, event.armed
-            case ev.TaskSucceeded() if event.generation == self.generation:
+            case ev.TaskSucceeded() | ev.TaskJoined() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.succeeded, member.armed = True, False
             case ev.TaskCleared() if event.generation == self.generation:
@@ -186,6 +205,8 @@ class JobMachine:
         if event.failure.generation != self.generation or self._ending:
             return []
         self._members[event.rank].armed = False
+        if self._can_replace(event):
+            return self._replace(event)
         return self._fail(event.at, event.failure)
 
     def _launch_ended(self, event: ev.LaunchEnded) -> list[ev.Command]:
@@ -194,6 +215,8 @@ class JobMachine:
         self._launch_alive = False
         if self.phase is Phase.CLOSING:
             return self._finish()
+        if self.phase is Phase.EVALUATING:
+            return self._close(event.at, None)
         if self.phase is Phase.RELAUNCHING:
             return self._gather(event.at)
         if self.phase is Phase.GATHERING and event.error is not None:
@@ -216,8 +239,9 @@ class JobMachine:
             case Phase.STARTING if all(member.ready for member in members):
                 self.phase = Phase.TRAINING
                 return self._advance(at)
-            case Phase.TRAINING if all(member.succeeded for member in members):
-                self._note_attempt(at, None)
+            case Phase.TRAINING if all(member.succeeded for member in self._awaited):
+                return self._trained(at)
+            case Phase.EVALUATING if all(member.succeeded for member in self._evaluators):
                 return self._close(at, None)
             case Phase.COLLECTING:
                 return self._collect(at)
@@ -265,9 +289,49 @@ class JobMachine:
             return self._gather(at)
         return [ev.CloseAgents(), ev.CancelLaunch(self.launch)]
 
+    def _trained(self, at: float) -> list[ev.Command]:
+        self._note_attempt(at, None)
+        if all(member.succeeded for member in self._evaluators):
+            return self._close(at, None)
+        self.phase = Phase.EVALUATING
+        self._deadline = at + self.deadlines.shutdown_timeout
+        return [ev.EndEvaluation()]
+
+    @property
+    def _awaited(self) -> list[_Member]:
+        return [m for m, part in zip(self._members, self.parts, strict=True) if part.is_awaited]
+
+    @property
+    def _evaluators(self) -> list[_Member]:
+        parts = zip(self._members, self.parts, strict=True)
+        return [member for member, part in parts if part.task.role == EVALUATOR]
+
     # Failure -------------------------------------------------------------------------------------
 
+    def _can_replace(self, event: ev.TaskFailed) -> bool:
+        member = self._members[event.rank]
+        return (
+            self.phase is Phase.TRAINING
+            and self.parts[event.rank].is_replaced
+            and event.failure.kind in _REPLACED_KINDS
+            and member.replacements < MOST_REPLACEMENTS
+            and not member.lost
+        )
+
+    def _replace(self, event: ev.TaskFailed) -> list[ev.Command]:
+        member = self._members[event.rank]
+        member.replacements += 1
+        member.ready, member.up_by = False, event.at + self.deadlines.start_timeout
+        words = f"{event.failure.task}: {event.failure.summary}. It is started again; "
+        return [
+            ev.Say(words + "the others go on."),
+            ev.ReplaceTask(event.rank, self.generation),
+        ]
+
     def _fail(self, at: float, failure: TaskFailure) -> list[ev.Command]:
+        if self.phase is Phase.EVALUATING:
+            words = f"{failure.task}, after the training had succeeded: {failure.summary}"
+            return [ev.Say(words), *self._close(at, None)]
         self.failures.append(failure)
         if self.phase is Phase.CLEARING:
             return self._advance(at)
@@ -317,7 +381,9 @@ class JobMachine:
             case Phase.GATHERING | Phase.STARTING:
                 return self._notice_silent(at)
             case Phase.TRAINING:
-                return self._notice_silent(at) or self._check_steps(at)
+                return self._notice_silent(at) or self._check_up(at) or self._check_steps(at)
+            case Phase.EVALUATING:
+                return self._check_evaluation(at)
             case Phase.CLEARING if at > self._deadline:
                 for member in self._members:
                     member.lost = member.lost or not member.cleared
@@ -337,9 +403,26 @@ class JobMachine:
                 return [ev.CancelLaunch(self.launch)]
         return []
 
+    def _check_evaluation(self, at: float) -> list[ev.Command]:
+        if at <= self._deadline:
+            return self._notice_silent(at)
+        limit = self.deadlines.shutdown_timeout
+        words = f"the evaluator was not done in {limit:g} seconds (shutdown_timeout)"
+        return [ev.Say(words), *self._close(at, None)]
+
+    def _check_up(self, at: float) -> list[ev.Command]:
+        """Look whether the processes that replace dead ones have come up."""
+        for rank, member in enumerate(self._members):
+            if member.up_by is not None and at > member.up_by:
+                limit = self.deadlines.start_timeout
+                text = f"was started again and did not come up within {limit:g} seconds"
+                member.up_by = None
+                return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
+        return []
+
     def _check_steps(self, at: float) -> list[ev.Command]:
         limit = self.deadlines.step_timeout
-        late = [m for m in self._members if limit and m.armed and at - m.last_step > limit]
+        late = [m for m in self._awaited if limit and m.armed and at - m.last_step > limit]
         if not late:
             if self._inspecting:  # it moved on while it was being looked at
                 self._inspecting = False
@@ -350,10 +433,11 @@ class JobMachine:
             self._inspecting = True
             self._deadline = at + COLLECT_SECONDS
             return [ev.Inspect(self.generation)]
-        if at < self._deadline and any(member.stack is None for member in self._members):
+        if at < self._deadline and any(member.stack is None for member in self._awaited):
             return []
         self._inspecting = False
-        rank = stuck_rank([(m.waiting, m.stack, m.last_step) for m in self._members])
+        place = stuck_rank([(m.waiting, m.stack, m.last_step) for m in self._awaited])
+        rank = [r for r, part in enumerate(self.parts) if part.is_awaited][place]
         member = self._members[rank]
         failure = self._failure(rank, "steps", f"made no step for {limit:g} seconds (step_timeout)")
         return self._fail(at, replace(failure, traceback=member.stack or ""))

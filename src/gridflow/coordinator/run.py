@@ -16,6 +16,7 @@ from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.coordinator.server import CoordinatorServer
+from gridflow.roles import parts_of
 from gridflow.security import Identity, make_identities
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gridflow.feed.schema import FeedOptions
     from gridflow.launch.base import Launcher
     from gridflow.options import Deadlines
+    from gridflow.partitioners import Partitioner
     from gridflow.reports import Attempt
 
 _TICK_SECONDS: Final = 0.1
@@ -42,7 +44,7 @@ class JobSpec:
     id : str
         Unique; part of the names of folders and of the Spark job's tag.
     tasks : sequence of Task
-        By rank.
+        Those that train first, by rank.
     program : bytes
         What `gridflow.program.dump` returned.
     data : mapping of str
@@ -68,6 +70,8 @@ class JobSpec:
     tensorboard: bool = False
     logs: str = "all"
     show_progress: bool = True
+    partitioner: Partitioner | None = None
+    classic_flags: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Outcome:
     attempts: tuple[Attempt, ...]
     log_paths: dict[Task, Path]
     tensorboard_url: str | None
+    evaluation: dict[tuple[int, int], dict[str, float]]
 
 
 class JobRun:
@@ -99,12 +104,14 @@ class JobRun:
         self._console = Console(
             spec.tasks, spec.job_dir / "logs", logs=spec.logs, progress=spec.show_progress
         )
-        self._desk = Desk(spec.tasks, spec.job_dir, self._checkpoints, self._console)
+        parts = parts_of(spec.tasks, spec.strategy)
+        self._desk = Desk(parts, spec.job_dir, self._checkpoints, self._console)
         self._machine = JobMachine(
             spec.tasks,
             spec.deadlines,
             MaxRestarts(spec.max_restarts),
             needs_tensorflow=spec.strategy != "none",
+            strategy=spec.strategy,
         )
         self._resumed: dict[int, tuple[int, int]] = {}
         self._finish: ev.Finish | None = None
@@ -183,6 +190,12 @@ class JobRun:
                 self._desk.broadcast(
                     "clear", generation=command.generation, restart=command.restart
                 )
+            case ev.ReplaceTask():
+                self._desk.send(command.rank, "replace", generation=command.generation)
+            case ev.EndEvaluation():
+                self._desk.tell_evaluators("end_evaluation")
+            case ev.Say():
+                self._console.say(command.text)
             case ev.Inspect():
                 self._desk.broadcast("inspect", generation=command.generation)
             case ev.CloseAgents():
@@ -224,6 +237,8 @@ class JobRun:
             seed=spec.seed,
             checkpoint_every=spec.checkpoint_every,
             tensorboard=spec.tensorboard,
+            partitioner=spec.partitioner,
+            classic_flags=spec.classic_flags,
         )
 
     def _outcome(self) -> Outcome:
@@ -245,6 +260,7 @@ class JobRun:
             attempts=attempts,
             log_paths=self._console.paths,
             tensorboard_url=self._desk.tensorboard_url,
+            evaluation=self._desk.evaluation,
         )
 
 

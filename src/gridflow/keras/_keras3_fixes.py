@@ -21,6 +21,7 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 from gridflow.errors import InvalidArgument
+from gridflow.keras import _parameter_server_fixes
 from gridflow.keras._datasets import map_distributed, steps_after_distribution, without_autoshard
 from gridflow.keras.fixes import Fix
 
@@ -455,4 +456,5 @@ FIXES: Final = (
         _counts_before_distribution,
         _cure_counting,
     ),
+    *_parameter_server_fixes.FIXES,
 )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras import position
+from gridflow.keras import position, sharded
 
 
 def build(model: Any, flavour: str) -> None:
@@ -28,10 +28,29 @@ def build(model: Any, flavour: str) -> None:
             "data are unknown. Build the model before fit: model.build(shape), or an Input layer."
         )
     with model.distribute_strategy.scope():
-        if flavour == "keras":
-            _build_keras3(model, spec)
-        else:
-            _build_tf_keras(model, spec)
+        build_for(model, flavour, spec)
+
+
+def build_for(model: Any, flavour: str, spec: Any) -> None:
+    """Build all of it for batches of a spec, in the scope that is open."""
+    if flavour == "keras":
+        _build_keras3(model, spec)
+    else:
+        _build_tf_keras(model, spec)
+
+
+def build_sharded(model: Any, spec: Any) -> None:
+    """Build a Keras 3 model and its optimizer, which gets its slots for shards one by one."""
+    import tensorflow as tf
+
+    import keras
+
+    if not model.built:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+        symbols = tf.nest.map_structure(lambda one: keras.KerasTensor(one.shape, one.dtype), x)
+        keras.backend.compute_output_spec(model, symbols)
+    if not model.optimizer.built:
+        model.optimizer.build(sharded.trainable_variables(model))
 
 
 def _is_optimizer_built(model: Any) -> bool:

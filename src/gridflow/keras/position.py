@@ -15,6 +15,7 @@ import sys
 import weakref
 from dataclasses import dataclass
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gridflow.keras.results import FLAVOURS
@@ -50,6 +51,36 @@ class Start:
         """Answer tf_keras, which asks its ``_training_state`` for this."""
         del steps_per_epoch, initial_epoch, mode
         return self.epoch, self.step
+
+
+class Held:
+    """Stands for the data of a fit that isn't Keras's own.
+
+    Parameters
+    ----------
+    spec
+        Of its batches.
+    """
+
+    def __init__(self, spec: Any) -> None:
+        dataset = SimpleNamespace(element_spec=spec)
+        self._distributed_dataset = self._dataset = dataset
+
+
+def hold(model: Any, data: Held) -> None:
+    """Let the fit that is about to begin be one on these data."""
+    _keep(model, data)
+
+
+def where_to_begin(model: Any, flavour: str) -> Start:
+    """Return where a fit that isn't Keras's own is to go on, once its callbacks have begun."""
+    if flavour == "tf_keras":
+        found = getattr(model, "_training_state", None)
+        return found if isinstance(found, Start) else Start(0, 0)
+    data = data_of(model)
+    epoch = getattr(model, "_initial_epoch", None) or 0
+    start = data.__dict__.pop(_START, None) if data is not None else None
+    return start if isinstance(start, Start) else Start(epoch, 0)
 
 
 def install_imported() -> None:

@@ -51,11 +51,18 @@ class Launcher(Protocol):
     """Brings agents to life."""
 
     def place(
-        self, num_tasks: int, data: Mapping[str, Any], deadlines: Deadlines, *, wait: bool = True
+        self,
+        num_tasks: int,
+        data: Mapping[str, Any],
+        deadlines: Deadlines,
+        *,
+        num_fed: int | None = None,
+        wait: bool = True,
     ) -> Placement:
         """Check that tasks and data fit the target.
 
-        With ``wait`` it may wait for slots that are still coming up.
+        Rows go to ``num_fed`` of the tasks, by default to all. With ``wait`` it may wait for slots
+        that are still coming up.
 
         Raises
         ------

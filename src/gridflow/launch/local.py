@@ -51,16 +51,18 @@ class LocalLauncher:
         data: Mapping[str, Any],
         deadlines: Deadlines,  # noqa: ARG002
         *,
+        num_fed: int | None = None,
         wait: bool = True,  # noqa: ARG002
     ) -> Placement:
         """Check the data; this machine takes any number of tasks, which share its cores."""
         from gridflow.feed import local
 
         rows = {name: local.to_table(value, name).num_rows for name, value in data.items()}
+        fed = num_tasks if num_fed is None else num_fed
         for name, count in rows.items():
-            if count < num_tasks:
+            if count < fed:
                 raise SchemaError(
-                    f"dataset {name!r} has {count} rows for {num_tasks} workers; each needs one "
+                    f"dataset {name!r} has {count} rows for {fed} workers; each needs one "
                     "at least. Use fewer workers."
                 )
         details = {f"rows of {name}": f"{count:,}" for name, count in rows.items()}
@@ -76,7 +78,7 @@ class LocalLauncher:
             self._folder = self._stack.enter_context(
                 temporary_folder(f"gridflow-{payload.job}-data-")
             )
-            local.partition(data, len(payload.tasks), self._folder)
+            local.partition(data, len(payload.fed), self._folder)
         agents = [_start_agent(payload, rank, self._folder) for rank in range(len(payload.tasks))]
         self._agents[payload.launch] = agents
         thread = threading.Thread(
@@ -131,8 +133,10 @@ def _start_agent(payload: AgentPayload, rank: int, folder: Path) -> subprocess.P
         raise AssertionError("the agent was started without a pipe")
     try:
         # By the pipe: keys are for no command line and no file.
+        share = payload.fed.index(rank) if rank in payload.fed else None
+        rows = None if share is None else str(folder / f"rank-{share}")
         with agent.stdin:
-            pickle.dump((payload, rank, str(folder / f"rank-{rank}"), os.getpid()), agent.stdin)
+            pickle.dump((payload, rank, rows, os.getpid()), agent.stdin)
     except BrokenPipeError:
         pass  # it died already; its watcher says why
     return agent

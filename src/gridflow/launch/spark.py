@@ -1,9 +1,14 @@
-"""Agents as the tasks of one Spark stage, which is also the last stage of the data."""
+"""Agents as the tasks of Spark stages.
+
+The tasks that rows go to are the last stage of the data. All others (parameter servers, an
+evaluator, the chief of parameter servers) form a stage of their own, in a Spark job of its own.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -13,13 +18,13 @@ from gridflow.launch import spark_errors
 from gridflow.launch.base import Placement
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from gridflow.agent.payload import AgentPayload
+    from gridflow.errors import GridflowError
     from gridflow.launch.base import LaunchListener
     from gridflow.options import Deadlines
 
@@ -58,7 +63,8 @@ class SparkLauncher:
         self._spark = spark or _active_session()
         _run_this_python_where_it_can(self._spark)
         self._repartition = repartition
-        self._jobs: list[tuple[str, threading.Thread]] = []
+        self._jobs: dict[int, list[threading.Thread]] = {}
+        self._tags: dict[int, str] = {}
         self._cancellers: list[threading.Thread] = []
 
     def place(
@@ -67,6 +73,7 @@ class SparkLauncher:
         data: Mapping[str, Any],
         deadlines: Deadlines,
         *,
+        num_fed: int | None = None,
         wait: bool = True,
     ) -> Placement:
         """Check the DataFrames' columns and count the slots."""
@@ -83,29 +90,43 @@ class SparkLauncher:
             "stage": "plain (dynamic allocation is on)" if self._is_dynamic() else "barrier",
             "spark": self._spark.version,
         }
+        if num_fed is not None and num_fed < num_tasks:
+            details["stages"] = f"{num_fed} tasks that are fed, {num_tasks - num_fed} beside them"
         return Placement(f"spark ({master})", self._driver_host(), slots, details)
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> None:
-        """Start the Spark job, in a thread of its own."""
-        tag = _tag(payload.job, payload.launch)
-        self._jobs.append((tag, self._in_thread(tag, self._run_job, payload, data, listener)))
+        """Start the Spark jobs, each in a thread of its own."""
+        launch, tag = payload.launch, _tag(payload.job, payload.launch)
+        others = tuple(place for place in range(len(payload.tasks)) if place not in payload.fed)
+        stages = [(payload.fed, data), (others, {})]
+        stages = [(places, rows) for places, rows in stages if places]
+        ending = _Ending(len(stages), partial(listener.launch_ended, launch))
+
+        def run(places: tuple[int, ...], rows: Mapping[str, Any]) -> None:
+            error = self._run_job(payload, places, rows, listener)
+            if ending.one_ended(error) and error is not None:
+                self.cancel(launch)  # one stage is nothing without the other
+
+        self._tags[launch] = tag
+        self._jobs[launch] = [self._in_thread(tag, run, *stage) for stage in stages]
 
     def cancel(self, launch: int) -> None:
-        """Cancel the Spark job of a launch; returns at once."""
-        tag, job = self._jobs[launch - 1]
-        if job.is_alive():
+        """Cancel the Spark jobs of a launch; returns at once."""
+        tag = self._tags[launch]
+        if any(job.is_alive() for job in self._jobs.get(launch, ())):
             self._cancellers.append(self._in_thread(f"{tag}-cancel", _cancel, self._spark, tag))
 
     def close(self) -> None:
         """Cancel what still runs; wait for it."""
-        for launch, (_, job) in enumerate(self._jobs, 1):
+        for launch, jobs in self._jobs.items():
             self.cancel(launch)
-            job.join(_CLOSE_SECONDS)
+            for job in jobs:
+                job.join(_CLOSE_SECONDS)
         for thread in self._cancellers:
             thread.join(_CLOSE_SECONDS)
-        self._jobs, self._cancellers = [], []
+        self._jobs, self._tags, self._cancellers = {}, {}, []
 
     def _in_thread(self, name: str, target: Any, *args: Any) -> threading.Thread:
         """Start a thread with the caller's Spark properties, which closes its line to the JVM."""
@@ -119,31 +140,34 @@ class SparkLauncher:
     # ---------------------------------------------------------------------------------------------
 
     def _run_job(
-        self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
-    ) -> None:
-        num_tasks = len(payload.tasks)
-        error = None
+        self,
+        payload: AgentPayload,
+        places: tuple[int, ...],
+        data: Mapping[str, Any],
+        listener: LaunchListener,
+    ) -> GridflowError | None:
         try:
             _tag_this_thread(self._spark, _tag(payload.job, payload.launch))
-            frame = self._agents_frame(payload, data, num_tasks)
+            frame = self._agents_frame(payload, places, data)
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
-            rank, detail, error = spark_errors.explain(caught)
-            if rank is not None:
-                listener.agent_lost(payload.launch, rank, detail)
-        finally:
-            listener.launch_ended(payload.launch, error)
+            partition, detail, error = spark_errors.explain(caught)
+            if partition is not None and partition < len(places):
+                listener.agent_lost(payload.launch, places[partition], detail)
+            return error
+        return None
 
     def _agents_frame(
-        self, payload: AgentPayload, data: Mapping[str, Any], num_tasks: int
+        self, payload: AgentPayload, places: tuple[int, ...], data: Mapping[str, Any]
     ) -> DataFrame:
         from gridflow.feed import frames
 
+        num_tasks = len(places)
         if data:
             frame, tags = frames.stage_frame(data, num_tasks, self._repartition)
         else:
             frame, tags = self._spark.range(0, num_tasks, 1, num_tasks), None
-        body = _agent_body(payload, tags)
+        body = _agent_body(payload, places, tags)
         return frame.mapInArrow(body, "rank int", barrier=not self._is_dynamic())
 
     def _wait_for_slots(self, num_tasks: int, deadlines: Deadlines) -> int | None:
@@ -182,7 +206,8 @@ class SparkLauncher:
             f"the job has {num_tasks} tasks that must run at the same time, but "
             f"{self._setting('spark.master', 'the cluster')} has {slots} free for it "
             f"(spark.task.cpus={self._setting('spark.task.cpus', '1')}). Use num_workers={slots} "
-            "or fewer, or start the application with more executors or cores."
+            "or fewer (tasks of all roles count), or start the application with more executors or "
+            "cores."
         )
 
     def _refuse_speculation(self) -> None:
@@ -227,7 +252,26 @@ def task_slots(spark: SparkSession) -> int | None:
     return int(scala.maxNumConcurrentTasks(profile))
 
 
-def _agent_body(payload: AgentPayload, tags: Any) -> Any:
+class _Ending:
+    """Counts the Spark jobs of a launch that have ended, and tells of the last."""
+
+    def __init__(self, jobs: int, ended: Callable[[GridflowError | None], None]) -> None:
+        self._left, self._ended = jobs, ended
+        self._error: GridflowError | None = None
+        self._lock = threading.Lock()
+
+    def one_ended(self, error: GridflowError | None) -> bool:
+        """Note an end; return whether others still run. The first error counts."""
+        with self._lock:
+            self._left -= 1
+            self._error = self._error or error
+            left = self._left
+        if not left:
+            self._ended(self._error)
+        return left > 0
+
+
+def _agent_body(payload: AgentPayload, places: tuple[int, ...], tags: Any) -> Any:
     """Return the function of the stage. It is sent by value, so it can say what is missing."""
     gridflow_version = _version()
 
@@ -241,7 +285,7 @@ def _agent_body(payload: AgentPayload, tags: Any) -> Any:
                 f"gridflow {gridflow_version} can't be imported by {sys.executable} on an "
                 f"executor: {error}"
             ) from error
-        yield from run_task(payload, tags, batches)
+        yield from run_task(payload, places, tags, batches)
 
     return run_agent
 

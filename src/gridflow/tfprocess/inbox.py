@@ -29,6 +29,9 @@ class Inbox:
         self._channel = channel
         self._messages: dict[str, dict[str, Any]] = {}
         self._changed = threading.Condition()
+        #: Whether the process ends when it is told to leave, whatever its main thread is doing:
+        #: a server's ``join`` never returns.
+        self.leaves_at_once = False
         self._main = threading.main_thread().ident
         threading.Thread(target=self._read, name="gridflow-inbox", daemon=True).start()
 
@@ -38,12 +41,26 @@ class Inbox:
             self._changed.wait_for(lambda: kind in self._messages)
             return self._messages[kind]
 
+    def take(self, kind: str) -> dict[str, Any] | None:
+        """Return a message that has come, and forget it; None if there is none."""
+        with self._changed:
+            return self._messages.pop(kind, None)
+
+    def wait_for_one_of(self, kinds: tuple[str, ...]) -> None:
+        """Wait until there is a message of one of these kinds."""
+        with self._changed:
+            self._changed.wait_for(lambda: any(kind in self._messages for kind in kinds))
+
     def _read(self) -> None:
         for message in self._channel.receive():
             kind = message.pop("kind")
             if kind == "inspect":
                 self._inspect()
                 continue
+            if kind == "leave" and self.leaves_at_once:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
             with self._changed:
                 self._messages[kind] = message
                 self._changed.notify_all()

@@ -16,14 +16,19 @@ import tempfile
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
+from gridflow.cluster import TRAINING_ROLES
 from gridflow.hints import hint_for
+from gridflow.tfprocess import server
 from gridflow.tfprocess.inbox import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+#: Strategies whose making takes all tasks that train.
+_WAITING_STRATEGIES: Final = frozenset({"multi_worker_mirrored", "parameter_server"})
 
 
 def main() -> None:
@@ -53,15 +58,22 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     setup = inbox.wait("setup")
     if setup["tf_config"] is not None:
         os.environ["TF_CONFIG"] = setup["tf_config"]
+    if not setup["runs_function"]:
+        return server.serve(setup, channel, inbox)
+    inbox.leaves_at_once = setup["serves"]
     from gridflow import context
     from gridflow.keras import fixes, results
 
     fixes.apply()
     ctx = context.make_context(setup, channel, inbox)
-    if setup["strategy"] == "multi_worker_mirrored":
+    if ctx.task.role in TRAINING_ROLES and setup["strategy"] in _WAITING_STRATEGIES:
         ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
     channel.send("ready")
     program = _load(Path(setup["function"]))
+    if setup["strategy"] == "server":
+        server.announce_joins(channel, inbox)
+    if setup["classic_flags"]:
+        program = server.with_flags(program, ctx.cluster_spec, ctx.task)
     try:
         value = program.run(ctx)
     except SystemExit as error:

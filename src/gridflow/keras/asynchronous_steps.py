@@ -1,0 +1,180 @@
+"""One step of asynchronous training, as traced by the chief and run by a worker.
+
+Keras 3 keeps metrics in variables, which it reads and then writes: several workers would lose one
+another's updates. So a step's metrics start at zero, and what they come to is returned; the chief
+adds up. The states of Keras's own metrics are sums, all of them.
+"""
+
+# ruff: noqa: SLF001  (Keras has no public way to its losses and its metrics' variables)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gridflow.errors import InvalidArgument
+from gridflow.keras import sharded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Steps(Protocol):
+    """The steps of a model, and what they have found since the last reset."""
+
+    train: Callable[[Any], Any]
+    #: Returns how many rows were counted, and what `add` takes.
+    test: Callable[[Any], Any]
+
+    def reset(self) -> None:
+        """Begin anew."""
+
+    def add(self, found: Any) -> None:
+        """Take what a step returned."""
+
+    def logs(self, *, final: bool = False) -> Mapping[str, Any]:
+        """Return losses and metrics so far; ``final`` when no step is under way."""
+
+
+def make_steps(model: Any, flavour: str, strategy: Any) -> Steps:
+    """Return the steps of a model of either flavour that was built and compiled."""
+    if flavour == "keras":
+        return _Keras3Steps(model, strategy)
+    return _TfKerasSteps(model, strategy)
+
+
+def _rows_in(data: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.shape(tf.nest.flatten(data)[0])[0]
+
+
+class _Keras3Steps:
+    """Steps of a Keras 3 model."""
+
+    def __init__(self, model: Any, strategy: Any) -> None:
+        import tensorflow as tf
+
+        import keras
+
+        for name in ("train_step", "test_step"):
+            if getattr(type(model), name) is not getattr(keras.Model, name):
+                raise InvalidArgument(
+                    f"{type(model).__name__} has a {name} of its own, which ctx.fit can't run "
+                    "asynchronously: its metrics would lose what other workers add. Override "
+                    "compute_loss or compute_metrics, or write the loop with ctx.coordinator."
+                )
+        self._model = model
+        self._weights = sharded.trainable_variables(model)
+        self._metrics = list(model.metrics_variables)
+        self._totals: list[np.ndarray] = []
+        self.reset()
+
+        def train(iterator: Any) -> Any:
+            return strategy.run(self._train, args=(next(iterator),))
+
+        def test(iterator: Any) -> Any:
+            data, counts = next(iterator)
+            return tf.cond(
+                counts,
+                lambda: (_rows_in(data), strategy.run(self._test, args=(data,))),
+                lambda: (0, [tf.zeros(v.shape, v.dtype) for v in self._metrics]),
+            )
+
+        self.train = tf.function(train, autograph=False)
+        self.test = tf.function(test, autograph=False)
+
+    def reset(self) -> None:
+        self._totals = [np.zeros(tuple(v.shape), str(v.dtype)) for v in self._metrics]
+
+    def add(self, found: Any) -> None:
+        self._totals = [
+            total + np.asarray(part) for total, part in zip(self._totals, found, strict=True)
+        ]
+
+    def logs(self, *, final: bool = False) -> Mapping[str, Any]:
+        del final
+        import keras
+
+        with keras.StatelessScope(list(zip(self._metrics, self._totals, strict=True))):
+            found = self._model.get_metrics_result()
+        return {name: float(np.asarray(value)) for name, value in found.items() if _is_one(value)}
+
+    def _train(self, data: Any) -> list[Any]:
+        import tensorflow as tf
+
+        model = self._model
+        weights = [weight.value for weight in self._weights]
+        with tf.GradientTape() as tape:
+            outputs, loss, found = self._forward(data, training=True)
+            del outputs
+            loss = model.optimizer.scale_loss(loss)
+        gradients = tape.gradient(loss, weights)
+        model.optimizer.apply_gradients(zip(gradients, self._weights, strict=True))
+        return found
+
+    def _test(self, data: Any) -> list[Any]:
+        return self._forward(data, training=False)[2]
+
+    def _forward(self, data: Any, *, training: bool) -> tuple[Any, Any, list[Any]]:
+        import tensorflow as tf
+
+        import keras
+
+        model = self._model
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        takes_training = {"training": training} if model._call_has_training_arg else {}
+        outputs = model(x, **takes_training)
+        zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics]
+        with keras.StatelessScope(zeros) as scope:
+            loss = model._compute_loss(x, y, outputs, weight, training=training)
+            model._loss_tracker.update_state(loss, sample_weight=_rows_in(x))
+            model.compute_metrics(x, y, outputs, sample_weight=weight)
+        return outputs, loss, [tf.convert_to_tensor(scope.get_current_value(v)) for v, _ in zeros]
+
+
+class _TfKerasSteps:
+    """Steps of a tf_keras model, whose metrics count on the parameter servers without loss."""
+
+    def __init__(self, model: Any, strategy: Any) -> None:
+        import tensorflow as tf
+
+        self._model = model
+        self._last: Mapping[str, Any] = {}
+
+        def train_one(data: Any) -> Any:
+            found = model.train_step(data)
+            model._train_counter.assign_add(1)
+            return found
+
+        def train(iterator: Any) -> Any:
+            return strategy.run(train_one, args=(next(iterator),))
+
+        def test(iterator: Any) -> Any:
+            data, counts = next(iterator)
+            return tf.cond(
+                counts,
+                lambda: (_rows_in(data), strategy.run(model.test_step, args=(data,))),
+                lambda: (0, {metric.name: tf.zeros(()) for metric in model.metrics}),
+            )
+
+        self.train = tf.function(train, autograph=False)
+        self.test = tf.function(test, autograph=False)
+
+    def reset(self) -> None:
+        self._last = {}
+        self._model.reset_metrics()
+
+    def add(self, found: Any) -> None:
+        self._last = found
+
+    def logs(self, *, final: bool = False) -> Mapping[str, Any]:
+        if not final:
+            return {name: float(np.asarray(value)) for name, value in self._last.items()}
+        found = {metric.name: metric.result() for metric in self._model.metrics}
+        return {name: float(np.asarray(value)) for name, value in found.items() if _is_one(value)}
+
+
+def _is_one(value: Any) -> bool:
+    return np.ndim(value) == 0

@@ -1,0 +1,77 @@
+"""The evaluator: each new checkpoint of a running training, evaluated beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import GridflowError
+from gridflow.keras import state
+from gridflow.keras.checkpoint_file import Checkpoint
+from gridflow.keras.neutral import numbers
+from gridflow.keras.results import flavour_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow.tfprocess.inbox import Inbox
+
+
+def follow(
+    model: Any,
+    data: Any,
+    *,
+    steps: int | None,
+    inbox: Inbox,
+    tensorboard_dir: Path | None,
+    report: Callable[..., object],
+) -> list[dict[str, float]]:
+    """Evaluate checkpoints until no more will come; see `TrainingContext.evaluate_checkpoints`."""
+    flavour = flavour_of(model) or "keras"
+    found: list[dict[str, float]] = []
+    writer = _writer(tensorboard_dir)
+    trained = 0
+    while True:
+        inbox.wait_for_one_of(("checkpoint", "end_evaluation"))
+        message = inbox.take("checkpoint")  # before the end: what came last is evaluated, too
+        if message is None:
+            break
+        if message["drop"]:
+            Path(message["drop"]).unlink(missing_ok=True)
+        try:
+            checkpoint = Checkpoint.read(Path(message["path"]))
+        except FileNotFoundError:  # a newer one has come in the meantime
+            continue
+        if checkpoint.flavour != flavour:
+            raise GridflowError(
+                f"the training saves {checkpoint.flavour} models, the evaluator was given a "
+                f"{flavour} model."
+            )
+        state.restore(model, flavour, checkpoint, ["model"])
+        logs = numbers(model.evaluate(data, steps=steps, verbose=0, return_dict=True))
+        epoch, step = message["epoch"], message["step"]
+        trained = checkpoint.batches
+        found.append({"epoch": epoch, "step": step, **logs})
+        report(epoch=epoch, step=step, logs=logs)
+        if writer is not None:
+            _write(writer, logs, trained)
+    if writer is not None:
+        writer.close()
+    return found
+
+
+def _writer(folder: Path | None) -> Any:
+    if folder is None:
+        return None
+    import tensorflow as tf
+
+    return tf.summary.create_file_writer(str(folder / "evaluation"))
+
+
+def _write(writer: Any, logs: dict[str, float], step: int) -> None:
+    import tensorflow as tf
+
+    with writer.as_default(step=step):
+        for name, value in logs.items():
+            tf.summary.scalar(f"evaluation_{name}", value)
+    writer.flush()

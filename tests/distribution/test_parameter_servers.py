@@ -1,0 +1,243 @@
+"""ParameterServerStrategy with both flavours of Keras: what fit promises, and what it learns."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+
+from gridflow import FixedShardsPartitioner
+
+ROWS, BATCH, EPOCHS = 2048, 32, 5
+TRAINED = 1792
+
+
+def rows():
+    """Return rows that a small model learns something from, uneven in number."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(ROWS, 4)).astype("float32")
+    kind = rng.integers(0, 50, ROWS).astype("int64")
+    noise = rng.normal(size=ROWS)  # what no training takes away
+    y = (x @ [1.0, -2.0, 0.5, 3.0] + np.sin(kind) + noise).astype("float32")
+    return {"x": x, "kind": kind, "y": y}
+
+
+def data():
+    """Return what is trained and what is validated."""
+    every = rows()
+    return {
+        "train": {name: values[:TRAINED] for name, values in every.items()},
+        "validation": {name: values[TRAINED:] for name, values in every.items()},
+    }
+
+
+def build(keras, steps):
+    """Return a compiled model with an embedding and a learning rate that falls."""
+    keras.utils.set_random_seed(3)
+    x = keras.layers.Input((4,), name="x")
+    kind = keras.layers.Input((), dtype="int64", name="kind")
+    hidden = keras.layers.Dense(16, activation="tanh")(
+        keras.layers.Concatenate()([x, keras.layers.Embedding(50, 8, name="table")(kind)])
+    )
+    model = keras.Model({"x": x, "kind": kind}, keras.layers.Dense(1)(hidden))
+    rate = keras.optimizers.schedules.PolynomialDecay(0.02, steps, 0.002)
+    model.compile(keras.optimizers.Adam(rate), "mse", metrics=["mae"])
+    return model
+
+
+COLUMNS = {"batch_size": BATCH, "features": ["x", "kind"], "label": "y"}
+STEPS = EPOCHS * TRAINED // BATCH
+
+
+def train(ctx, flavour):
+    """Train by ctx.fit; return what there is to look at."""
+    keras = importlib.import_module(flavour)
+
+    class Seen(keras.callbacks.Callback):
+        steps, epochs, losses = 0, [], []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            self.losses.append(logs["loss"])
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epochs.append((epoch, sorted(logs)))
+
+    with ctx.strategy.scope():
+        model = build(keras, STEPS)
+    seen = Seen()
+    history = ctx.fit(
+        model,
+        "train",
+        validation="validation",
+        epochs=EPOCHS,
+        callbacks=[*ctx.callbacks(), seen],
+        **COLUMNS,
+    )
+    rate = model.optimizer.learning_rate
+    found = {
+        "history": history.history,
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "rate": float(rate.numpy() if hasattr(rate, "numpy") else rate),
+        "seen": (seen.steps, seen.epochs),
+        "finite": bool(np.isfinite(seen.losses).all()),
+        "evaluated": ctx.evaluate(model, "validation", **COLUMNS),
+        "devices": [variable.device for variable in _natives(model, flavour)],
+        "shapes": [value.shape for value in model.get_weights()],
+    }
+    print("WEIGHTS", len(found["shapes"]), flush=True)
+    return found
+
+
+def _natives(model, flavour):
+    """Return TensorFlow's own variables behind the weights."""
+    from gridflow.keras.sharded import trainable_variables
+
+    if flavour == "keras":
+        return [variable.value for variable in trainable_variables(model)]
+    return model.trainable_weights
+
+
+def synchronous(flavour):
+    """Return the losses of one process that trains the same rows for as many steps."""
+
+    def alone(ctx):
+        keras = importlib.import_module(flavour)
+        model = build(keras, STEPS)
+        options = {"epochs": EPOCHS, "verbose": 0}
+        history = model.fit(
+            ctx.dataset("train", **COLUMNS),
+            validation_data=ctx.dataset("validation", **COLUMNS),
+            **options,
+        )
+        return history.history
+
+    return alone
+
+
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_training_is_as_good_as_synchronous_and_counts_every_step(distribute, flavour):
+    partitioner = FixedShardsPartitioner(2) if flavour == "keras" else None
+    options = {"variable_partitioner": partitioner}
+    result = distribute("parameter_server", ps=2, worker=2, options=options).run(
+        train, flavour, data=data()
+    )
+    found = result.value
+    assert found["iterations"] == STEPS
+    # tf_keras tells the rate of the last step, Keras that of the next.
+    assert found["rate"] == pytest.approx(0.002, abs=1e-4)
+    assert found["seen"] == (
+        STEPS,
+        [(epoch, ["loss", "mae", "val_loss", "val_mae"]) for epoch in range(EPOCHS)],
+    )
+    assert found["finite"]
+    assert {"/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1"} == {
+        device.partition("/device")[0] for device in found["devices"]
+    }
+    assert found["evaluated"]["mae"] == pytest.approx(found["history"]["val_mae"][-1], rel=1e-4)
+    assert result.history == found["history"]
+    assert (50, 8) in found["shapes"]
+    alone = distribute("none", worker=1).run(synchronous(flavour), data=data()).value
+    assert found["history"]["loss"][-1] == pytest.approx(alone["loss"][-1], rel=0.05)
+    assert found["history"]["val_loss"][-1] == pytest.approx(alone["val_loss"][-1], rel=0.05)
+
+
+def loop(ctx, path):
+    """Train by a loop over the coordinator, and by fit from a file; count the steps."""
+    import tensorflow as tf
+
+    import keras
+    from gridflow.keras.sharded import trainable_variables
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        weights = trainable_variables(model)
+        model.optimizer.build(weights)
+
+    @tf.function
+    def step(iterator):
+        def one(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x)[:, 0] - y) ** 2)
+            gradients = tape.gradient(loss, [weight.value for weight in weights])
+            model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            return loss
+
+        return ctx.strategy.run(one, args=next(iterator))
+
+    batches = ctx.dataset("train", batch_size=16, features="x", label="y")
+    iterator = iter(ctx.coordinator.create_per_worker_dataset(batches))
+    losses = [ctx.coordinator.schedule(step, args=(iterator,)) for _ in range(200)]
+    ctx.coordinator.join()
+    found = {"own": int(model.optimizer.iterations.numpy()), "first": losses[0].fetch()}
+
+    def numbers():
+        lines = tf.data.TextLineDataset(path).repeat().shuffle(100)
+        columns = lines.batch(8).map(lambda text: tf.strings.to_number(tf.strings.split(text, ",")))
+        return columns.map(lambda rows: (rows.to_tensor(shape=(8, 5))[:, :4], rows[:, 4:]))
+
+    history = ctx.fit(
+        model, numbers, epochs=2, steps_per_epoch=30, validation=numbers, validation_steps=5
+    )
+    found["fit"] = int(model.optimizer.iterations.numpy())
+    found["logs"] = sorted(history.history)
+    found["epochs"] = len(history.history["loss"])
+    return found
+
+
+def test_loops_of_ones_own_and_files_work_and_no_step_is_lost(distribute, tmp_path):
+    every = rows()
+    table = np.column_stack([every["x"], every["y"]])[:200]
+    np.savetxt(tmp_path / "rows.csv", table, delimiter=",", fmt="%.5f")
+    result = distribute("parameter_server", ps=1, worker=2).run(
+        loop, str(tmp_path / "rows.csv"), data=data()
+    )
+    assert (result.value["own"], result.value["fit"]) == (200, 260)
+    assert (result.value["epochs"], result.value["logs"]) == (2, ["loss", "val_loss"])
+
+
+def misuse(ctx):
+    """Use ctx.fit in ways that it refuses; return what it says."""
+    import keras
+    from gridflow import GridflowError
+
+    class Own(keras.Model):
+        def train_step(self, data):
+            return {}
+
+    outside = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    outside.compile("sgd", "mse")
+    with ctx.strategy.scope():
+        inside = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        inside.compile("sgd", "mse")
+        own = Own(inside.inputs, inside.outputs)
+        own.compile("sgd", "mse")
+    columns = {"batch_size": 8, "features": "x", "label": "y"}
+    batches = ctx.dataset("train", **columns)
+    attempts = {
+        "outside": lambda: ctx.fit(outside, batches),
+        "steps": lambda: ctx.fit(inside, lambda: batches()),
+        "array": lambda: ctx.fit(inside, np.zeros(3)),
+        "own": lambda: ctx.fit(own, batches),
+        "column": lambda: ctx.dataset("train", batch_size=8, features="xx"),
+        "server": lambda: ctx.server(),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except GridflowError as error:
+            said[name] = str(error)
+    return said
+
+
+def test_what_fit_cant_do_is_refused_with_a_way_out(distribute):
+    said = distribute("parameter_server", ps=1, worker=1).run(misuse, data=data()).value
+    assert "with ctx.strategy.scope()" in said["outside"]
+    assert "steps_per_epoch is needed" in said["steps"]
+    assert "got ndarray" in said["array"]
+    assert "train_step of its own" in said["own"]
+    assert "Did you mean 'x'" in said["column"]
+    assert "strategy='server'" in said["server"]
