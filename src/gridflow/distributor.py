@@ -254,7 +254,8 @@ class TensorflowDistributor:
             Passed on to the function; the command line of a script.
         data : DataFrame or dict of str to DataFrame, optional
             Rows for ``ctx.dataset(name)``; a single DataFrame is named ``train``. With
-            `LocalLauncher` numpy arrays, dicts or tuples of them, pandas and pyarrow.
+            `LocalLauncher` pandas, pyarrow, numpy arrays, tuples of them (``x, y``), and under a
+            dataset's name dicts of them by column.
 
         Returns
         -------
@@ -367,10 +368,7 @@ def _check_server_options(
 
 
 def _named(data: Any) -> dict[str, Any]:
-    """Return datasets by name.
-
-    A dict names datasets only if its values aren't columns, that is plain arrays.
-    """
+    """Return datasets by name: a dict's keys always are names of datasets, never of columns."""
     if data is None:
         return {}
     if not isinstance(data, Mapping):

@@ -95,6 +95,10 @@ def test_models_of_all_ranks_are_packed_together_and_come_back(flavour):
     headers = run_job(
         lambda ctx: returns_model_and_history(ctx, flavour), 2, "multi_worker_mirrored"
     )
-    assert headers[0] == {"kind": flavour, "files": ["model.keras"], "class": "Sequential"}
+    chief = headers[0]
+    assert (chief["kind"], chief["files"]) == (flavour, ["model.keras"])
+    assert chief["class"] == "Sequential"
+    assert [shape[1:] for shape in chief["inputs"].values()] == [[4]]
+    assert [shape[1:] for shape in chief["outputs"].values()] == [[3]]
     assert headers[1]["kind"] == "none"
     assert headers[1]["files"] == []

@@ -225,3 +225,64 @@ def test_a_python_without_gridflow_is_named_with_the_cure(python):
     assert "EnvironmentMismatch" in printed
     assert "named by PYSPARK_PYTHON" in printed
     assert "value" not in printed
+
+
+DYNAMIC = """
+from gridflow import SparkLauncher, TensorflowDistributor, errors
+from gridflow.testing.cluster import StandaloneCluster
+with StandaloneCluster(workers=2, cores=1) as cluster:
+    spark = cluster.session(
+        spark_dynamicAllocation_enabled="true",
+        spark_dynamicAllocation_shuffleTracking_enabled="true",
+        spark_executor_memory="600m",
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    def run(workers, **options):
+        quiet = dict(launcher=SparkLauncher(spark), logs="none", progress=False)
+        def train(ctx):
+            return [ctx.num_workers, sum(len(x) for x in ctx.dataset(batch_size=1, features="x"))]
+        data = spark.range(10).selectExpr("float(id) AS x")
+        return TensorflowDistributor(workers, "none", **quiet, **options).run(train, data=data)
+    print("value:", run(2).value)
+    try:
+        run(3, start_timeout=8)
+    except errors.GridflowError as error:
+        print(type(error).__name__, error)
+    spark.stop()
+"""
+
+
+def test_under_dynamic_allocation_executors_are_waited_for_until_start_timeout():
+    printed = run_script(DYNAMIC)
+    assert "value: [2, 5]" in printed
+    assert "StartTimeout" in printed
+    assert "start_timeout" in printed
+
+
+def test_a_full_disk_under_the_spool_is_named(tmp_path):
+    """The spool's folder is a file system of 1 MiB, in a mount namespace of its own."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import numpy as np, sys\n"
+        "from gridflow import LocalLauncher, TensorflowDistributor, errors\n"
+        "quiet = dict(launcher=LocalLauncher(), logs='none', progress=False)\n"
+        "try:\n"
+        "    TensorflowDistributor(2, 'none', **quiet, spool_dir=sys.argv[1]).run(\n"
+        "        print, data={'train': np.ones((1000, 1000))})\n"
+        "except errors.GridflowError as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = f"mount -t tmpfs -o size=1m none {small}"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
+        pytest.skip("a file system can't be mounted here")
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"{mount} && exec {sys.executable} {script} {small}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "DataError" in done.stdout, done.stdout + done.stderr
+    assert "No space left on device" in done.stdout
+    assert "spool_dir" in done.stdout

@@ -13,7 +13,7 @@ def data():
     """Return rows that a linear model with dropout can learn something from."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(ROWS, 4)).astype("float32")
-    return {"x": x, "y": (x @ [1.0, -2.0, 0.5, 3.0]).astype("float32")}
+    return {"train": {"x": x, "y": (x @ [1.0, -2.0, 0.5, 3.0]).astype("float32")}}
 
 
 def train(ctx, kill_at=None):

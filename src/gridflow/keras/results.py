@@ -139,18 +139,25 @@ def _pack_model(model: Any, flavour: str, directory: Path, *, is_chief: bool) ->
         "kind": flavour if is_chief else "none",
         "files": files,
         "class": type(model).__name__,
-        "inputs": _shapes(model, "inputs", "input_names"),
-        "outputs": _shapes(model, "outputs", "output_names"),
+        "inputs": _shapes(model, "input"),
+        "outputs": _shapes(model, "output"),
     }
 
 
-def _shapes(model: Any, tensors: str, names: str) -> dict[str, list[int | None]]:
-    """Return the shapes of a model's inputs or outputs; none for one that doesn't declare them."""
-    declared = getattr(model, tensors, None) or []
-    titles = getattr(model, names, None) or [tensor.name for tensor in declared]
+def _shapes(model: Any, kind: str) -> dict[str, list[int | None]]:
+    """Return the shapes of a model's inputs or outputs; none for one that doesn't declare them.
+
+    Their names are the keys of the dict that the model was made with, else those of the layers.
+    """
+    declared = getattr(model, f"{kind}s", None) or []
+    titles = getattr(model, f"{kind}_names", None) or [tensor.name for tensor in declared]
+    named = dict(zip(titles, declared, strict=False))
+    structure = getattr(model, f"_{kind}s_struct", getattr(model, f"_nested_{kind}s", None))
+    if isinstance(structure, dict) and all(hasattr(each, "shape") for each in structure.values()):
+        named = structure
     return {
         title: [None if size is None else int(size) for size in tensor.shape]
-        for title, tensor in zip(titles, declared, strict=False)
+        for title, tensor in named.items()
     }
 
 

@@ -61,7 +61,7 @@ class SparkLauncher:
         repartition: Literal["auto", "always", "never"] = "auto",
     ) -> None:
         self._spark = spark or _active_session()
-        _run_this_python_where_it_can(self._spark)
+        run_this_python_where_it_can(self._spark)
         self._repartition = repartition
         self._jobs: dict[int, list[threading.Thread]] = {}
         self._tags: dict[int, str] = {}
@@ -339,14 +339,16 @@ def _classic_context(spark: SparkSession) -> Any:
     return getattr(spark, "_sc", None)
 
 
-def _run_this_python_where_it_can(spark: SparkSession) -> None:
+def run_this_python_where_it_can(spark: SparkSession | None = None) -> None:
     """Let executors on this machine run this Python, unless the user chose another.
+
+    Of a session; by default of the active one, if there is one.
 
     PySpark's default is the first ``python3`` of the PATH, which is not the one of a virtual
     environment that was not activated. It holds for the session from now on, so that the model's
     ``predict_udf`` finds its packages, too.
     """
-    context = _classic_context(spark)
+    context = _classic_context(spark or _active_session())
     chosen = "PYSPARK_PYTHON" in os.environ
     if context is not None and not chosen and str(context.master).startswith(_HERE):
         context.pythonExec = sys.executable

@@ -96,6 +96,9 @@ class TrainedModel:
         """
         from pyspark.sql.pandas import functions
 
+        from gridflow.launch.spark import run_this_python_where_it_can
+
+        run_this_python_where_it_can()
         whole_number("batch_size", batch_size, 1)
         width = _output_width(self._header, output)
         predict = _predictor(self.path.read_bytes(), self._header, output, width, batch_size)
@@ -136,7 +139,8 @@ def _predictor(
     import pandas as pd
 
     names, shapes = list(header["inputs"]), [header["inputs"][n] for n in header["inputs"]]
-    choice = None if output is None else list(header["outputs"]).index(output)
+    outputs = list(header["outputs"])
+    chosen = outputs[0] if output is None else output
     key, header = f"{hash(model):x}", dict(header)
 
     def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.Series]:
@@ -146,7 +150,7 @@ def _predictor(
         for columns in batches:
             columns = columns if isinstance(columns, tuple) else (columns,)  # noqa: PLW2901
             inputs = serving.inputs(columns, names, shapes)
-            predicted = serving.predict(loaded, inputs, choice, batch_size)
+            predicted = serving.predict(loaded, inputs, chosen, outputs, batch_size)
             flat = predicted.reshape(len(predicted), -1).astype("float32")
             yield pd.Series(flat[:, 0] if width == 1 else list(flat))
 

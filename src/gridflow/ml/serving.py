@@ -54,18 +54,23 @@ def inputs(
 
 
 def predict(
-    model: Any, given: dict[str, np.ndarray] | np.ndarray, choice: int | None, batch_size: int
+    model: Any,
+    given: dict[str, np.ndarray] | np.ndarray,
+    output: str,
+    outputs: Sequence[str],
+    batch_size: int,
 ) -> np.ndarray:
-    """Return the predictions of one output."""
+    """Return the predictions of one of the model's outputs."""
     rows = len(next(iter(given.values())) if isinstance(given, dict) else given)
     parts = []
     for first in range(0, rows, batch_size):
         part = slice(first, first + batch_size)
         piece = {k: v[part] for k, v in given.items()} if isinstance(given, dict) else given[part]
         predicted = model.predict_on_batch(piece)
-        if choice is not None or isinstance(predicted, dict | list | tuple):
-            values = list(predicted.values()) if isinstance(predicted, dict) else list(predicted)
-            predicted = values[choice or 0]
+        if isinstance(predicted, dict):
+            predicted = predicted[output]
+        elif isinstance(predicted, list | tuple):
+            predicted = predicted[outputs.index(output)]
         parts.append(np.asarray(predicted))
     return np.concatenate(parts)
 

@@ -68,6 +68,8 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     ctx = context.make_context(setup, channel, inbox)
     if ctx.task.role in TRAINING_ROLES and setup["strategy"] in _WAITING_STRATEGIES:
         ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
+    if setup["seed"] is not None:
+        _set_seed(setup["seed"])
     channel.send("ready")
     program = _load(Path(setup["function"]))
     if setup["strategy"] == "server":
@@ -89,6 +91,13 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     channel.send("returned", result=result, folder=str(folder))
     inbox.wait("leave")  # together: a peer that still works may need this one
     return 0
+
+
+def _set_seed(seed: int) -> None:
+    """Seed Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
 
 
 @contextlib.contextmanager
