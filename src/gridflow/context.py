@@ -202,8 +202,11 @@ class TrainingContext:
 
         Returns
         -------
-        tf.data.Dataset or tf.distribute.DistributedDataset
+        tf.data.Dataset, tf.distribute.DistributedDataset or WorkerDataset
             Elements as Keras takes them: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
+            Under ``parameter_server`` a function that makes such a dataset, without end, in the
+            worker's server: for `fit`, `evaluate` and ``create_per_worker_dataset``. ``tail`` has
+            no meaning there.
 
         Raises
         ------
@@ -255,7 +258,10 @@ class TrainingContext:
         """Return how many steps an epoch of a dataset has, the same on all ranks."""
         from gridflow.feed import batches
 
-        return batches.steps_for(self._rows(name), batch_size, tail)
+        rows = self._rows(name)
+        if self._strategy_name == "parameter_server":  # the steps of all workers together
+            return -(-sum(rows) // whole_number("batch_size", batch_size, 1))
+        return batches.steps_for(rows, batch_size, tail)
 
     def callbacks(
         self,

@@ -176,9 +176,9 @@ class TaskRunner:
         except pa.ArrowException:
             return  # a newer one has taken its place, and is on its way
         before = self._news.get("checkpoint", {}).get("path")
-        self._tell_news(
-            "checkpoint", path=str(path), epoch=command["epoch"], step=command["step"], drop=before
-        )
+        self._tell_news("checkpoint", path=str(path), epoch=command["epoch"], step=command["step"])
+        if before is not None and before != str(path):
+            Path(before).unlink(missing_ok=True)
 
     def _tell_news(self, kind: str, **fields: Any) -> None:
         self._news[kind] = fields

@@ -7,6 +7,8 @@ then metrics are added up and callbacks called. A worker that dies has its step 
 Checkpoints are made when no step is under way, so that they hold what was done and nothing else.
 """
 
+# ruff: noqa: SLF001  (whether a value was made is told by nothing else)
+
 from __future__ import annotations
 
 import importlib
@@ -148,12 +150,15 @@ class Trainer:
                 every.on_train_batch_begin(handed_out)
                 under_way.append(self._coordinator.schedule(made.train, args=(iterator,)))
                 handed_out += 1
-            made.add(under_way.popleft().fetch())
+            found = _fetch(under_way.popleft())
+            if found is not None:
+                made.add(found)
             every.on_train_batch_end(done, made.logs())
             done += 1
         self._coordinator.join()  # steps that are on their way when training is stopped
-        for value in under_way:
-            made.add(value.fetch())
+        for found in map(_fetch, under_way):
+            if found is not None:
+                made.add(found)
         return numbers(made.logs(final=True))
 
     def _next_checkpoint(self, done: int) -> int:
@@ -174,10 +179,11 @@ class Trainer:
             while len(under_way) < self._most and (rows is not None or handed_out < (steps or 0)):
                 under_way.append(self._coordinator.schedule(made.test, args=(iterator,)))
                 handed_out += 1
-            count, values = under_way.popleft().fetch()
-            if int(count):
+            count, values = _fetch(under_way.popleft()) or (0, None)
+            if rows is None or int(count):
                 every.on_test_batch_begin(done)
-                made.add(values)
+                if values is not None:
+                    made.add(values)
                 seen += int(count)
                 every.on_test_batch_end(done, made.logs())
                 done += 1
@@ -185,6 +191,21 @@ class Trainer:
         logs = numbers(made.logs(final=True))
         every.on_test_end(logs)
         return logs
+
+
+def _fetch(value: Any) -> Any:
+    """Return what a step found; None if its worker died when it had made the step.
+
+    The step counts then, as its update was made: only its share in the metrics is lost.
+    """
+    import tensorflow as tf
+
+    try:
+        return value.fetch()
+    except tf.errors.OpError:
+        if value._values is None:  # the step itself has failed
+            raise
+        return None
 
 
 def _steps(data: Data, steps: int | None, what: str) -> int:

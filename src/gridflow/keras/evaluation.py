@@ -36,8 +36,6 @@ def follow(
         message = inbox.take("checkpoint")  # before the end: what came last is evaluated, too
         if message is None:
             break
-        if message["drop"]:
-            Path(message["drop"]).unlink(missing_ok=True)
         try:
             checkpoint = Checkpoint.read(Path(message["path"]))
         except FileNotFoundError:  # a newer one has come in the meantime
