@@ -1,7 +1,5 @@
 """Cures for Keras 3 under ParameterServerStrategy. Imported only when Keras is."""
 
-
-
 from __future__ import annotations
 
 import inspect
