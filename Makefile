@@ -14,8 +14,8 @@ setup: .venv/.ready  ## the virtual environment, made by uv (installed here when
 demo: setup  ## a Spark cluster, 336,776 flights, a Keras model on two workers
 	@$(PY) examples/flights/demo.py
 
-test: setup  ## the whole suite
-	$(PY) -m pytest
+test: setup jar  ## the whole suite, two files at a time
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25
 
 lint: setup  ## ruff and mypy
 	.venv/bin/ruff check .

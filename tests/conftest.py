@@ -16,6 +16,18 @@ import pytest
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
 _PATIENCE = 8.0
+#: Files that take minutes; with several workers the longest have to begin first.
+LONGEST = ("tfrecord/test_spark_versions.py", "conformance/test_conformance.py", "runtime/")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the longest files, keep the order otherwise."""
+
+    def place(item):
+        found = (i for i, part in enumerate(LONGEST) if part in str(item.path))
+        return next(found, len(LONGEST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session", autouse=True)
