@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import core
@@ -70,6 +71,24 @@ def _cure_lookup() -> None:
     keras.layers.Embedding.call = call
 
 
+def _arrays_need_a_whole() -> bool:
+    """Return whether a variable asks the one behind it for an array, which shards don't give."""
+    return "self.value.__array__(" in inspect.getsource(core.Variable.__array__)
+
+
+def _cure_arrays() -> None:
+    original = core.Variable.__array__
+
+    def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: N807
+        if isinstance(self._value, ShardedVariable):
+            found = np.asarray(tf.convert_to_tensor(self._value), dtype)
+        else:
+            found = original(self, dtype)
+        return np.array(found) if copy else found
+
+    core.Variable.__array__ = __array__
+
+
 FIXES: Final = (
     Fix(
         "lost counts",
@@ -85,5 +104,12 @@ FIXES: Final = (
         "an Embedding whose table lies in shards on parameter servers fetches all of it",
         _lookup_needs_the_whole_table,
         _cure_lookup,
+    ),
+    Fix(
+        "sharded arrays",
+        "keras",
+        "a model whose variables lie in shards on parameter servers can't be saved",
+        _arrays_need_a_whole,
+        _cure_arrays,
     ),
 )
