@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +16,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent / "manifests"))
-from standin import Kubernetes, MarathonServer, serving
+from standin import Kubernetes, MarathonServer, put_docker_into, serving
 
 from gridflow.cli import main
 from gridflow.manifests import TARGETS
@@ -146,6 +148,38 @@ def test_a_template_with_a_mistake_prints_nothing(printed, tmp_path, text, reaso
     assert reason in err
 
 
+def on_a_terminal(*words, **environ):
+    """Call gridflow with a terminal as its output; return what the terminal gets."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", **environ}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gridflow.cli", *words], env=env, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    text = b""
+    try:
+        while piece := os.read(ours, 4096):
+            text += piece
+    except OSError:  # Linux reports the end of a terminal so
+        process.wait()
+    finally:
+        os.close(ours)
+    return text.decode()
+
+
+def test_a_terminal_gets_colours_and_a_pipe_gets_none(printed):
+    words = ("explain", "-t", "marathon")
+    assert "\033[31mcan't express\033[0m" in on_a_terminal(*words)
+    assert "\033" not in on_a_terminal(*words, NO_COLOR="1")
+    assert "\033" not in printed(*words)[1]
+
+
+def test_errors_are_red_on_a_terminal(printed):
+    words = ("render", "-t", "kubernetes", "no-such.yaml")
+    assert "\033[31mgridflow render:\033[0m" in on_a_terminal(*words)
+    assert "\033" not in printed(*words)[2]
+
+
 def test_run_of_a_script_target_says_what_to_do(printed, job):
     code, _, err = printed("run", "-t", "docker", job)
     assert code == 1
@@ -169,6 +203,43 @@ def test_compose_without_docker_fails_with_a_reason(printed, job):
     code, _, err = printed("run", "-t", "compose", job)
     assert code == 1
     assert "docker compose" in err
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    """A stand-in for docker with its Compose plugin; the value is the file with its calls."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    calls = put_docker_into(folder)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return calls
+
+
+def test_compose_starts_shows_and_removes_a_job(printed, job, docker):
+    words = ("--set", "tensorboard={log_dir: 'gs://bucket/logs'}")
+    code, out, err = printed("run", "-t", "compose", job, *words)
+    assert code == 0, err
+    assert out.splitlines() == ["worker-0-1  | epoch 1 done", "worker-1-1  | epoch 1 done"]
+    status = json.loads(printed("status", "-t", "compose", job, *words, "--json")[1])
+    assert status == [
+        {"task": "worker-0", "state": "exited", "detail": "exit code 0"},
+        {"task": "worker-1", "state": "exited", "detail": "exit code 0"},
+        {"task": "tensorboard", "state": "running", "detail": ""},
+    ]
+    assert "tensorboard  running" in printed("status", "-t", "compose", job, *words)[1]
+    assert "epoch 1 done" in printed("logs", "-t", "compose", job, *words)[1]
+    assert printed("cancel", "-t", "compose", job, *words)[0] == 0
+    assert printed("status", "-t", "compose", job, *words)[1] == ""
+    assert "compose --project-name=flights --file=- down" in docker.read_text()
+
+
+def test_a_failed_task_of_compose_is_named_with_its_code(printed, job, docker):
+    words = ("run", "-t", "compose", job, "--set", "env={ENDS_WITH: '3'}", "--json")
+    code, out, err = printed(*words)
+    assert code == 1
+    assert "worker-0 failed with exit code 3" in err
+    assert [task["state"] for task in json.loads(out)] == ["exited", "exited"]
+    assert docker.exists()
 
 
 @pytest.fixture
@@ -228,6 +299,21 @@ def test_run_on_kubernetes_applies_follows_and_ends(printed, job, kubernetes, co
     assert not [key for key in kubernetes.objects if key[1] != "Pod"]
 
 
+def test_json_has_standard_output_for_itself(printed, job, kubernetes):
+    thread = end_job(kubernetes, "Complete")
+    code, out, err = printed("run", "-t", "kubernetes", job, "--json")
+    kubernetes.closing.set()
+    thread.join()
+    assert code == 0, err
+    assert [task["state"] for task in json.loads(out)] == ["Succeeded"]
+    assert "epoch 1 done" in err
+
+
+def test_detach_starts_a_job_and_returns(printed, job, kubernetes):
+    assert printed("run", "-t", "kubernetes", job, "--detach")[:2] == (0, "")
+    assert ("batch/v1", "Job", "flights-worker") in kubernetes.objects
+
+
 def test_marathon_is_asked_over_http(printed, job, monkeypatch):
     with serving(MarathonServer()) as server:
         monkeypatch.setenv("MARATHON_URL", server.url)
@@ -253,15 +339,88 @@ def test_run_on_this_machine_starts_every_role(printed, job):
     changes = ("--set", command, "--set", roles)
     code, out, err = printed("run", "-t", "local", job, *changes, "--json")
     assert code == 0, out + err
+    record = json.loads(out)
+    assert (record["job"], record["succeeded"], record["attempts"]) == ("flights", True, 1)
     for task in ("worker:0", "worker:1"):
-        assert f"I am {task}" in out + err
+        assert f"I am {task}" in err
+    assert "worker:2 is ps:0" in err
 
 
 def test_a_failure_on_this_machine_names_the_task_and_its_code(printed, job):
     changes = ("--set", "command=[sh, -c, 'exit 3']", "--set", "restart_policy=never")
-    code, out, err = printed("run", "-t", "local", job, *changes)
+    code, out, err = printed("run", "-t", "local", job, *changes, "--json")
     assert code == 1
-    assert "ended with exit code 3" in out + err
+    assert "ended with exit code 3" in err
+    record = json.loads(out)
+    assert not record["succeeded"]
+    assert "worker:0" in record["error"]
+
+
+def test_ctrl_c_ends_every_process_without_a_traceback(job):
+    command = "command=[sh, -c, 'echo process $$ started; sleep 300']"
+    words = [sys.executable, "-m", "gridflow.cli", "run", "-t", "local", job, "--set", command]
+    started = []
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout:
+            if "process" in line:
+                started.append(int(line.split()[2]))
+            if len(started) == 2:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def test_run_on_spark_starts_every_role(job):
+    """Real Spark on this machine, in a process of its own as for a user."""
+    changes = ["roles={chief: {}, worker: {}}", 'spark={conf: {spark.master: "local[2]"}}']
+    changes.append("command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX']")
+    words = ["run", "-t", "spark", job, "--json", *(w for c in changes for w in ("--set", c))]
+    done = subprocess.run(
+        [sys.executable, "-m", "gridflow.cli", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["succeeded"]
+    for task in ("chief:0", "worker:0"):
+        assert f"I am {task}" in done.stderr
+
+
+def test_the_script_for_spark_submit_runs_the_job(job, tmp_path):
+    """The rendered script itself, with the real spark-submit and a master on this machine."""
+    command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX']"
+    words = ["render", "-t", "spark-submit-standalone", job, "--set", command]
+    script = tmp_path / "submit.sh"
+    with script.open("w") as file:
+        subprocess.run([sys.executable, "-m", "gridflow.cli", *words], stdout=file, check=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", str(script)],
+        env={**os.environ, "PATH": path, "SPARK_MASTER": "local[2]"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for task in ("worker:0", "worker:1"):
+        assert f"I am {task}" in done.stdout
+
+
+@pytest.mark.parametrize("target", ["local", "spark"])
+def test_a_job_inside_this_process_is_shown_by_run_alone(printed, job, target):
+    for words in (("status",), ("logs",), ("cancel",)):
+        code, _, err = printed(*words, "-t", target, job)
+        assert code == 1
+        assert "lives in 'gridflow run'" in err
+
+
+def test_spark_is_the_name_in_what_spark_cannot_express(printed, job):
+    code, _, err = printed("run", "-t", "spark", job, "--set", "deadline=1h")
+    assert code == 1
+    assert "deadline: the target spark can't express it" in err
 
 
 def test_importing_the_command_brings_neither_tensorflow_nor_spark():

@@ -9,12 +9,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from gridflow.bootstrap.terminal import paint
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BROKEN_PIPE = 141
+_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0, 1 when something was refused or failed, 2 for a wrong command line; ``launch`` returns
-        its program's code.
+        0, 1 when something was refused or failed, 2 for a wrong command line, 130 after Ctrl-C;
+        ``launch`` returns its program's code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser(tfrecord=words[:1] != ["launch"])
@@ -45,8 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the documents has gone; Python would complain once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        sys.stderr.write(f"gridflow {arguments.subcommand}: interrupted\n")
+        return _INTERRUPTED
     except GridflowError as error:
-        sys.stderr.write(f"gridflow {arguments.subcommand}: {error}\n")
+        title = paint(f"gridflow {arguments.subcommand}:", "red", sys.stderr)
+        sys.stderr.write(f"{title} {error}\n")
         return 1
     return code
 

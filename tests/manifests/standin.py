@@ -1,4 +1,4 @@
-"""Stand-ins for servers that can't run in a test: a Kubernetes API and a Marathon.
+"""Stand-ins for what can't run in a test: a Kubernetes API, a Marathon and a Docker daemon.
 
 The clients are real: kubectl talks to the first over HTTP, gridflow's own client to the second.
 They answer what these clients ask for in the tests, and keep what they are given; no controller
@@ -8,6 +8,7 @@ runs behind them, so the tests set the states themselves.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -207,3 +208,53 @@ def serving(server):
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+#: Plays ``docker compose``, as Docker's daemon can't run in a test. It keeps its state in a folder:
+#: containers are there after ``up``, and have ended once their output was read.
+DOCKER = """\
+import json, pathlib, sys
+
+folder = pathlib.Path(__file__).parent
+state = folder / "services.json"
+words = sys.argv[1:]
+with (folder / "calls").open("a") as file:
+    print(*words, file=file)
+assert words.pop(0) == "compose"
+if words == ["version"]:
+    print("Docker Compose version v2.27.0")
+    sys.exit()
+project, file, verb, *rest = words
+assert file == "--file=-"
+import yaml
+document = yaml.safe_load(sys.stdin)
+assert document["name"] == project.removeprefix("--project-name=")
+if verb == "up":
+    services = {
+        name: {"Service": name, "State": "running", "ExitCode": 0} for name in document["services"]
+    }
+    state.write_text(json.dumps(services))
+services = json.loads(state.read_text()) if state.exists() else {}
+if verb == "ps":
+    for service in services.values():
+        print(json.dumps(service))
+elif verb == "logs":
+    for name in [word for word in rest if word != "--follow"] or services:
+        print(f"{name}-1  | epoch 1 done", flush=True)
+        if name != "tensorboard":
+            code = int(document["services"][name]["environment"].get("ENDS_WITH", "0"))
+            services[name] |= {"State": "exited", "ExitCode": code}
+    new = state.with_suffix(".new")
+    new.write_text(json.dumps(services))
+    new.replace(state)
+elif verb == "down":
+    state.unlink()
+"""
+
+
+def put_docker_into(folder):
+    """Write the stand-in for docker as an executable; return the file that lists its calls."""
+    path = folder / "docker"
+    path.write_text(f"#!{sys.executable}\n{DOCKER}")
+    path.chmod(0o755)
+    return folder / "calls"

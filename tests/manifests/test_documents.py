@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -77,6 +81,41 @@ def test_two_renderings_have_the_same_bytes(target):
     first, second = (expressible(everything(target), target) for _ in range(2))
     assert first.text() == second.text()
     assert [d.text() for d in first.documents] == [d.text() for d in second.documents]
+
+
+#: Renders for every target with a hook that ends the process at the first call to the outside.
+OFFLINE = """
+import sys
+from jobs import full
+from test_documents import TARGETS, everything, expressible
+jobs = {target: everything(target) for target in TARGETS}
+def refuse(event, arguments):
+    outside = event.startswith(("socket.", "subprocess.", "os.system", "os.exec", "urllib."))
+    writes = event == "open" and set(str(arguments[1] or "")) & set("wax+")
+    if outside or writes:
+        sys.__stderr__.write(f"{event} {arguments}")
+        raise SystemExit(1)
+sys.addaudithook(refuse)
+for target, job in jobs.items():
+    sys.stdout.write(expressible(job, target).text())
+"""
+
+
+def rendered_offline(seed):
+    """The documents of all targets from a process that can neither write nor connect."""
+    environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"}
+    environ["PYTHONPATH"] = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE], env=environ, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def test_rendering_is_offline_and_the_same_in_every_process():
+    first, second = rendered_offline("1"), rendered_offline("2")
+    assert len(first) > 20_000
+    assert first == second
 
 
 @pytest.mark.parametrize("target", list(ENVIRONMENTS))
@@ -272,8 +311,6 @@ def test_every_address_has_a_task_of_its_own():
 
 
 def test_scripts_are_syntactically_right(tmp_path):
-    import subprocess
-
     for target in TARGETS:
         if get_target(target).form == "script":
             script = tmp_path / "script.sh"

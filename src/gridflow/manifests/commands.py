@@ -6,8 +6,9 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from gridflow.bootstrap.terminal import paint
 from gridflow.job import JobError, Problem, load_job
 from gridflow.job.template import TEMPLATE
 from gridflow.job.tree import Node, assign, plain_value
@@ -17,15 +18,6 @@ from gridflow.manifests.validation import validate
 
 if TYPE_CHECKING:
     import argparse
-
-_COLOURS: Final = {"red": "31", "yellow": "33", "green": "32", "dim": "2"}
-
-
-def paint(text: str, colour: str, stream: Any = None) -> str:
-    """Return a text in a colour where the stream is a terminal."""
-    if not (stream or sys.stdout).isatty():
-        return text
-    return f"\033[{_COLOURS[colour]}m{text}\033[0m"
 
 
 def warn(text: str) -> None:
@@ -104,7 +96,7 @@ def validate_file(arguments: argparse.Namespace) -> int:
     for note in result.notes:
         warn(note)
     for problem in result.problems:
-        sys.stdout.write(f"{paint(str(problem), 'red')}\n")
+        sys.stdout.write(f"{paint(str(problem), 'red', sys.stdout)}\n")
     if not result.problems:
         sys.stderr.write(f"{source}: {result.documents} documents, all valid\n")
     return 1 if result.problems else 0
@@ -123,7 +115,7 @@ def explain_target(arguments: argparse.Namespace) -> int:
         ("other", "leaves to other targets", "dim"),
         ("yes", "expresses", "green"),
     ):
-        sys.stdout.write(f"\n{paint(heading, colour)}\n")
+        sys.stdout.write(f"\n{paint(heading, colour, sys.stdout)}\n")
         for row in rows:
             if row.how == how:
                 reason = f": {row.reason}" if row.reason else ""

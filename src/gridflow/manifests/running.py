@@ -7,9 +7,11 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from gridflow.bootstrap.terminal import paint
 from gridflow.errors import InvalidArgument
 from gridflow.job import Job, load_job
-from gridflow.manifests.commands import paint, warn
+from gridflow.manifests.commands import warn
+from gridflow.manifests.drivers.base import say
 from gridflow.manifests.rendering import render
 
 if TYPE_CHECKING:
@@ -29,10 +31,21 @@ def run(arguments: argparse.Namespace) -> int:
         return run_inside(job, arguments.target, lossy=arguments.lossy, as_json=arguments.json)
     driver = _driver(arguments)
     driver.start()
-    code = 0 if arguments.detach else driver.follow()
+    code = 0 if arguments.detach else _follow(driver, arguments)
     if arguments.json:
         _print_status(driver, as_json=True)
     return code
+
+
+def _follow(driver: Driver, arguments: argparse.Namespace) -> int:
+    # With --json standard output has nothing but JSON.
+    output = sys.stderr if arguments.json else sys.stdout
+    try:
+        return driver.follow(output)
+    except KeyboardInterrupt:
+        words = f"gridflow cancel -t {arguments.target} {arguments.job}"
+        say(f"the job goes on; '{words}' ends it")
+        raise
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -60,7 +73,7 @@ def _print_status(driver: Driver, *, as_json: bool) -> None:
     colours = {"Running": "green", "running": "green", "Failed": "red"}
     width = max((len(task.task) for task in tasks), default=0)
     for task in tasks:
-        state = paint(task.state, colours.get(task.state, "dim"))
+        state = paint(task.state, colours.get(task.state, "dim"), sys.stdout)
         sys.stdout.write(f"{task.task:<{width}}  {state}  {task.detail}".rstrip() + "\n")
 
 

@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
+from gridflow.bootstrap.terminal import paint
 from gridflow.errors import GridflowError, MissingDependency
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class Driver(Protocol):
     def start(self) -> None:
         """Start it."""
 
-    def follow(self) -> int:
-        """Show its output until its end; return 0 if it succeeded."""
+    def follow(self, output: TextIO) -> int:
+        """Show its output on a stream until its end; return 0 if it succeeded."""
 
     def status(self) -> list[TaskStatus]:
         """Return its tasks."""
@@ -74,5 +75,5 @@ def call(words: Sequence[str], text: str | None = None) -> str:
 
 def say(text: str) -> None:
     """Tell the user what happens, beside the job's own output."""
-    sys.stderr.write(f"gridflow: {text}\n")
+    sys.stderr.write(f"{paint('gridflow:', 'dim', sys.stderr)} {text}\n")
     sys.stderr.flush()

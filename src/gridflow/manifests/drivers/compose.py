@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow.errors import GridflowError, MissingDependency
 from gridflow.manifests.drivers.base import TaskStatus, call, say, tool
+from gridflow.manifests.launching import tasks
 
 if TYPE_CHECKING:
     from gridflow.job import Job
     from gridflow.manifests.rendering import Rendering
 
 _POLL: Final = 1.0
+_LAST_WORDS: Final = 10.0
 
 
 class ComposeDriver:
@@ -24,6 +26,7 @@ class ComposeDriver:
         docker = tool("docker", "Install Docker, or render the job and run it where Docker is.")
         self._words = [docker, "compose", f"--project-name={job.name}", "--file=-"]
         self._job = job
+        self._tasks = [f"{role}-{index}" for role, index in tasks(job)]
         self._text = rendering.text()
         self._poll = poll
         try:
@@ -37,22 +40,27 @@ class ComposeDriver:
         self._call("up", "--detach")
         say(f"started {self._job.tasks} tasks; 'docker compose -p {self._job.name} ps' shows them")
 
-    def follow(self) -> int:
+    def follow(self, output: TextIO) -> int:
         """Show the output until all tasks have ended."""
-        stream = subprocess.Popen([*self._words, "logs", "--follow"], stdin=subprocess.PIPE)
+        # Without TensorBoard, which never ends, the output comes to its end with the tasks.
+        words = [*self._words, "logs", "--follow", *self._tasks]
+        stream = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output)
         assert stream.stdin is not None
         stream.stdin.write(self._text.encode())
         stream.stdin.close()
         try:
             while True:
-                tasks = [t for t in self._services() if t["Service"] != "tensorboard"]
-                if tasks and all(task["State"] == "exited" for task in tasks):
+                ended = [t for t in self._services() if t["Service"] in self._tasks]
+                if ended and all(task["State"] == "exited" for task in ended):
+                    stream.wait(timeout=_LAST_WORDS)
                     break
                 time.sleep(self._poll)
+        except subprocess.TimeoutExpired:
+            say("the end of the output is missing; 'gridflow logs' prints all of it")
         finally:
             stream.terminate()
             stream.wait()
-        failed = {t["Service"]: t["ExitCode"] for t in tasks if t["ExitCode"]}
+        failed = {t["Service"]: t["ExitCode"] for t in ended if t["ExitCode"]}
         for name, code in failed.items():
             say(f"{name} failed with exit code {code}")
         return 1 if failed else 0

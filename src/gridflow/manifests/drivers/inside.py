@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
 from gridflow.bootstrap.group import Group
+from gridflow.cluster import WORKER
 from gridflow.errors import MissingDependency, TrainingFailed
 from gridflow.job import JobError
 from gridflow.manifests.commands import warn
@@ -25,26 +28,35 @@ _RULES = {"local": "local", "spark": "spark-submit-standalone"}
 
 def run_inside(job: Job, target: str, *, lossy: bool = False, as_json: bool = False) -> int:
     """Run a job to its end and return 0 if it succeeded."""
-    lost = inexpressible(job, get_target(_RULES[target]))
+    lost = inexpressible(job, dataclasses.replace(get_target(_RULES[target]), name=target))
     if lost and not lossy:
         raise JobError(lost)
     for problem in lost:
         warn(str(problem))
     restarts = 0 if job.restart_policy == "never" else job.restart_limit
     launcher, session = _launcher(target, job)
+    group = make_group(job)
+    if any(str(member) != f"{WORKER}:{rank}" for rank, member in enumerate(group.members)):
+        roles = ", ".join(f"{WORKER}:{rank} is {who}" for rank, who in enumerate(group.members))
+        say(f"the output is labelled by rank: {roles}")
+    # With --json standard output has nothing but JSON.
+    beside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    record: dict[str, Any] = {"job": job.name, "succeeded": False}
     try:
-        result = make_group(job).run(launcher, restarts=restarts)
+        with beside:
+            result = group.run(launcher, restarts=restarts)
+        record |= {"succeeded": True, "attempts": len(result.attempts)}
+        record["job_dir"] = str(result.job_dir)
+        say(f"{job.name} succeeded; its logs lie in {result.job_dir}")
     except TrainingFailed as error:
+        record["error"] = str(error)
         say(str(error))
-        return 1
     finally:
         if session is not None:
             session.stop()
-    say(f"{job.name} succeeded; its logs lie in {result.job_dir}")
     if as_json:
-        record = {"job": job.name, "succeeded": True, "attempts": len(result.attempts)}
-        sys.stdout.write(json.dumps(record | {"job_dir": str(result.job_dir)}, indent=2) + "\n")
-    return 0
+        sys.stdout.write(json.dumps(record, indent=2) + "\n")
+    return 0 if record["succeeded"] else 1
 
 
 def make_group(job: Job) -> Group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow.manifests.drivers.base import TaskStatus, call, say, tool
 
@@ -41,12 +41,12 @@ class KubectlDriver:
         for line in self._call(*words, text=self._rendering.text()).splitlines():
             say(line)
 
-    def follow(self) -> int:
+    def follow(self, output: TextIO) -> int:
         """Show pods and their output until the job has ended, or its service is ready."""
         try:
             while True:
                 for task in self.status():
-                    self._show(task)
+                    self._show(task, output)
                 states = [self._state(item) for item in self._watched()]
                 if any(state in _BAD for state in states):
                     say(f"{self._job.name} failed; 'gridflow cancel' removes it")
@@ -126,7 +126,7 @@ class KubectlDriver:
             return str(state.get("phase", ""))
         return str(status.get("applicationState", {}).get("state", ""))
 
-    def _show(self, task: TaskStatus) -> None:
+    def _show(self, task: TaskStatus, output: TextIO) -> None:
         line = f"{task.state} {task.detail}".strip()
         if self._seen.get(task.task) != line:
             self._seen[task.task] = line
@@ -134,7 +134,7 @@ class KubectlDriver:
         if task.state != "Pending" and task.task not in self._streams:
             words = ["logs", f"pod/{task.task}", "--follow", "--prefix"]
             command = [self._kubectl, *self._namespace(), *words]
-            self._streams[task.task] = subprocess.Popen(command)
+            self._streams[task.task] = subprocess.Popen(command, stdout=output)
 
     def _labels(self) -> list[str]:
         return [f"--selector=app.kubernetes.io/name={self._job.name}"]

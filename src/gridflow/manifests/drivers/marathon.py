@@ -7,7 +7,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.manifests.drivers.base import TaskStatus, say
@@ -41,7 +41,7 @@ class MarathonDriver:
         answer = self._call("PUT", "/v2/groups", self._text)
         say(f"Marathon deploys /{self._name}: {answer.get('deploymentId', '')}")
 
-    def follow(self) -> int:
+    def follow(self, output: TextIO) -> int:  # noqa: ARG002  (Marathon has no API for output)
         """Wait until all tasks run; Marathon's apps have no end to wait for."""
         while True:
             states = self.status()

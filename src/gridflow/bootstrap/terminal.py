@@ -1,0 +1,25 @@
+"""Colours where a person looks on, nothing but the text where a program reads."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, TextIO
+
+_COLOURS: Final = {"red": "31", "yellow": "33", "green": "32", "dim": "2"}
+
+
+def paint(text: str, colour: str, stream: TextIO) -> str:
+    """Return a text in a colour if the stream is a terminal that shows colours.
+
+    ``NO_COLOR`` (https://no-color.org) and ``TERM=dumb`` switch colours off.
+
+    Parameters
+    ----------
+    text : str
+    colour : {"red", "yellow", "green", "dim"}
+    stream : text file
+        Where the text goes.
+    """
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\033[{_COLOURS[colour]}m{text}\033[0m"
