@@ -162,6 +162,14 @@ def test_a_secret_is_named_and_never_copied():
                     assert name not in {"API_TOKEN", "AWS_SECRET_ACCESS_KEY"}, value
 
 
+def test_the_renderers_do_not_read_the_environment(monkeypatch):
+    for name in ("API_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "hunter2")
+    for target in TARGETS:
+        text = expressible(everything(target), target).text()
+        assert "hunter2" not in text, target
+
+
 def plain_variables(tree):
     if isinstance(tree, dict):
         if "name" in tree and "value" in tree:

@@ -35,14 +35,16 @@ USER: Final = 10001
 def dockerfile(job: Job) -> str:
     """Return the Dockerfile: pinned base, no root, the program beside gridflow."""
     gpu = any(role.resources.gpu for role in job.roles.values())
-    extra = "" if gpu else "[tensorflow-cpu]"
+    # A wheel of gridflow beside the program goes before the package index.
+    gridflow = '"$(ls ./gridflow-*.whl 2>/dev/null || echo gridflow)"'
+    extra = "" if gpu else "'[tensorflow-cpu]'"
     return f"""\
 # One image for all roles: the role comes from outside, through `gridflow launch`.
 FROM {BASE[gpu]}
 RUN useradd --uid {USER} --create-home trainer
 WORKDIR /app
 COPY . /app
-RUN python -m pip install --no-cache-dir {shlex.quote("gridflow" + extra)} \\
+RUN python -m pip install --no-cache-dir {gridflow}{extra} \\
  && if [ -f requirements.txt ]; then python -m pip install --no-cache-dir -r requirements.txt; fi \\
  && install -D "$(python -c 'import gridflow.bootstrap.spark_main as m; print(m.__file__)')" \\
     /opt/gridflow/spark_main.py
