@@ -138,11 +138,22 @@ def test_a_template_of_the_users_own_is_rendered(printed, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("{{ missing }}", "'missing' is undefined"), ("{% if %}", "mine:1: ")],
+    [
+        ("{{ missing }}", "mine:1: 'missing' is undefined. Give it with --set."),
+        ("\n{{ missing | tojson }}", "mine:2: 'missing' is undefined. Give it with --set."),
+        ("{{ [missing.inner] | tojson }}", "'missing' is undefined"),
+        ("{% if %}", "mine:1: "),
+        ("{{ 1 // 0 }}", "mine:1: ZeroDivisionError"),
+        ("{{ 'a' + 1 }}", "mine:1: TypeError"),
+        ("{{ [1] | map('string') | tojson }}", "tojson takes texts"),
+        ("{{ 1 | no_filter }}", "No filter named 'no_filter'"),
+        ("{% include 'other' %}", "there is no template 'other'."),
+        ("\udcff", "can't decode"),
+    ],
 )
 def test_a_template_with_a_mistake_prints_nothing(printed, tmp_path, text, reason):
     path = tmp_path / "mine"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
     code, out, err = printed("template", "render", str(path))
     assert (code, out) == (1, "")
     assert reason in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,16 +142,41 @@ def render_template(arguments: argparse.Namespace) -> int:
     try:
         text = environment.get_template(path.name).render(plain_value(root))
     except jinja2.TemplateNotFound as error:
-        raise JobError([Problem("", f"there is no template {error}.", str(path))]) from error
+        raise JobError([Problem("", f"there is no template {error.name!r}.", str(path))]) from error
     except jinja2.TemplateSyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
         raise JobError([Problem("", f"{error.message}.", where)]) from error
-    except jinja2.TemplateError as error:
-        hint = " Give it with --set." if isinstance(error, jinja2.UndefinedError) else ""
-        raise JobError([Problem("", f"{error.message}.{hint}", str(path))]) from error
+    except jinja2.UndefinedError as error:
+        reason = f"{error.message}. Give it with --set."
+        raise JobError([Problem("", reason, _place(error, path))]) from error
+    # An expression of a template can raise what Python's own operators do.
+    except (
+        jinja2.TemplateError,
+        ArithmeticError,
+        LookupError,
+        OSError,
+        TypeError,
+        ValueError,
+    ) as e:
+        raise JobError([Problem("", f"{type(e).__name__}: {e}.", _place(e, path))]) from e
     sys.stdout.write(text)
     return 0
 
 
+def _place(error: BaseException, path: Path) -> str:
+    """Return the template's line that an error comes from, as far as it is known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
 def _tojson(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False)
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=_no_json)
+
+
+def _no_json(value: Any) -> str:
+    import jinja2
+
+    if isinstance(value, jinja2.Undefined):
+        return str(value)  # which raises, and names the variable
+    raise TypeError(f"tojson takes texts, numbers, lists and mappings, got {value!r}")
