@@ -20,7 +20,7 @@ from jobs import flights
 from gridflow.job import Role
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
-DEADLINE = 120
+DEADLINE = 240
 
 
 def start(found, folder):
