@@ -29,8 +29,9 @@ from gridflow.job import (
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = Path(os.environ.get("GRIDFLOW_SCHEMAS", ROOT.parent / "shared" / "schemas"))
+HAS_SCHEMAS = (SCHEMAS / "compose-spec.json").exists()
 needs_schemas = pytest.mark.skipif(
-    not (SCHEMAS / "compose-spec.json").exists(),
+    not HAS_SCHEMAS,
     reason=f"no schemas in {SCHEMAS}; set GRIDFLOW_SCHEMAS to a folder that has them",
 )
 TRAINING = (

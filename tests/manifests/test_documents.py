@@ -15,7 +15,7 @@ import yaml
 from environments import ENVIRONMENTS, processes, split_commands
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import SCHEMAS, TRAINING, TRICKY, flights, full, matrix, needs_schemas
+from jobs import HAS_SCHEMAS, SCHEMAS, TRAINING, TRICKY, flights, full, matrix
 
 from gridflow.job import (
     Credentials,
@@ -58,9 +58,9 @@ def everything(target):
     return dataclasses.replace(job, roles=roles)
 
 
-@needs_schemas
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_combination_is_valid_and_fast(target):
+    """Without the folder of schemas: our own lint, and the schemas of Kubernetes' own kinds."""
     rendered = 0
     for title, job in [*matrix(), ("full", everything(target)), ("init", parse_job(TEMPLATE))]:
         started = time.process_time()
@@ -72,7 +72,7 @@ def test_every_combination_is_valid_and_fast(target):
         if rendering.target.form != "script":
             result = validate(target, rendering.text(), schemas=SCHEMAS)
             assert result.problems == (), title
-            assert result.notes == (), title
+            assert result.notes == () or not HAS_SCHEMAS, title
     assert rendered >= 1
 
 

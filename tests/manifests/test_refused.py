@@ -310,6 +310,15 @@ def test_validate_finds_what_only_the_schema_knows():
     assert any("medum" in problem.reason for problem in problems)
 
 
+def test_a_custom_kind_is_not_taken_for_one_of_kubernetes_own(tmp_path):
+    """Volcano's PodGroup has the name and the group's first word of a kind of Kubernetes."""
+    text = render(full(), "kubernetes", lossy=True).text()
+    assert "scheduling.volcano.sh/v1beta1" in text
+    result = validate("kubernetes", text, schemas=tmp_path)
+    assert result.problems == ()
+    assert any("PodGroup" in note for note in result.notes)
+
+
 def test_validate_reads_standard_input_and_prints_json(monkeypatch, capsys):
     text = render(full(), "marathon", lossy=True).text().replace('"requirePorts": true', '"x": 1')
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))

@@ -68,6 +68,9 @@ def _from_file(file: Path, *, custom: bool) -> Any:
 @cache
 def _core(kind: str, group: str, version: str) -> Any:
     """Return the validator of one of Kubernetes' own kinds, None for all others."""
+    # The files are named after the group's first word only: scheduling.volcano.sh has PodGroups, too.
+    if "." in group and not group.endswith(".k8s.io"):
+        return None
     try:
         root = resources.files("kubernetes_validate") / "kubernetes-json-schema"
         from jsonschema.validators import Draft202012Validator
