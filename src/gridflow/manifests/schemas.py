@@ -68,7 +68,7 @@ def _from_file(file: Path, *, custom: bool) -> Any:
 @cache
 def _core(kind: str, group: str, version: str) -> Any:
     """Return the validator of one of Kubernetes' own kinds, None for all others."""
-    # The files are named after the group's first word only: scheduling.volcano.sh has PodGroups, too.
+    # Files have a group's first word only, and scheduling.volcano.sh has PodGroups, too.
     if "." in group and not group.endswith(".k8s.io"):
         return None
     try:
