@@ -1,4 +1,4 @@
-"""Every cell of the conformance table."""
+"""Every cell of the conformance table, and on Spark those of several workers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from gridflow.testing.cases import DATA_CASES, MODELS
 CASES = ("fit", "evaluate", "predict", "checkpoint and resume", "save", "custom loop")
 CELLS = [(case, model) for model in MODELS for case in CASES]
 CELLS += [(case, MODELS[0]) for case in DATA_CASES]
+#: A single process computes the same whoever started it; `make conformance` runs those, too.
+ON_SPARK = ("multi_worker_mirrored",)
 
 
 @pytest.fixture(scope="module")
@@ -17,26 +19,40 @@ def expected(tmp_path_factory):
     return conformance.run_plain(tmp_path_factory.mktemp("plain"))
 
 
-@pytest.fixture(scope="module", params=["local", "spark"])
-def outcomes(request, expected, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("columns")
-    if request.param == "local":
-        return conformance.run_table(expected, directory, at_once=2)
-    return conformance.run_table(expected, directory, request.getfixturevalue("spark"))
+@pytest.fixture(scope="module")
+def local(expected, tmp_path_factory):
+    return conformance.run_table(expected, tmp_path_factory.mktemp("local"), at_once=2)
 
 
-@pytest.mark.timeout(900)  # the first test on each launcher computes the whole table
-@pytest.mark.parametrize("flavour", conformance.FLAVOURS)
-@pytest.mark.parametrize("strategy", conformance.STRATEGIES)
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
-def test_it_computes_what_one_process_computes(outcomes, cell, strategy, flavour):
-    outcome = outcomes[strategy, flavour][cell]
+@pytest.fixture(scope="module")
+def on_spark(expected, spark, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("spark")
+    return conformance.run_table(expected, directory, spark, strategies=ON_SPARK)
+
+
+def check(outcome, cell):
     assert outcome.passed, f"{cell}: {outcome}"
     if cell[1] != MODELS[-1]:
         assert not outcome.by_loss
 
 
-def test_the_table_has_a_row_for_each_cell(outcomes):
-    lines = conformance.table(outcomes).splitlines()
+@pytest.mark.timeout(900)  # the first test computes the whole table
+@pytest.mark.parametrize("flavour", conformance.FLAVOURS)
+@pytest.mark.parametrize("strategy", conformance.STRATEGIES)
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
+def test_it_computes_what_one_process_computes(local, cell, strategy, flavour):
+    check(local[strategy, flavour][cell], cell)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("flavour", conformance.FLAVOURS)
+@pytest.mark.parametrize("strategy", ON_SPARK)
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
+def test_it_computes_the_same_on_spark(on_spark, cell, strategy, flavour):
+    check(on_spark[strategy, flavour][cell], cell)
+
+
+def test_the_table_has_a_row_for_each_cell(local):
+    lines = conformance.table(local).splitlines()
     assert len(lines) == 2 + len(CELLS)
-    assert all(f"{s} {f}" in lines[0] for s, f in outcomes)
+    assert all(f"{s} {f}" in lines[0] for s, f in local)

@@ -223,6 +223,7 @@ def run_table(
     directory: Path,
     spark: SparkSession | None = None,
     at_once: int = 1,
+    strategies: Sequence[Strategy] = tuple(STRATEGIES),
 ) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
     """Run all columns and return the outcomes.
 
@@ -236,8 +237,10 @@ def run_table(
         Where to run, two slots for each column at once. Default: plain processes here.
     at_once : int, default 1
         Columns beside one another.
+    strategies : sequence of str
+        Default: all.
     """
-    columns = [(strategy, flavour) for strategy in STRATEGIES for flavour in FLAVOURS]
+    columns = [(strategy, flavour) for strategy in strategies for flavour in FLAVOURS]
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         running = [
             pool.submit(_run_column, strategy, flavour, directory / f"{strategy}-{flavour}", spark)

@@ -1,0 +1,71 @@
+"""gridflow as a user gets it: a wheel in a fresh environment, and the README's script there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from documents import ROOT, check_what_the_readme_promises, python_blocks, run_as_a_user
+
+#: Fetching what isn't in uv's cache yet counts, too.
+SECONDS = 280
+
+
+def find_uv():
+    """Return uv: of the PATH, or the one that ``make setup`` installed."""
+    uv = shutil.which("uv") or shutil.which("uv", path=ROOT / ".tools" / "bin")
+    assert uv, "there is no uv, neither in the PATH nor in .tools/bin: run 'make setup'"
+    return uv
+
+
+def uv(*arguments):
+    """Run uv; its own settings stay, those of an active environment don't."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    done = subprocess.run(
+        [find_uv(), *map(str, arguments)],
+        env={**environment, "UV_LINK_MODE": "hardlink"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    uv("build", "--wheel", "--quiet", "--out-dir", folder, ROOT)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_wheel_holds_every_module_and_nothing_of_the_tests(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    source = ROOT / "src"
+    modules = {str(path.relative_to(source)) for path in (source / "gridflow").rglob("*.py")}
+    assert modules <= names
+    assert all(name.startswith(("gridflow/", "gridflow-")) for name in names)
+
+
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.usefixtures("no_leaks")
+def test_the_readmes_script_runs_from_a_wheel_in_a_fresh_environment(wheel, tmp_path):
+    environment = tmp_path / "environment"
+    python = environment / "bin" / "python"
+    constraints = Path("requirements", "constraints.txt")
+    # The extra that the README names; ``make setup`` has put its packages into uv's cache.
+    wanted = f"gridflow[spark,tensorflow] @ {wheel.as_uri()}"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    uv("venv", "--quiet", "--python", version, environment)
+    uv("pip", "install", "--quiet", "--python", python, "--constraint", ROOT / constraints, wanted)
+    (script,) = python_blocks("README.md")
+    try:
+        check_what_the_readme_promises(run_as_a_user(python, script, tmp_path))
+    finally:
+        shutil.rmtree(environment)  # over a gigabyte, which pytest would keep for three runs
