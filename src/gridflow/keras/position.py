@@ -135,9 +135,9 @@ def element_spec(model: Any, flavour: str) -> Any:
     import tensorflow as tf
 
     dataset = data._distributed_dataset if flavour == "keras" else data._dataset
-    return tf.nest.map_structure(
-        lambda spec: getattr(spec, "_value_specs", [spec])[0], dataset.element_spec
-    )
+    # A distributed dataset that ends says of itself that its batches have any number of rows.
+    known = getattr(dataset, "_element_spec", None) or dataset.element_spec
+    return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], known)
 
 
 def first_dimension(spec: Any) -> int | None:
