@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow import partitioners
-from gridflow.cluster import EVALUATOR, PS, WORKER, ClusterSpec, Task
+from gridflow.cluster import EVALUATOR, WORKER, ClusterSpec, Task
 from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
 from gridflow.options import whole_number
 
@@ -108,7 +106,10 @@ class TrainingContext:
         """
         with self._lock:
             if self._strategy is None:
-                self._strategy = self._make_strategy()
+                from gridflow.tfprocess import strategies
+
+                name = "none" if self.is_evaluator else self._strategy_name
+                self._strategy = strategies.make(name, self.cluster_spec, self._partitioner)
             return self._strategy
 
     @property
@@ -441,34 +442,6 @@ class TrainingContext:
         self.progress(epoch=0, step=0, steps_per_epoch=None, phase="idle", rows=0, logs={})
 
     # ---------------------------------------------------------------------------------------------
-
-    def _make_strategy(self) -> Any:
-        import tensorflow as tf
-
-        if self.is_evaluator:
-            return tf.distribute.get_strategy()
-        match self._strategy_name:
-            case "multi_worker_mirrored":
-                if "TF_CONFIG" not in os.environ:  # a single worker needs no cluster
-                    return tf.distribute.MirroredStrategy()
-                return tf.distribute.MultiWorkerMirroredStrategy()
-            case "mirrored":
-                return tf.distribute.MirroredStrategy()
-            case "parameter_server":
-                return self._make_parameter_server_strategy()
-            case "none" | "server":
-                return tf.distribute.get_strategy()
-        raise InvalidArgument(f"there is no strategy {self._strategy_name!r}.")
-
-    def _make_parameter_server_strategy(self) -> Any:
-        import tensorflow as tf
-
-        partitioner = None
-        if self._partitioner is not None:
-            num_ps = len(self.cluster_spec.addresses[PS])
-            partitioner = partitioners.from_dict(self._partitioner).to_tensorflow(num_ps)
-        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
 
     def _trainer(self, model: Any) -> Any:
         from gridflow.keras.asynchronous import Trainer

@@ -7,7 +7,8 @@ from test_machine import SERVED, WATCHED, Story, failure
 
 from gridflow import errors
 from gridflow.coordinator import events as ev
-from gridflow.coordinator.machine import MOST_REPLACEMENTS, Phase
+from gridflow.coordinator.machine import MOST_REPLACEMENTS
+from gridflow.coordinator.member import Phase
 
 CHIEF, WORKER, PS, EVALUATOR = range(4)
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gridflow import errors
 from gridflow.cluster import Task
 from gridflow.coordinator import events as ev
-from gridflow.coordinator.machine import JobMachine, Phase
+from gridflow.coordinator.machine import JobMachine
+from gridflow.coordinator.member import Phase
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.options import Deadlines
 from gridflow.reports import TaskFailure

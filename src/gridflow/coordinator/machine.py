@@ -22,12 +22,12 @@ succeeded by then. A process that the others can do without is replaced while th
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gridflow.cluster import EVALUATOR
 from gridflow.coordinator import events as ev
+from gridflow.coordinator.member import Member, Phase
 from gridflow.coordinator.policies import (
     MaxRestarts,
     RestartPolicy,
@@ -54,42 +54,6 @@ COLLECT_MARGIN: Final = 2.0
 MOST_REPLACEMENTS: Final = 5
 #: Failures that a new process of the task may not meet again.
 _REPLACED_KINDS: Final = frozenset({"signal", "stopped", "exit"})
-
-
-class Phase(enum.Enum):
-    """Where a job stands; see the module's drawing."""
-
-    GATHERING = "gathering"
-    STARTING = "starting"
-    TRAINING = "training"
-    EVALUATING = "evaluating"
-    COLLECTING = "collecting"
-    CLEARING = "clearing"
-    RELAUNCHING = "relaunching"
-    CLOSING = "closing"
-    CLOSED = "closed"
-
-
-@dataclass
-class _Member:
-    """What is known of one rank in the present launch and generation."""
-
-    agent: str = ""
-    host: str = ""
-    address: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
-    last_heard: float = 0.0
-    last_step: float = 0.0
-    armed: bool = False
-    ready: bool = False
-    succeeded: bool = False
-    cleared: bool = False
-    lost: bool = False
-    stack: str | None = None
-    waiting: bool = False
-    replacements: int = 0
-    #: When the process that replaces a dead one must be up.
-    up_by: float | None = None
 
 
 class JobMachine:
@@ -127,7 +91,7 @@ class JobMachine:
         self.launch = 0
         self.attempts: list[Attempt] = []
         self.failures: list[TaskFailure] = []
-        self._members = [_Member() for _ in tasks]
+        self._members = [Member() for _ in tasks]
         self._deadline = 0.0
         self._generation_began = 0.0
         self._launch_alive = False
@@ -252,7 +216,7 @@ class JobMachine:
     def _gather(self, at: float) -> list[ev.Command]:
         self.phase = Phase.GATHERING
         self.launch += 1
-        self._members = [_Member() for _ in self.tasks]
+        self._members = [Member() for _ in self.tasks]
         self._generation_began = at
         self._launch_alive, self._cancelled = True, False
         self._deadline = at + self.deadlines.start_timeout
@@ -279,7 +243,7 @@ class JobMachine:
         self._generation_began = at
         if self._launch_alive and not any(member.lost for member in self._members):
             self._members = [
-                _Member(m.agent, m.host, m.address, m.environment, last_heard=m.last_heard)
+                Member(m.agent, m.host, m.address, m.environment, last_heard=m.last_heard)
                 for m in self._members
             ]
             return self._start(at)
@@ -298,11 +262,11 @@ class JobMachine:
         return [ev.EndEvaluation()]
 
     @property
-    def _awaited(self) -> list[_Member]:
+    def _awaited(self) -> list[Member]:
         return [m for m, part in zip(self._members, self.parts, strict=True) if part.is_awaited]
 
     @property
-    def _evaluators(self) -> list[_Member]:
+    def _evaluators(self) -> list[Member]:
         parts = zip(self._members, self.parts, strict=True)
         return [member for member, part in parts if part.task.role == EVALUATOR]
 

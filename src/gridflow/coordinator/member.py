@@ -1,0 +1,42 @@
+"""What the state machine knows: where the job stands, and where each of its tasks."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Phase(enum.Enum):
+    """Where a job stands; drawn in `gridflow.coordinator.machine`."""
+
+    GATHERING = "gathering"
+    STARTING = "starting"
+    TRAINING = "training"
+    EVALUATING = "evaluating"
+    COLLECTING = "collecting"
+    CLEARING = "clearing"
+    RELAUNCHING = "relaunching"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+@dataclass
+class Member:
+    """What is known of one rank in the present launch and generation."""
+
+    agent: str = ""
+    host: str = ""
+    address: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    last_heard: float = 0.0
+    last_step: float = 0.0
+    armed: bool = False
+    ready: bool = False
+    succeeded: bool = False
+    cleared: bool = False
+    lost: bool = False
+    stack: str | None = None
+    waiting: bool = False
+    replacements: int = 0
+    #: When the process that replaces a dead one must be up.
+    up_by: float | None = None
