@@ -180,7 +180,8 @@ public final class ExampleEncoder {
 
   /** Puts the content of a {@code FloatList} with one value. */
   public void prependFloat(float value) {
-    Wire.FLOAT_LE.set(buffer, prependFloatSpace(1), value);
+    int at = prependFloatSpace(1); // first: it may put another array in the place of buffer
+    Wire.FLOAT_LE.set(buffer, at, value);
   }
 
   /**
@@ -199,7 +200,8 @@ public final class ExampleEncoder {
 
   /** Puts one value of a {@code BytesList}; the list's last value first. */
   public void prependBytesValue(byte[] from, int offset, int length) {
-    System.arraycopy(from, offset, buffer, prependBytesSpace(length), length);
+    int at = prependBytesSpace(length); // first: it may put another array in the place of buffer
+    System.arraycopy(from, offset, buffer, at, length);
   }
 
   /**

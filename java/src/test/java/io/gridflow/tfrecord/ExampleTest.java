@@ -59,6 +59,32 @@ class ExampleTest {
     return wire(0x1A, wire(0x0A, wire(java.util.Arrays.stream(feature).boxed().toArray())));
   }
 
+  /** Whatever value it is that no longer fits into the encoder's buffer. */
+  @Test
+  void valuesAreKeptWhileTheBufferGrows() throws IOException {
+    byte[] first = new byte[2900];
+    byte[] second = new byte[200];
+    java.util.Arrays.fill(first, (byte) 1);
+    java.util.Arrays.fill(second, (byte) 2);
+    for (int used = 700; used < 1300; used++) {
+      ExampleEncoder encoder = new ExampleEncoder();
+      encoder.putBytes("first", first).putBytes("filler", new byte[used]);
+      encoder.putFloat("float", 1.5f).putBytes("second", second).putInt64("long", 1L << 60);
+      encoder.putFloat("one", 0.25f);
+      int end = encoder.mark();
+      encoder.prependFloat(2.5f);
+      encoder.closeFeature("scalar".getBytes(StandardCharsets.UTF_8), Kind.FLOAT, end);
+      try (ExampleCursor cursor = example(encoder.toByteArray())) {
+        assertArrayEquals(first, cursor.bytes("first")[0]);
+        assertArrayEquals(second, cursor.bytes("second")[0]);
+        assertEquals(1.5f, cursor.floats("float")[0]);
+        assertEquals(0.25f, cursor.floats("one")[0]);
+        assertEquals(2.5f, cursor.floats("scalar")[0]);
+        assertEquals(1L << 60, cursor.int64s("long")[0]);
+      }
+    }
+  }
+
   @Test
   void everyKindComesBack() throws IOException {
     byte[] record =
