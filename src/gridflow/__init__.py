@@ -9,14 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from gridflow.communication import CommunicationOptions
     from gridflow.context import TrainingContext, current_context
-    from gridflow.distributor import Plan, TensorflowDistributor
+    from gridflow.distributor import TensorflowDistributor
     from gridflow.errors import (
         DataError,
         EnvironmentMismatch,
         GridflowError,
         InvalidArgument,
         MissingDependency,
+        NotEnoughGpus,
         NotEnoughSlots,
         SchemaError,
         StartTimeout,
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from gridflow.launch.spark import SparkLauncher
     from gridflow.ml.model import TrainedModel
     from gridflow.partitioners import FixedShardsPartitioner, MinSizePartitioner
+    from gridflow.plan import Plan
     from gridflow.result import Result
     from gridflow.roles import Role
 
 _HOMES: Final = {
+    "CommunicationOptions": "communication",
     "DataError": "errors",
     "EnvironmentMismatch": "errors",
     "FixedShardsPartitioner": "partitioners",
@@ -41,8 +45,9 @@ _HOMES: Final = {
     "LocalLauncher": "launch.local",
     "MinSizePartitioner": "partitioners",
     "MissingDependency": "errors",
+    "NotEnoughGpus": "errors",
     "NotEnoughSlots": "errors",
-    "Plan": "distributor",
+    "Plan": "plan",
     "Result": "result",
     "Role": "roles",
     "SchemaError": "errors",
@@ -59,6 +64,7 @@ _HOMES: Final = {
 }
 
 __all__ = [
+    "CommunicationOptions",
     "DataError",
     "EnvironmentMismatch",
     "FixedShardsPartitioner",
@@ -67,6 +73,7 @@ __all__ = [
     "LocalLauncher",
     "MinSizePartitioner",
     "MissingDependency",
+    "NotEnoughGpus",
     "NotEnoughSlots",
     "Plan",
     "Result",

@@ -60,6 +60,8 @@ class TrainingContext:
         This task's own folder, empty at first, deleted at the end. Also the working directory.
     seed : int or None
         The job's seed.
+    gpus : tuple of str
+        Indices or UUIDs of this task's GPUs on its host. To TensorFlow they are ``GPU:0`` and on.
     """
 
     def __init__(self, setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> None:
@@ -72,6 +74,7 @@ class TrainingContext:
         self.generation: int = setup["generation"]
         self.work_dir = Path.cwd()
         self.seed: int | None = setup["seed"]
+        self.gpus: tuple[str, ...] = tuple(setup["gpus"])
         self.checkpoint_every: int | None = setup["checkpoint_every"]
         self.resume_from = Path(setup["resume"]["path"]) if setup["resume"] else None
         writes_events = self.is_chief or self.is_evaluator
@@ -81,6 +84,8 @@ class TrainingContext:
         self._spool = Path(setup["spool"])
         self._channel, self._inbox = channel, inbox
         self._partitioner: Mapping[str, Any] | None = setup["partitioner"]
+        self._communication: Mapping[str, Any] | None = setup["communication"]
+        self._gpu_memory: int | None = setup["gpu_memory"]
         self._strategy: Any = None
         self._server: Any = None
         self._coordinator: Any = None
@@ -109,7 +114,9 @@ class TrainingContext:
                 from gridflow.tfprocess import strategies
 
                 name = "none" if self.is_evaluator else self._strategy_name
-                self._strategy = strategies.make(name, self.cluster_spec, self._partitioner)
+                self._strategy = strategies.make(
+                    name, self.cluster_spec, self._partitioner, self._communication
+                )
             return self._strategy
 
     @property
@@ -157,8 +164,10 @@ class TrainingContext:
             )
         with self._lock:
             if self._server is None:
+                from gridflow.gpu.devices import server_config
                 from gridflow.tfprocess.server import make_server
 
+                config = config or server_config(self._gpu_memory, len(self.gpus))
                 self._server = make_server(self.cluster_spec, self.task, config)
             return self._server
 

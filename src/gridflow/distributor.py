@@ -6,12 +6,12 @@ import getpass
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow.cluster import TRAINING_ROLES, WORKER, Task
+from gridflow.cluster import TRAINING_ROLES, WORKER
 from gridflow.errors import InvalidArgument
+from gridflow.gpu.needs import GpuOptions, describe, needs_of
 from gridflow.options import (
     LOG_CHOICES,
     STRATEGIES,
@@ -27,54 +27,11 @@ from gridflow.roles import Role, default_strategy, make_tasks, parts_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gridflow.communication import CommunicationOptions
     from gridflow.launch.base import Launcher, Placement
     from gridflow.partitioners import Partitioner
+    from gridflow.plan import Plan
     from gridflow.result import Result
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What `TensorflowDistributor.run` would do, found out without launching anything.
-
-    Attributes
-    ----------
-    tasks : tuple of Task
-        Those that train first, by rank. Each one takes a slot.
-    strategy : str
-    target : str
-        Where they would run.
-    slots : int or None
-        Task slots there; None if that can't be known.
-    function_bytes : int
-        Size of the function as it would be sent to each task.
-    datasets : tuple of str
-    deadlines : Deadlines
-    details : dict
-        What else the launcher found out.
-    """
-
-    tasks: tuple[Task, ...]
-    strategy: str
-    target: str
-    slots: int | None
-    function_bytes: int
-    datasets: tuple[str, ...]
-    deadlines: Deadlines
-    details: dict[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        rows = {
-            "target": self.target,
-            "tasks": ", ".join(map(str, self.tasks)),
-            "slots": "unknown" if self.slots is None else str(self.slots),
-            "strategy": self.strategy,
-            "datasets": ", ".join(self.datasets) or "none",
-            "function": f"{self.function_bytes:,} bytes",
-            "start_timeout": f"{self.deadlines.start_timeout:g} s",
-            **self.details,
-        }
-        width = max(map(len, rows))
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
 class TensorflowDistributor:
@@ -93,6 +50,16 @@ class TensorflowDistributor:
         ``server``: a TensorFlow server in each task, for classic programs.
     roles : sequence of Role, optional
         Instead of ``num_workers``, which tasks there are; see ``docs/distribution.md``.
+    gpus : int or float, optional
+        GPUs of each worker; a fraction such as 0.25: that many tasks share one, each limited to
+        its part of the memory. 0: none, hidden. Default: those of Spark's task resources, else
+        none. Beside ``roles`` say it there: ``Role("worker", 4, gpus=1)``. See ``docs/gpus.md``.
+    gpu_memory : str, optional
+        Memory that a task may take of each GPU, such as ``"2GiB"``.
+    allow_growth : bool, default False
+        Take memory of GPUs as it is needed, without a limit.
+    communication : CommunicationOptions, optional
+        How the workers of ``multi_worker_mirrored`` exchange gradients.
     launcher : Launcher, optional
         Default: `SparkLauncher` on the active session. `LocalLauncher` needs no Spark.
     start_timeout : float, default 300
@@ -156,6 +123,10 @@ class TensorflowDistributor:
         strategy: Strategy | None = None,
         *,
         roles: Sequence[Role] | None = None,
+        gpus: float | None = None,
+        gpu_memory: str | None = None,
+        allow_growth: bool = False,
+        communication: CommunicationOptions | None = None,
         launcher: Launcher | None = None,
         start_timeout: float = Deadlines.start_timeout,
         heartbeat_timeout: float = Deadlines.heartbeat_timeout,
@@ -177,12 +148,13 @@ class TensorflowDistributor:
     ) -> None:
         from gridflow.feed.schema import FeedOptions
 
-        roles = _roles(num_workers, roles)
+        roles = _roles(num_workers, roles, gpus)
         self.strategy: str = strategy or default_strategy(roles)
         choose("strategy", self.strategy, STRATEGIES)
         self.tasks = make_tasks(roles, self.strategy)
         parts = parts_of(self.tasks, self.strategy)
-        self._num_fed = sum(part.is_fed for part in parts)
+        self._fed = [place for place, part in enumerate(parts) if part.is_fed]
+        self._gpus = needs_of(self.tasks, roles, self.strategy, env or {})
         self.num_workers = sum(part.task.role in TRAINING_ROLES for part in parts)
         if self.strategy == "mirrored" and self.num_workers > 1:
             raise InvalidArgument(
@@ -191,6 +163,7 @@ class TensorflowDistributor:
                 "model each."
             )
         _check_server_options(self.strategy, variable_partitioner, classic_flags=classic_flags)
+        _check_communication(self.strategy, communication)
         choose("logs", logs, LOG_CHOICES)
         self.deadlines = Deadlines(start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout)
         self.max_restarts = whole_number("max_restarts", max_restarts, 0)
@@ -208,6 +181,9 @@ class TensorflowDistributor:
             "tensorboard": tensorboard,
             "partitioner": variable_partitioner,
             "classic_flags": classic_flags,
+            "gpus": self._gpus,
+            "gpu_options": GpuOptions.parse(gpu_memory, allow_growth=allow_growth),
+            "communication": communication,
             "logs": logs,
             "show_progress": progress,
         }
@@ -224,6 +200,8 @@ class TensorflowDistributor:
 
         Takes what `run` takes and raises what it raises at the call.
         """
+        from gridflow.plan import Plan
+
         _, program, datasets, placement = self._check(train_fn, args, data, kwargs, wait=False)
         return Plan(
             self.tasks,
@@ -233,7 +211,8 @@ class TensorflowDistributor:
             len(program),
             tuple(datasets),
             self.deadlines,
-            placement.details,
+            tuple(None if need.amount is None else float(need.amount) for need in self._gpus),
+            {"gpus": describe(self.tasks, self._gpus), **placement.details},
         )
 
     def run(
@@ -263,7 +242,7 @@ class TensorflowDistributor:
 
         Raises
         ------
-        InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots
+        InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots, NotEnoughGpus
             At the call, before anything is launched.
         StartTimeout, EnvironmentMismatch, DataError, TrainingFailed, TaskLost, StepTimeout
             Naming the first task that failed, its host, exit, traceback and last log lines.
@@ -320,7 +299,7 @@ class TensorflowDistributor:
 
             launcher = SparkLauncher()
         placement = launcher.place(
-            len(self.tasks), datasets, self.deadlines, num_fed=self._num_fed, wait=wait
+            len(self.tasks), datasets, self.deadlines, fed=self._fed, gpus=self._gpus, wait=wait
         )
         return launcher, program, datasets, placement
 
@@ -333,10 +312,15 @@ class TensorflowDistributor:
         return job_dir
 
 
-def _roles(num_workers: int | None, roles: Sequence[Role] | None) -> list[Role]:
+def _roles(num_workers: int | None, roles: Sequence[Role] | None, gpus: float | None) -> list[Role]:
     if roles is None:
         workers = 1 if num_workers is None else whole_number("num_workers", num_workers, 1)
-        return [Role(WORKER, workers)]
+        return [Role(WORKER, workers, gpus=gpus)]
+    if gpus is not None:
+        raise InvalidArgument(
+            f"beside roles= each role says its own GPUs: Role('worker', 4, gpus={gpus!r}); got "
+            f"gpus={gpus!r} for all."
+        )
     if num_workers is not None:
         raise InvalidArgument(
             f"give either num_workers= or roles=; got num_workers={num_workers!r} beside roles. "
@@ -364,6 +348,23 @@ def _check_server_options(
     if classic_flags and strategy != "server":
         raise InvalidArgument(
             f"classic_flags=True is for strategy='server'; got strategy={strategy!r}."
+        )
+
+
+def _check_communication(strategy: str, communication: CommunicationOptions | None) -> None:
+    from gridflow.communication import CommunicationOptions
+
+    if communication is None:
+        return
+    if not isinstance(communication, CommunicationOptions):
+        raise InvalidArgument(
+            "communication= is gridflow's CommunicationOptions; got "
+            f"{type(communication).__name__}."
+        )
+    if strategy != "multi_worker_mirrored":
+        raise InvalidArgument(
+            "communication= is for strategy='multi_worker_mirrored', whose workers exchange "
+            f"gradients; got strategy={strategy!r}."
         )
 
 

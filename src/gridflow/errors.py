@@ -8,6 +8,7 @@
     │   └── UnpicklableFunction                  the training function can't be sent
     ├── MissingDependency        (ImportError)   a package that an extra would bring
     ├── NotEnoughSlots                           the cluster can't run all the tasks at once
+    │   └── NotEnoughGpus                        fewer GPUs are there, or free, than the tasks need
     ├── StartTimeout             (TimeoutError)  tasks did not register or did not come up in time
     ├── EnvironmentMismatch                      executors lack TensorFlow, or have another version
     ├── DataError                                rows that can't be fed, found while they were read
@@ -34,6 +35,7 @@ __all__ = [
     "GridflowError",
     "InvalidArgument",
     "MissingDependency",
+    "NotEnoughGpus",
     "NotEnoughSlots",
     "SchemaError",
     "StartTimeout",
@@ -81,6 +83,31 @@ class NotEnoughSlots(GridflowError):
 
     def __reduce__(self) -> tuple[Callable[..., NotEnoughSlots], tuple[object, ...]]:
         return type(self), (str(self), self.required, self.available)
+
+
+class NotEnoughGpus(NotEnoughSlots):
+    """Fewer GPUs are there, or are free, than the tasks need.
+
+    Attributes
+    ----------
+    required, available : int
+        GPUs that the job needs, and those that it could have; parts of GPUs where it shares them.
+    failures : tuple of TaskFailure
+        The tasks that found none, with their hosts; empty if it was known before the launch.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        required: int = 0,
+        available: int = 0,
+        failures: tuple[TaskFailure, ...] = (),
+    ) -> None:
+        super().__init__(message, required, available)
+        self.failures = failures
+
+    def __reduce__(self) -> tuple[Callable[..., NotEnoughGpus], tuple[object, ...]]:
+        return type(self), (str(self), self.required, self.available, self.failures)
 
 
 class _FailureError(GridflowError):

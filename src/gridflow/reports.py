@@ -11,9 +11,18 @@ if TYPE_CHECKING:
 #: ``exception``: the function raised; ``exit``: it called ``sys.exit``; ``signal``: its process
 #: was killed; ``stopped``: its process is frozen; ``lost``: the agent or its host is gone;
 #: ``data``: its rows can't be fed; ``environment``: its Python doesn't fit; ``start``: it did not
-#: come up; ``steps``: it stopped making steps.
+#: come up; ``steps``: it stopped making steps; ``gpus``: it found too few on its host.
 FailureKind = Literal[
-    "exception", "exit", "signal", "stopped", "lost", "data", "environment", "start", "steps"
+    "exception",
+    "exit",
+    "signal",
+    "stopped",
+    "lost",
+    "data",
+    "environment",
+    "start",
+    "steps",
+    "gpus",
 ]
 
 

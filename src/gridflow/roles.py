@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER, Task
 from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow.gpu.needs import check_role
 from gridflow.options import whole_number
 
 if TYPE_CHECKING:
@@ -28,21 +29,25 @@ class Role:
     name : {'chief', 'worker', 'ps', 'evaluator'}
     count : int, default 1
         Tasks of the role. A job has at most one chief and one evaluator.
+    gpus : int or float, optional
+        GPUs of each of its tasks, or the part of one that each gets; see ``docs/gpus.md``. Only
+        for tasks that train.
 
     Raises
     ------
     InvalidArgument
-        For a name or a count that can't be.
+        For a name, a count or GPUs that can't be.
 
     Examples
     --------
     >>> from gridflow import Role
-    >>> [Role("ps", 2), Role("worker", 4)]
-    [Role(name='ps', count=2), Role(name='worker', count=4)]
+    >>> [Role("ps", 2), Role("worker", 4, gpus=1)]
+    [Role(name='ps', count=2, gpus=None), Role(name='worker', count=4, gpus=1)]
     """
 
     name: str
     count: int = 1
+    gpus: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in ROLES:
@@ -51,6 +56,7 @@ class Role:
         whole_number(f"the count of role {self.name!r}", self.count, 1)
         if self.name in _SINGLE and self.count > 1:
             raise InvalidArgument(f"a job has at most one {self.name}; got {self.count}.")
+        check_role(self.name, self.gpus)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ started from there, because the kernel ties a child's PR_SET_PDEATHSIG to its pa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -25,15 +26,18 @@ from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
 from gridflow.cluster import EVALUATOR
-from gridflow.errors import DataError
+from gridflow.errors import DataError, NotEnoughGpus
 from gridflow.feed import records
 from gridflow.feed.spool import SpoolWriter
+from gridflow.gpu.grant import SparkGpus, take
+from gridflow.gpu.needs import GpuNeed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from gridflow.agent.payload import AgentPayload
+    from gridflow.gpu.grant import GpuGrant
 
 _EXCHANGE_SECONDS: Final = 0.2
 #: Big clusters talk less often, so that the coordinator answers at most this many calls a second.
@@ -48,10 +52,15 @@ class Agent:
     ----------
     payload : AgentPayload
     rank : int
+    spark_gpus : SparkGpus, optional
+        What Spark gave to the task.
     """
 
-    def __init__(self, payload: AgentPayload, rank: int) -> None:
+    def __init__(
+        self, payload: AgentPayload, rank: int, spark_gpus: SparkGpus | None = None
+    ) -> None:
         self.payload, self.rank = payload, rank
+        self._spark_gpus = spark_gpus or SparkGpus()
         self.id = uuid.uuid4().hex
         self.task = payload.tasks[rank]
         self.part = payload.parts[rank]
@@ -113,8 +122,8 @@ class Agent:
         try:
             client = CoordinatorClient(self.payload.coordinator, self.payload.identity)
             holder, port = environment.hold_port()
-            with holder:
-                self._work(client, folder, port)
+            with holder, self._gpus() as gpus:
+                self._work(client, folder, port, gpus)
             client.close()
         except BaseException as error:  # noqa: BLE001 (raised again in the launcher's thread)
             self._error = error
@@ -122,13 +131,29 @@ class Agent:
             self._closed.set()
             self._registered.set()
 
-    def _work(self, client: CoordinatorClient, folder: Path, port: int) -> None:
+    @contextlib.contextmanager
+    def _gpus(self) -> Iterator[GpuGrant | str]:
+        """Take the task's GPUs, or say why it gets none; before heartbeats are expected."""
+        payload = self.payload
+        owner = f"job {payload.job}, {self.task} (pid {os.getpid()})"
+        need = payload.gpus[self.rank] if payload.gpus else GpuNeed()
+        try:
+            grant = take(need, payload.gpu_options, self._spark_gpus, owner)
+        except NotEnoughGpus as error:
+            yield str(error)
+            return
+        with contextlib.closing(grant):
+            yield grant
+
+    def _work(
+        self, client: CoordinatorClient, folder: Path, port: int, gpus: GpuGrant | str
+    ) -> None:
         payload = self.payload
         timeout = payload.deadlines.heartbeat_timeout
         me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
         self._reporter = Reporter(client, me, timeout)
         uploads = Uploads(client)
-        self._runner = TaskRunner(payload, self.rank, folder, client, self._reporter, uploads)
+        self._runner = TaskRunner(payload, self.rank, folder, client, self._reporter, uploads, gpus)
         versions = environment.describe()
         if not self._register(client, me, versions, port):
             return

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gridflow.cluster import Task
+from gridflow.gpu.needs import GpuNeed, GpuOptions
 from gridflow.roles import Part, parts_of
 
 if TYPE_CHECKING:
+    from gridflow.communication import CommunicationOptions
     from gridflow.feed.schema import FeedOptions
     from gridflow.options import Deadlines
     from gridflow.partitioners import Partitioner
@@ -50,6 +52,11 @@ class AgentPayload:
         How large variables are spread over the parameter servers.
     classic_flags : bool
         Whether a script's command line is given what the classic programs ask for.
+    gpus : tuple of GpuNeed
+        What each task needs, by its place.
+    gpu_options : GpuOptions
+    communication : CommunicationOptions or None
+        How the workers of ``multi_worker_mirrored`` exchange gradients.
     """
 
     job: str
@@ -69,6 +76,9 @@ class AgentPayload:
     tensorboard: bool = False
     partitioner: Partitioner | None = None
     classic_flags: bool = False
+    gpus: tuple[GpuNeed, ...] = ()
+    gpu_options: GpuOptions = field(default_factory=GpuOptions)
+    communication: CommunicationOptions | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.channel import CHANNEL_VARIABLE, Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 #: Enough for the stacks of many threads that a crash prints behind the last words.
@@ -36,7 +36,9 @@ class TrainingProcess:
     work_dir : Path
         The process's working directory.
     environment : mapping
-        Set on top of this process's.
+        Set on top of this process's; a variable that is None is removed from it.
+    inherited : sequence of int
+        Descriptors that stay open in it as long as it lives.
     on_lines : callable
         Called with each batch of output lines, from one thread, in order.
     on_message : callable
@@ -48,7 +50,8 @@ class TrainingProcess:
         arguments: list[str],
         *,
         work_dir: Path,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str | None],
+        inherited: Sequence[int] = (),
         on_lines: Callable[[list[str]], None],
         on_message: Callable[[dict[str, Any]], None],
     ) -> None:
@@ -56,6 +59,7 @@ class TrainingProcess:
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.pid: int | None = None
         self._on_lines, self._on_message = on_lines, on_message
+        variables = {**os.environ, **environment, CHANNEL_VARIABLE: str(theirs.fileno())}
         with theirs:
             self._guardian = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_GUARDIAN), sys.executable, *arguments],
@@ -63,8 +67,8 @@ class TrainingProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,  # one pipe: the order between the two is kept
                 cwd=work_dir,
-                env={**os.environ, **environment, CHANNEL_VARIABLE: str(theirs.fileno())},
-                pass_fds=[theirs.fileno()],
+                env={name: value for name, value in variables.items() if value is not None},
+                pass_fds=[theirs.fileno(), *inherited],
                 start_new_session=True,
             )
         self._threads = [

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gridflow.agent.agent import Agent
+from gridflow.gpu.grant import SparkGpus
+from gridflow.gpu.needs import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def run_task(
-    payload: AgentPayload, places: tuple[int, ...], tags: Any, batches: Iterator[pa.RecordBatch]
+    payload: AgentPayload,
+    places: tuple[int, ...],
+    tags: Any,
+    gpu_shares: int,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Run the task of this partition; yields one row when it is over."""
     from pyspark import TaskContext
@@ -31,5 +37,7 @@ def run_task(
     rank = places[partition]
     is_fed = payload.datasets and rank in payload.fed
     rows = frames.agent_batches(batches, tags) if is_fed else iter(())
-    Agent(payload, rank).run(rows)
+    gpus = context.resources().get(GPU)
+    spark_gpus = SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)
+    Agent(payload, rank, spark_gpus).run(rows)
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from gridflow.agent.process import TrainingProcess, signal_name
 from gridflow.channel import PRELOAD_VARIABLE
-from gridflow.cluster import EVALUATOR, ClusterSpec, Task
+from gridflow.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
 from gridflow.feed import loans, records
+from gridflow.gpu.needs import VISIBLE
 from gridflow.hints import hint_for
 from gridflow.reports import TaskFailure
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gridflow.agent.payload import AgentPayload
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
+    from gridflow.gpu.grant import GpuGrant
 
 #: A process that said it failed, or was told to leave, has this long to end by itself.
 _EXIT_SECONDS: Final = 5.0
@@ -43,6 +45,8 @@ class TaskRunner:
     client : CoordinatorClient
     reporter : Reporter
     uploads : Uploads
+    grant : GpuGrant or str
+        The task's GPUs, or why it has none.
     """
 
     def __init__(
@@ -53,11 +57,13 @@ class TaskRunner:
         client: CoordinatorClient,
         reporter: Reporter,
         uploads: Uploads,
+        grant: GpuGrant | str,
     ) -> None:
         self._payload, self._rank, self._folder = payload, rank, folder
         self._client, self._reporter, self._uploads = client, reporter, uploads
         self._task = Task.parse(payload.tasks[rank])
         self._part = payload.parts[rank]
+        self._grant = grant
         self._generation = payload.generation
         self._process: TrainingProcess | None = None
         self._counts: dict[str, Any] | None = None
@@ -78,6 +84,10 @@ class TaskRunner:
     def prepare(self) -> None:
         """Start the process; it imports TensorFlow while the others register."""
         self._forget()
+        grant = self._grant
+        if isinstance(grant, str):
+            self.fail("gpus", grant)
+            return
         generation = self._generation
         work_dir = self._folder / f"work-{generation}"
         work_dir.mkdir(exist_ok=True)  # it is there when a process is replaced
@@ -92,11 +102,19 @@ class TaskRunner:
                 "TF_GRPC_REUSE_PORT": "1",
                 "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
                 **({} if self._payload.strategy == "none" else {PRELOAD_VARIABLE: "1"}),
+                **grant.environment,
                 **self._payload.environment,
+                **self._hidden(grant),
             },
+            inherited=grant.files,
             on_lines=self._reporter.lines,
             on_message=lambda message: self._take(generation, message),
         )
+
+    def _hidden(self, grant: GpuGrant) -> dict[str, str | None]:
+        """Keep GPUs from servers and evaluators, even against the job's own ``env=``."""
+        never = self._task.role not in TRAINING_ROLES
+        return {VISIBLE: grant.environment[VISIBLE]} if never else {}
 
     def obey(self, command: dict[str, Any]) -> None:
         """Carry out a command of the coordinator."""
@@ -144,6 +162,9 @@ class TaskRunner:
             "serves": self._part.serves,
             "partitioner": self._payload.partitioner and self._payload.partitioner.to_dict(),
             "classic_flags": self._payload.classic_flags,
+            "gpus": [] if isinstance(self._grant, str) else self._grant.addresses,
+            "gpu_memory": None if isinstance(self._grant, str) else self._grant.memory_limit,
+            "communication": self._payload.communication and self._payload.communication.to_dict(),
             "function": str(self._folder / "function"),
             "spool": str(self._folder / "spool"),
             "results": str(self._folder / f"results-{self._generation}"),

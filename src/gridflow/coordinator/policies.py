@@ -9,6 +9,7 @@ from gridflow.errors import (
     DataError,
     EnvironmentMismatch,
     GridflowError,
+    NotEnoughGpus,
     StartTimeout,
     StepTimeout,
     TaskLost,
@@ -27,9 +28,10 @@ _ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] =
     "lost": TaskLost,
     "start": StartTimeout,
     "steps": StepTimeout,
+    "gpus": lambda text, failures: NotEnoughGpus(text, failures=failures),
 }
 #: The same input fails the same way again: no restart helps.
-_FINAL_KINDS = frozenset({"data", "environment", "start"})
+_FINAL_KINDS = frozenset({"data", "environment", "gpus", "start"})
 
 
 class RestartPolicy(Protocol):

@@ -16,6 +16,7 @@ from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.coordinator.server import CoordinatorServer
+from gridflow.gpu.needs import GpuNeed, GpuOptions
 from gridflow.roles import parts_of
 from gridflow.security import Identity, make_identities
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow.cluster import Task
+    from gridflow.communication import CommunicationOptions
     from gridflow.errors import GridflowError
     from gridflow.feed.ledger import Ledger
     from gridflow.feed.schema import FeedOptions
@@ -72,6 +74,9 @@ class JobSpec:
     show_progress: bool = True
     partitioner: Partitioner | None = None
     classic_flags: bool = False
+    gpus: tuple[GpuNeed, ...] = ()
+    gpu_options: GpuOptions = field(default_factory=GpuOptions)
+    communication: CommunicationOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,9 @@ class JobRun:
             tensorboard=spec.tensorboard,
             partitioner=spec.partitioner,
             classic_flags=spec.classic_flags,
+            gpus=spec.gpus,
+            gpu_options=spec.gpu_options,
+            communication=spec.communication,
         )
 
     def _outcome(self) -> Outcome:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gridflow.agent.payload import AgentPayload
     from gridflow.errors import GridflowError
+    from gridflow.gpu.needs import GpuNeed
     from gridflow.options import Deadlines
 
 
@@ -56,17 +57,18 @@ class Launcher(Protocol):
         data: Mapping[str, Any],
         deadlines: Deadlines,
         *,
-        num_fed: int | None = None,
+        fed: Sequence[int] | None = None,
+        gpus: Sequence[GpuNeed] = (),
         wait: bool = True,
     ) -> Placement:
         """Check that tasks and data fit the target.
 
-        Rows go to ``num_fed`` of the tasks, by default to all. With ``wait`` it may wait for slots
-        that are still coming up.
+        Rows go to the tasks at the places ``fed``, by default to all; ``gpus`` is what each task
+        needs. With ``wait`` it may wait for slots that are still coming up.
 
         Raises
         ------
-        NotEnoughSlots, SchemaError, InvalidArgument
+        NotEnoughSlots, NotEnoughGpus, SchemaError, InvalidArgument
             With the numbers, or the columns.
         """
         ...

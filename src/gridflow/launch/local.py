@@ -15,12 +15,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from gridflow.agent.folder import temporary_folder
 from gridflow.errors import SchemaError
+from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gridflow.agent.payload import AgentPayload
+    from gridflow.gpu.needs import GpuNeed
     from gridflow.launch.base import LaunchListener
     from gridflow.options import Deadlines
 
@@ -51,20 +53,22 @@ class LocalLauncher:
         data: Mapping[str, Any],
         deadlines: Deadlines,  # noqa: ARG002
         *,
-        num_fed: int | None = None,
+        fed: Sequence[int] | None = None,
+        gpus: Sequence[GpuNeed] = (),
         wait: bool = True,  # noqa: ARG002
     ) -> Placement:
-        """Check the data; this machine takes any number of tasks, which share its cores."""
+        """Check data and GPUs; this machine takes any number of tasks, which share its cores."""
         from gridflow.feed import local
 
         rows = {name: local.to_table(value, name).num_rows for name, value in data.items()}
-        fed = num_tasks if num_fed is None else num_fed
+        num_fed = num_tasks if fed is None else len(fed)
         for name, count in rows.items():
-            if count < fed:
+            if count < num_fed:
                 raise SchemaError(
-                    f"dataset {name!r} has {count} rows for {fed} workers; each needs one "
+                    f"dataset {name!r} has {count} rows for {num_fed} workers; each needs one "
                     "at least. Use fewer workers."
                 )
+        check_host(gpus, os.environ)
         details = {f"rows of {name}": f"{count:,}" for name, count in rows.items()}
         return Placement("local", "127.0.0.1", None, details)
 

@@ -7,29 +7,41 @@ evaluator, the chief of parameter servers) form a stage of their own, in a Spark
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow.errors import InvalidArgument, NotEnoughSlots
+from gridflow.gpu.grant import check_host
+from gridflow.gpu.needs import group
 from gridflow.launch import spark_errors
 from gridflow.launch.base import Placement
+from gridflow.launch.spark_gpus import SparkGpuSettings, make_profile, shortage
+from gridflow.launch.spark_session import (
+    active_session,
+    cancel,
+    classic_context,
+    num_executors,
+    register_profile,
+    run_this_python_where_it_can,
+    tag_this_thread,
+    task_slots,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from gridflow.agent.payload import AgentPayload
-    from gridflow.errors import GridflowError
+    from gridflow.errors import GridflowError, NotEnoughGpus
+    from gridflow.gpu.needs import GpuNeed
     from gridflow.launch.base import LaunchListener
     from gridflow.options import Deadlines
 
-#: Masters whose executors run on this machine.
-_HERE: Final = ("local", "spark://127.", "spark://localhost")
 #: Executors of a young application may still be registering: so long, fewer slots than tasks are no
 #: error yet.
 _REGISTRATION_SECONDS: Final = 30.0
@@ -60,7 +72,7 @@ class SparkLauncher:
         *,
         repartition: Literal["auto", "always", "never"] = "auto",
     ) -> None:
-        self._spark = spark or _active_session()
+        self._spark = spark or active_session()
         run_this_python_where_it_can(self._spark)
         self._repartition = repartition
         self._jobs: dict[int, list[threading.Thread]] = {}
@@ -73,16 +85,37 @@ class SparkLauncher:
         data: Mapping[str, Any],
         deadlines: Deadlines,
         *,
-        num_fed: int | None = None,
+        fed: Sequence[int] | None = None,
+        gpus: Sequence[GpuNeed] = (),
         wait: bool = True,
     ) -> Placement:
-        """Check the DataFrames' columns and count the slots."""
+        """Check the DataFrames' columns, count the slots and the GPUs."""
         from gridflow.feed import frames
 
         if data:
             frames.check(data)
         self._refuse_speculation()
-        slots = self._wait_for_slots(num_tasks, deadlines) if wait else task_slots(self._spark)
+        settings = self._gpu_settings()
+        fed = range(num_tasks) if fed is None else fed
+        stages = _stages(num_tasks, fed, gpus, has_data=bool(data))
+        amounts = [settings.stage_amount(need) for _, need in stages]
+        if not settings.per_executor and self._setting("spark.master", "").startswith("local"):
+            check_host(gpus, os.environ)
+        # Tasks that take no GPU can run where those that take one can't.
+        lean = 0 in amounts and not settings.is_dynamic
+        profile = None
+        if lean:
+            plain = make_profile(Fraction(0), settings, self._setting)
+            profile = register_profile(self._spark, plain)
+        slots = self._wait_for_slots(
+            num_tasks,
+            deadlines if wait else None,
+            profile,
+            lambda: self._lacks_gpus(gpus, settings),
+        )
+        short = self._lacks_gpus(gpus, settings)
+        if short is not None:
+            raise short
         if slots is not None and slots < num_tasks:
             raise NotEnoughSlots(self._too_few(num_tasks, slots), num_tasks, slots)
         master = self._setting("spark.master", "connect")
@@ -90,8 +123,8 @@ class SparkLauncher:
             "stage": "plain (dynamic allocation is on)" if self._is_dynamic() else "barrier",
             "spark": self._spark.version,
         }
-        if num_fed is not None and num_fed < num_tasks:
-            details["stages"] = f"{num_fed} tasks that are fed, {num_tasks - num_fed} beside them"
+        if len(fed) < num_tasks:
+            details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
         return Placement(f"spark ({master})", self._driver_host(), slots, details)
 
     def launch(
@@ -99,13 +132,12 @@ class SparkLauncher:
     ) -> None:
         """Start the Spark jobs, each in a thread of its own."""
         launch, tag = payload.launch, _tag(payload.job, payload.launch)
-        others = tuple(place for place in range(len(payload.tasks)) if place not in payload.fed)
-        stages = [(payload.fed, data), (others, {})]
-        stages = [(places, rows) for places, rows in stages if places]
+        stages = _stages(len(payload.tasks), payload.fed, payload.gpus, has_data=bool(data))
         ending = _Ending(len(stages), partial(listener.launch_ended, launch))
 
-        def run(places: tuple[int, ...], rows: Mapping[str, Any]) -> None:
-            error = self._run_job(payload, places, rows, listener)
+        def run(places: tuple[int, ...], need: GpuNeed) -> None:
+            rows = data if places[0] in payload.fed else {}
+            error = self._run_job(payload, places, rows, need, listener)
             if ending.one_ended(error) and error is not None:
                 self.cancel(launch)  # one stage is nothing without the other
 
@@ -116,7 +148,7 @@ class SparkLauncher:
         """Cancel the Spark jobs of a launch; returns at once."""
         tag = self._tags[launch]
         if any(job.is_alive() for job in self._jobs.get(launch, ())):
-            self._cancellers.append(self._in_thread(f"{tag}-cancel", _cancel, self._spark, tag))
+            self._cancellers.append(self._in_thread(f"{tag}-cancel", cancel, self._spark, tag))
 
     def close(self) -> None:
         """Cancel what still runs; wait for it."""
@@ -144,11 +176,12 @@ class SparkLauncher:
         payload: AgentPayload,
         places: tuple[int, ...],
         data: Mapping[str, Any],
+        need: GpuNeed,
         listener: LaunchListener,
     ) -> GridflowError | None:
         try:
-            _tag_this_thread(self._spark, _tag(payload.job, payload.launch))
-            frame = self._agents_frame(payload, places, data)
+            tag_this_thread(self._spark, _tag(payload.job, payload.launch))
+            frame = self._agents_frame(payload, places, data, need)
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
             partition, detail, error = spark_errors.explain(caught)
@@ -158,7 +191,11 @@ class SparkLauncher:
         return None
 
     def _agents_frame(
-        self, payload: AgentPayload, places: tuple[int, ...], data: Mapping[str, Any]
+        self,
+        payload: AgentPayload,
+        places: tuple[int, ...],
+        data: Mapping[str, Any],
+        need: GpuNeed,
     ) -> DataFrame:
         from gridflow.feed import frames
 
@@ -167,11 +204,38 @@ class SparkLauncher:
             frame, tags = frames.stage_frame(data, num_tasks, self._repartition)
         else:
             frame, tags = self._spark.range(0, num_tasks, 1, num_tasks), None
-        body = _agent_body(payload, places, tags)
-        return frame.mapInArrow(body, "rank int", barrier=not self._is_dynamic())
+        settings = self._gpu_settings()
+        body = _agent_body(payload, places, tags, settings.shares if need.count is None else 1)
+        amount = settings.stage_amount(need)
+        profile = None if amount is None else make_profile(amount, settings, self._setting)
+        barrier = not self._is_dynamic()
+        return frame.mapInArrow(body, "rank int", barrier=barrier, profile=profile)
 
-    def _wait_for_slots(self, num_tasks: int, deadlines: Deadlines) -> int | None:
+    def _gpu_settings(self) -> SparkGpuSettings:
+        return SparkGpuSettings.read(self._setting, is_dynamic=self._is_dynamic())
+
+    def _lacks_gpus(
+        self, needs: Sequence[GpuNeed], settings: SparkGpuSettings
+    ) -> NotEnoughGpus | None:
+        return shortage(needs, settings, self._num_executors()) if settings.per_executor else None
+
+    def _num_executors(self) -> int | None:
+        """Return how many executors there are, or can come to be; None if that isn't known."""
+        if self._is_dynamic():
+            limit = self._setting("spark.dynamicAllocation.maxExecutors", "")
+            return int(limit) if limit.isdigit() else None
+        return num_executors(self._spark)
+
+    def _wait_for_slots(
+        self,
+        num_tasks: int,
+        deadlines: Deadlines | None,
+        profile: Any,
+        lacks_gpus: Callable[[], NotEnoughGpus | None],
+    ) -> int | None:
         """Return the slots, after giving executors that are still to come their time."""
+        if deadlines is None:
+            return task_slots(self._spark, profile)
         if self._is_dynamic():
             limit = self._setting("spark.dynamicAllocation.maxExecutors", "")
             if limit.isdigit() and int(limit) * self._slots_per_executor() < num_tasks:
@@ -183,16 +247,16 @@ class SparkLauncher:
             max(_REGISTRATION_SECONDS - self._seconds_up(), _SETTLE_SECONDS),
             deadlines.start_timeout,
         )
-        slots = task_slots(self._spark)
+        slots = task_slots(self._spark, profile)
         settled = time.monotonic() + _SETTLE_SECONDS
-        while slots is not None and slots < num_tasks:
+        while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
             now = time.monotonic()
             if (most is not None and most < num_tasks) or now > give_up:
                 break
             if slots and now > settled:  # some executors came, and no more do
                 break
             time.sleep(0.1)
-            before, slots = slots, task_slots(self._spark)
+            before, slots = slots, task_slots(self._spark, profile)
             if slots != before:
                 settled = time.monotonic() + _SETTLE_SECONDS
         return slots
@@ -222,7 +286,7 @@ class SparkLauncher:
         return self._setting("spark.dynamicAllocation.enabled", "false") == "true"
 
     def _seconds_up(self) -> float:
-        context = _classic_context(self._spark)
+        context = classic_context(self._spark)
         if context is None:
             return float("inf")
         return time.time() - float(context.startTime) / 1000
@@ -236,20 +300,21 @@ class SparkLauncher:
         return local_address(f"{host}:1") if host else "127.0.0.1"
 
     def _setting(self, name: str, default: str) -> str:
-        context = _classic_context(self._spark)
+        context = classic_context(self._spark)
         if context is not None:
             return str(context.getConf().get(name, default))
         return str(self._spark.conf.get(name, default))
 
 
-def task_slots(spark: SparkSession) -> int | None:
-    """Return how many tasks can run at once; None over Spark Connect, which doesn't tell."""
-    context = _classic_context(spark)
-    if context is None:
-        return None
-    scala = context._jsc.sc()  # noqa: SLF001 (there is no public way)
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    return int(scala.maxNumConcurrentTasks(profile))
+def _stages(
+    num_tasks: int, fed: Sequence[int], gpus: Sequence[GpuNeed], *, has_data: bool
+) -> list[tuple[tuple[int, ...], GpuNeed]]:
+    """Return the places of each stage, and the GPUs that its tasks need.
+
+    The tasks that rows go to are one stage, as they are the last one of the data.
+    """
+    others = [place for place in range(num_tasks) if place not in fed]
+    return [*group(fed, gpus, together=has_data), *group(others, gpus, together=False)]
 
 
 class _Ending:
@@ -271,7 +336,7 @@ class _Ending:
         return left > 0
 
 
-def _agent_body(payload: AgentPayload, places: tuple[int, ...], tags: Any) -> Any:
+def _agent_body(payload: AgentPayload, places: tuple[int, ...], tags: Any, gpu_shares: int) -> Any:
     """Return the function of the stage. It is sent by value, so it can say what is missing."""
     gridflow_version = _version()
 
@@ -285,7 +350,7 @@ def _agent_body(payload: AgentPayload, places: tuple[int, ...], tags: Any) -> An
                 f"gridflow {gridflow_version} can't be imported by {sys.executable} on an "
                 f"executor: {error}"
             ) from error
-        yield from run_task(payload, places, tags, batches)
+        yield from run_task(payload, places, tags, gpu_shares, batches)
 
     return run_agent
 
@@ -298,57 +363,3 @@ def _version() -> str:
 
 def _tag(job: str, launch: int) -> str:
     return f"gridflow-{job}-{launch}"
-
-
-def _tag_this_thread(spark: SparkSession, tag: str) -> None:
-    """Mark the jobs of this thread, for `_cancel`.
-
-    Not by the session's addTag where there is a SparkContext: since Spark 4.0 its tags are known
-    to the thread alone that added them, and interruptTag in another thread does nothing.
-    """
-    context = _classic_context(spark)
-    if context is not None:
-        context.addJobTag(tag)
-    else:
-        spark.addTag(tag)
-
-
-def _cancel(spark: SparkSession, tag: str) -> None:
-    context = _classic_context(spark)
-    if context is not None:
-        context.cancelJobsWithTag(tag)
-    else:
-        spark.interruptTag(tag)
-
-
-def _active_session() -> SparkSession:
-    if "pyspark" in sys.modules:
-        from pyspark.sql import SparkSession
-
-        session = SparkSession.getActiveSession()
-        if session is not None:
-            return session
-    raise InvalidArgument(
-        "there is no active SparkSession to run on. Make one (SparkSession.builder…getOrCreate()), "
-        "or run without Spark: TensorflowDistributor(launcher=LocalLauncher())."
-    )
-
-
-def _classic_context(spark: SparkSession) -> Any:
-    """Return the SparkContext; None over Spark Connect."""
-    return getattr(spark, "_sc", None)
-
-
-def run_this_python_where_it_can(spark: SparkSession | None = None) -> None:
-    """Let executors on this machine run this Python, unless the user chose another.
-
-    Of a session; by default of the active one, if there is one.
-
-    PySpark's default is the first ``python3`` of the PATH, which is not the one of a virtual
-    environment that was not activated. It holds for the session from now on, so that the model's
-    ``predict_udf`` finds its packages, too.
-    """
-    context = _classic_context(spark or _active_session())
-    chosen = "PYSPARK_PYTHON" in os.environ
-    if context is not None and not chosen and str(context.master).startswith(_HERE):
-        context.pythonExec = sys.executable

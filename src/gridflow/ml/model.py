@@ -96,7 +96,7 @@ class TrainedModel:
         """
         from pyspark.sql.pandas import functions
 
-        from gridflow.launch.spark import run_this_python_where_it_can
+        from gridflow.launch.spark_session import run_this_python_where_it_can
 
         run_this_python_where_it_can()
         whole_number("batch_size", batch_size, 1)

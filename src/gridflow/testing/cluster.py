@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -33,6 +34,10 @@ class StandaloneCluster:
         Of each worker.
     memory : str, default "2g"
         Of each worker, in Spark's notation.
+    gpus : int, default 0
+        Stand-ins for GPUs of each worker: addresses that Spark hands out, without devices. No two
+        workers have the same. Sessions ask for them by ``spark.executor.resource.gpu.amount`` and
+        ``spark.task.resource.gpu.amount``.
 
     Attributes
     ----------
@@ -48,10 +53,11 @@ class StandaloneCluster:
     ...     spark = cluster.session()
     """
 
-    def __init__(self, workers: int = 2, cores: int = 1, memory: str = "2g") -> None:
+    def __init__(self, workers: int = 2, cores: int = 1, memory: str = "2g", gpus: int = 0) -> None:
         self.workers = whole_number("workers", workers, 1)
         self.cores = whole_number("cores", cores, 1)
         self.memory = memory
+        self.gpus = whole_number("gpus", gpus, 0)
         self.url = ""
         self.folder = Path()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -110,9 +116,27 @@ class StandaloneCluster:
                 "org.apache.spark.deploy.worker.Worker",
                 *arguments,
                 *("--cores", str(self.cores), "--memory", self.memory),
-                *("--work-dir", str(self.folder / f"work-{index}"), self.url),
+                *("--work-dir", str(self.folder / f"work-{index}")),
+                *(self._gpu_arguments(index) if self.gpus else ()),
+                self.url,
             )
             self._wait_for(log, r"(Successfully registered) with master")
+
+    def _gpu_arguments(self, index: int) -> tuple[str, str]:
+        """Let a worker discover its GPUs, by a script that prints their addresses."""
+        first = index * self.gpus
+        addresses = [str(address) for address in range(first, first + self.gpus)]
+        script = self.folder / f"gpus-{index}.sh"
+        answer = json.dumps({"name": "gpu", "addresses": addresses})
+        script.write_text(f"#!/bin/sh\necho '{answer}'\n", encoding="utf-8")
+        script.chmod(0o755)
+        settings = self.folder / f"worker-{index}.properties"
+        settings.write_text(
+            f"spark.worker.resource.gpu.amount {self.gpus}\n"
+            f"spark.worker.resource.gpu.discoveryScript {script}\n",
+            encoding="utf-8",
+        )
+        return "--properties-file", str(settings)
 
     def _spawn(self, name: str, java_class: str, *arguments: str) -> Path:
         try:
@@ -166,7 +190,7 @@ def wait_for_slots(spark: SparkSession, number: int, seconds: float = 90.0) -> N
     TimeoutError
         They can't after that many seconds.
     """
-    from gridflow.launch.spark import task_slots
+    from gridflow.launch.spark_session import task_slots
 
     give_up = time.monotonic() + seconds
     while (slots := task_slots(spark) or 0) < number:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.cluster import TRAINING_ROLES
+from gridflow.gpu import devices
 from gridflow.hints import hint_for
 from gridflow.tfprocess import server
 from gridflow.tfprocess.inbox import Inbox
@@ -58,6 +59,7 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     setup = inbox.wait("setup")
     if setup["tf_config"] is not None:
         os.environ["TF_CONFIG"] = setup["tf_config"]
+    devices.limit_memory(setup["gpu_memory"])
     if not setup["runs_function"]:
         return server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup["serves"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.cluster import CHIEF, ClusterSpec, Task
+from gridflow.gpu.devices import server_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,11 @@ def serve(setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> int:
     link = Path(SPOOL_LINK)
     if not link.is_symlink():  # it is there when a process is replaced
         link.symlink_to(setup["spool"])
-    server = make_server(ClusterSpec(setup["addresses"]), Task.parse(setup["task"]))
+    server = make_server(
+        ClusterSpec(setup["addresses"]),
+        Task.parse(setup["task"]),
+        server_config(setup["gpu_memory"], len(setup["gpus"])),
+    )
     channel.send("ready")
     inbox.wait("leave")
     del server

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from gridflow import partitioners
+from gridflow import communication, partitioners
 from gridflow.cluster import PS
 from gridflow.errors import InvalidArgument
 
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from gridflow.cluster import ClusterSpec
 
 
-def make(name: str, cluster_spec: ClusterSpec, partitioner: Mapping[str, Any] | None) -> Any:
+def make(
+    name: str,
+    cluster_spec: ClusterSpec,
+    partitioner: Mapping[str, Any] | None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
     """Return a new strategy; what it needs of the cluster is in ``TF_CONFIG``.
 
     Raises
@@ -29,7 +34,9 @@ def make(name: str, cluster_spec: ClusterSpec, partitioner: Mapping[str, Any] | 
         case "multi_worker_mirrored":
             if "TF_CONFIG" not in os.environ:  # a single worker needs no cluster
                 return tf.distribute.MirroredStrategy()
-            return tf.distribute.MultiWorkerMirroredStrategy()
+            return tf.distribute.MultiWorkerMirroredStrategy(
+                communication_options=communication.to_tensorflow(options)
+            )
         case "mirrored":
             return tf.distribute.MirroredStrategy()
         case "parameter_server":

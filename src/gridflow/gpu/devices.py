@@ -1,0 +1,160 @@
+"""All that touches a real GPU: ``nvidia-smi``, device files, and TensorFlow's limit of memory.
+
+The answers of ``nvidia-smi`` are those of its CSV format, which is documented and stable.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SMI: Final = "nvidia-smi"
+#: Without persistence mode the driver is loaded for each call, which takes seconds on big hosts.
+_SMI_SECONDS: Final = 60.0
+#: What a process needs of a GPU beside what its allocator manages: CUDA's context, libraries.
+_CONTEXT_MIB: Final = 512
+
+
+class NoAnswer(Exception):
+    """``nvidia-smi`` isn't there, or doesn't work; the text says which."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU of this host.
+
+    Attributes
+    ----------
+    index : int
+        In the order of the PCI bus, which is also CUDA's with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+    uuid : str
+    memory : int
+        All of it, in MiB.
+    """
+
+    index: int
+    uuid: str
+    memory: int
+
+
+def find() -> list[Device]:
+    """Return the GPUs of this host, by index.
+
+    Raises
+    ------
+    NoAnswer
+        Nobody can tell.
+    """
+    found = []
+    for line in _ask("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
+        index, uuid, memory = (word.strip() for word in line.split(","))
+        found.append(Device(int(index), uuid, int(memory)))
+    return sorted(found, key=lambda device: device.index)
+
+
+def busy() -> set[str]:
+    """Return the UUIDs of GPUs on which some process computes, whoever started it.
+
+    Raises
+    ------
+    NoAnswer
+        Nobody can tell.
+    """
+    lines = _ask("--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader")
+    return {line.split(",")[0].strip() for line in lines}
+
+
+def _ask(*arguments: str) -> list[str]:
+    path = shutil.which(_SMI)
+    if path is None:
+        raise NoAnswer(f"{_SMI} isn't on the PATH")
+    try:
+        done = subprocess.run(
+            [path, *arguments], capture_output=True, text=True, timeout=_SMI_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoAnswer(f"{_SMI} doesn't work: {error}") from error
+    if done.returncode:
+        words = " ".join((done.stderr or done.stdout).split())
+        raise NoAnswer(f"{_SMI} ended with {done.returncode}: {words[:300]}")
+    return [line for line in done.stdout.splitlines() if "," in line]
+
+
+def visible(devices: Iterable[Device], mask: str | None) -> list[Device]:
+    """Return the devices that a value of ``CUDA_VISIBLE_DEVICES`` lets through; None: all.
+
+    As CUDA reads it: indices, or beginnings of UUIDs; the first that is neither ends the list.
+    """
+    every = list(devices)
+    if mask is None:
+        return every
+    chosen: list[Device] = []
+    for word in (each.strip() for each in mask.split(",")):
+        same = [d for d in every if word and (str(d.index) == word or d.uuid.startswith(word))]
+        if len(same) != 1:
+            break
+        chosen += same
+    return sorted(set(chosen), key=lambda device: device.index)
+
+
+def lie_idle() -> bool:
+    """Return whether this host has GPUs, by its device files; asks no program."""
+    return any(re.fullmatch(r"nvidia\d+", name) for name in os.listdir("/dev"))  # noqa: PTH208
+
+
+def part_of(memory: int, shares: int) -> int:
+    """Return the limit, in MiB, of one of the tasks that share a GPU.
+
+    A limit is for TensorFlow's allocator alone. CUDA's context comes on top of it and must fit, or
+    the last task finds the memory gone.
+    """
+    part = memory // shares
+    return part - min(max(_CONTEXT_MIB, part // 10), part // 2)
+
+
+def limit_memory(limit: int | None) -> None:
+    """Limit TensorFlow's memory on each GPU of this process, before it uses any.
+
+    Parameters
+    ----------
+    limit : int or None
+        In MiB; None: no limit, and TensorFlow isn't even imported.
+    """
+    if limit is None:
+        return
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices("GPU"):
+        part = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
+        tf.config.set_logical_device_configuration(device, [part])
+
+
+def server_config(limit: int | None, gpus: int) -> Any:
+    """Return the same limit as the settings of a ``tf.distribute.Server``; None for none."""
+    if limit is None or not gpus:
+        return None
+    import tensorflow as tf
+
+    options = tf.compat.v1.GPUOptions
+    part = options.Experimental.VirtualDevices(memory_limit_mb=[limit])
+    experimental = options.Experimental(virtual_devices=[part] * gpus)
+    return tf.compat.v1.ConfigProto(gpu_options=options(experimental=experimental))
+
+
+def first_environment() -> dict[str, str]:
+    """Return the environment that this process was started with.
+
+    Spark reuses its Python workers: what an earlier task put into ``os.environ`` stays there. The
+    kernel keeps the block that the process began with, which nobody changes.
+    """
+    block = Path("/proc/self/environ").read_bytes().decode(errors="surrogateescape")
+    pairs = (entry.partition("=") for entry in block.split("\0") if "=" in entry)
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,108 @@
+"""What is done to a Spark session by other means than its public methods: there are none for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Masters whose executors run on this machine.
+_HERE: Final = ("local", "spark://127.", "spark://localhost")
+
+
+def classic_context(spark: SparkSession) -> Any:
+    """Return the SparkContext; None over Spark Connect."""
+    return getattr(spark, "_sc", None)
+
+
+def task_slots(spark: SparkSession, profile: Any = None) -> int | None:
+    """Return how many tasks can run at once; None over Spark Connect, which doesn't tell.
+
+    Of the default profile, or of one that Spark's manager of profiles knows.
+    """
+    context = classic_context(spark)
+    if context is None:
+        return None
+    scala = context._jsc.sc()  # noqa: SLF001 (there is no public way)
+    profile = profile or scala.resourceProfileManager().defaultResourceProfile()
+    return int(scala.maxNumConcurrentTasks(profile))
+
+
+def num_executors(spark: SparkSession) -> int | None:
+    """Return how many executors have registered; None over Spark Connect."""
+    context = classic_context(spark)
+    if context is None:
+        return None
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001 (the driver is counted)
+
+
+def register_profile(spark: SparkSession, profile: Any) -> Any:
+    """Return a ``ResourceProfile`` as `task_slots` takes it; None over Spark Connect."""
+    context = classic_context(spark)
+    if context is None:
+        return None
+    java = profile._java_resource_profile  # noqa: SLF001 (there is no public way)
+    context._jsc.sc().resourceProfileManager().addResourceProfile(java)  # noqa: SLF001
+    return java
+
+
+def tag_this_thread(spark: SparkSession, tag: str) -> None:
+    """Mark the jobs of this thread, for `cancel`.
+
+    Not by the session's addTag where there is a SparkContext: since Spark 4.0 its tags are known
+    to the thread alone that added them, and interruptTag in another thread does nothing.
+    """
+    context = classic_context(spark)
+    if context is not None:
+        context.addJobTag(tag)
+    else:
+        spark.addTag(tag)
+
+
+def cancel(spark: SparkSession, tag: str) -> None:
+    """Cancel all jobs with a tag."""
+    context = classic_context(spark)
+    if context is not None:
+        context.cancelJobsWithTag(tag)
+    else:
+        spark.interruptTag(tag)
+
+
+def active_session() -> SparkSession:
+    """Return the session of this process.
+
+    Raises
+    ------
+    InvalidArgument
+        There is none.
+    """
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            return session
+    raise InvalidArgument(
+        "there is no active SparkSession to run on. Make one (SparkSession.builder…getOrCreate()), "
+        "or run without Spark: TensorflowDistributor(launcher=LocalLauncher())."
+    )
+
+
+def run_this_python_where_it_can(spark: SparkSession | None = None) -> None:
+    """Let executors on this machine run this Python, unless the user chose another.
+
+    Of a session; by default of the active one, if there is one.
+
+    PySpark's default is the first ``python3`` of the PATH, which is not the one of a virtual
+    environment that was not activated. It holds for the session from now on, so that the model's
+    ``predict_udf`` finds its packages, too.
+    """
+    context = classic_context(spark or active_session())
+    chosen = "PYSPARK_PYTHON" in os.environ
+    if context is not None and not chosen and str(context.master).startswith(_HERE):
+        context.pythonExec = sys.executable
