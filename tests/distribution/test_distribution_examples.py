@@ -53,3 +53,13 @@ def test_the_layers_of_one_model_are_on_two_tasks():
     assert last < first / 10
     assert re.search(r"MatMul: /job:worker/replica:0/task:0", text)
     assert re.search(r"MatMul_1: /job:worker/replica:0/task:1", text)
+
+
+def test_the_layers_of_one_model_are_on_two_devices_of_a_task():
+    text = run("layers_on_devices.py")
+    first, last = (float(found) for found in re.findall(r"([\d.]+) at (?:first|last)", text))
+    assert last < first / 5
+    assert float(re.search(r"from one device: (\S+)", text)[1]) < 1e-4
+    places = dict(re.findall(r"^(\w[\w ]*): \S*device:(\w+:\d)$", text, re.MULTILINE))
+    assert places["hidden"] == places["weights 0"] == places["weights 1"] == "CPU:0"
+    assert places["output"] == places["weights 2"] == places["weights 3"] == "CPU:1"
