@@ -29,8 +29,9 @@ from gridflow.cluster import EVALUATOR
 from gridflow.errors import DataError, NotEnoughGpus
 from gridflow.feed import records
 from gridflow.feed.spool import SpoolWriter
+from gridflow.gpu import devices
 from gridflow.gpu.grant import SparkGpus, take
-from gridflow.gpu.needs import GpuNeed
+from gridflow.gpu.needs import VISIBLE, GpuNeed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -158,6 +159,8 @@ class Agent:
         if not self._register(client, me, versions, port):
             return
         board = Board(self._reporter, uploads, folder)
+        if self.rank == 0 and not isinstance(gpus, str):
+            self._notice_idle_gpus(gpus)
         try:
             client.download({"kind": "function"}, folder / "function")
             if versions["tensorflow"]:  # else the coordinator refuses: nothing to start
@@ -174,6 +177,15 @@ class Agent:
             board.close()
             self._reporter.flush(min(_FLUSH_SECONDS, timeout))
             uploads.close()
+
+    def _notice_idle_gpus(self, gpus: GpuGrant) -> None:
+        """Say it where GPUs stay hidden only because nobody asked for them."""
+        payload = self.payload
+        asked = bool(gpus.addresses) or VISIBLE in payload.environment
+        unasked = not payload.gpus or payload.gpus[self.rank].count is None
+        if unasked and not asked and devices.lie_idle():
+            words = "GPUs of this host stay hidden; gpus=1 gives each worker one, gpus=0 none"
+            self._reporter.lines([f"gridflow: {words}"])
 
     def _register(
         self, client: CoordinatorClient, me: dict[str, Any], versions: dict[str, str], port: int
