@@ -49,7 +49,7 @@ def test_a_profile_gets_each_worker_all_of_its_own(seen, job):
     assert sorted(given, key=min) == list(HOSTS)
 
 
-@pytest.mark.parametrize(("job", "role", "tasks"), [("ps", "ps", 2), ("evaluator", "evaluator", 1)])
+@pytest.mark.parametrize(("job", "role", "tasks"), [("ps", "ps", 1), ("evaluator", "evaluator", 1)])
 def test_servers_and_evaluators_run_beside_them_without_any(seen, job, role, tasks):
     assert addresses(seen[job], role) == [[]] * tasks
 

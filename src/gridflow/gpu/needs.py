@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -63,7 +64,8 @@ class GpuNeed:
         """
         if value is None:
             return cls()
-        if isinstance(value, int | float | Fraction) and not isinstance(value, bool) and value >= 0:
+        number = isinstance(value, int | float | Fraction) and not isinstance(value, bool)
+        if number and 0 <= value < math.inf:
             if value == int(value):
                 return cls(int(value))
             near = round(1 / value)

@@ -101,8 +101,8 @@ class SparkLauncher:
         amounts = [settings.stage_amount(need) for _, need in stages]
         if not settings.per_executor and self._setting("spark.master", "").startswith("local"):
             check_host(gpus, os.environ)
-        # Tasks that take no GPU can run where those that take one can't.
-        lean = 0 in amounts and not settings.is_dynamic
+        # GPUs are counted on their own; slots are then cores, whatever the default profile takes.
+        lean = any(amount is not None for amount in amounts) and not settings.is_dynamic
         profile = None
         if lean:
             plain = make_profile(Fraction(0), settings, self._setting)

@@ -81,9 +81,7 @@ def main():
         seen["stale"] = run(launcher, 2, gpus=0)
         workers = Role("worker", 2, gpus=2)
         seen["evaluator"] = run(launcher, roles=[workers, Role("evaluator")])
-        seen["ps"] = run(
-            launcher, strategy="server", roles=[workers, Role("ps", 2), Role("evaluator")]
-        )
+        seen["ps"] = run(launcher, strategy="server", roles=[workers, Role("ps")])
         seen["three"] = run(launcher, 1, gpus=3)
         seen["five"] = run(launcher, 5, gpus=1)
         seen["slots"] = run(launcher, 7, gpus=0)
