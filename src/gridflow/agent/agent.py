@@ -138,10 +138,13 @@ class Agent:
         payload = self.payload
         owner = f"job {payload.job}, {self.task} (pid {os.getpid()})"
         need = payload.gpus[self.rank] if payload.gpus else GpuNeed()
+        grant, problem = None, ""
         try:
             grant = take(need, payload.gpu_options, self._spark_gpus, owner)
         except NotEnoughGpus as error:
-            yield str(error)
+            problem = str(error)
+        if grant is None:
+            yield problem
             return
         with contextlib.closing(grant):
             yield grant

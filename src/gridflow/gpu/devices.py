@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SMI: Final = "nvidia-smi"
 #: Without persistence mode the driver is loaded for each call, which takes seconds on big hosts.
-_SMI_SECONDS: Final = 60.0
+_SMI_SECONDS: Final = 30.0
 #: What a process needs of a GPU beside what its allocator manages: CUDA's context, libraries.
 _CONTEXT_MIB: Final = 512
 

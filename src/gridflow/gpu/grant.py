@@ -163,7 +163,7 @@ def check_host(needs: Sequence[GpuNeed], environment: Mapping[str, str]) -> None
         places = sum(need.count or 0 for need in wanted if need.shares == shares)
         required += -(-places // shares)
     locks = GpuLocks()
-    busy = devices.busy()
+    busy = _busy()
     if required > len(present):
         raise NotEnoughGpus(
             f"the job's tasks need {required} GPUs, but {socket.gethostname()} has {len(present)}. "
@@ -214,24 +214,19 @@ def _wait_for(
     give_up = time.monotonic() + patience
     while True:
         try:
-            held = locks.take(need, present, devices.busy, owner)
-            enough = len(present) >= (need.count or 0)
-            if held or not enough or time.monotonic() > give_up:
-                break
-        except devices.NoAnswer as error:
-            raise NotEnoughGpus(
-                f"GPUs can't be looked for: {error}.", need.count or 0, 0
-            ) from error
+            held = locks.take(need, present, _busy, owner)
         except GridflowError as error:
             raise NotEnoughGpus(str(error), need.count or 0, 0) from error
+        if held:
+            return held
+        if len(present) < (need.count or 0) or time.monotonic() > give_up:
+            break
         time.sleep(_AGAIN_SECONDS)
-    if held:
-        return held
     what = f"{need.count} GPUs" if need.shares == 1 else f"a part (1/{need.shares}) of a GPU"
-    free = locks.count_free(need, present, devices.busy)
+    free = locks.count_free(need, present, _busy)
     raise NotEnoughGpus(
         f"it needs {what}, but {free} of {len(present)} are free. "
-        f"{_taken(locks, present, devices.busy())}".rstrip(),
+        f"{_taken(locks, present, _busy())}".rstrip(),
         need.count or 0,
         free,
     )
@@ -241,12 +236,23 @@ def _present(mask: str | None) -> list[Device]:
     try:
         return devices.visible(devices.find(), mask)
     except devices.NoAnswer as error:
-        raise NotEnoughGpus(
-            f"there is no GPU on {socket.gethostname()}, or none that can be found: {error}. "
-            "Leave gpus= out to run on CPUs.",
-            1,
-            0,
-        ) from error
+        raise _none_found(error) from error
+
+
+def _busy() -> set[str]:
+    try:
+        return devices.busy()
+    except devices.NoAnswer as error:
+        raise _none_found(error) from error
+
+
+def _none_found(error: Exception) -> NotEnoughGpus:
+    return NotEnoughGpus(
+        f"there is no GPU on {socket.gethostname()}, or none that can be found: {error}. "
+        "Leave gpus= out to run on CPUs.",
+        1,
+        0,
+    )
 
 
 def _taken(locks: GpuLocks, present: Sequence[Device], busy: set[str]) -> str:

@@ -29,7 +29,7 @@ FOLDER_VARIABLE: Final = "GRIDFLOW_GPU_LOCKS"
 #: Not the temporary folder: TMPDIR differs from job to job, and a lock is for all of them.
 _FOLDER: Final = "/tmp/gridflow-gpus"  # noqa: S108
 _TABLE: Final = "table"
-_TABLE_SECONDS: Final = 30.0
+_TABLE_SECONDS: Final = 120.0
 _NAME: Final = re.compile(r"(?P<gpu>.+)\.(?P<shares>\d+)\.(?P<slot>\d+)")
 
 
@@ -96,12 +96,12 @@ class GpuLocks:
     ) -> int:
         """Return how many GPUs, or parts of this size, could be taken now."""
         with self._table():
-            free = 0
+            free, taken = 0, busy()
             for device in devices:
                 held = self._held(device)
                 if need.shares > 1 and held and {shares for shares, _ in held} == {need.shares}:
                     free += need.shares - len(held)
-                elif not held and device.uuid not in busy():
+                elif not held and device.uuid not in taken:
                     free += need.shares
             return free
 

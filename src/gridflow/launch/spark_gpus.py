@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.errors import InvalidArgument, NotEnoughGpus
+from gridflow.errors import NotEnoughGpus
 from gridflow.gpu.needs import GPU
 
 if TYPE_CHECKING:
@@ -42,14 +42,11 @@ class SparkGpuSettings:
         Of the default profile.
     is_dynamic : bool
         Dynamic allocation is on.
-    has_profiles : bool
-        Whether stages can have profiles.
     """
 
     per_executor: int
     per_task: Fraction
     is_dynamic: bool
-    has_profiles: bool
 
     @classmethod
     def read(cls, setting: Callable[[str, str], str], *, is_dynamic: bool) -> SparkGpuSettings:
@@ -60,7 +57,6 @@ class SparkGpuSettings:
             0 if alone else int(setting(f"{_EXECUTOR}.amount", "0")),
             Fraction(0) if alone else Fraction(setting(_TASK, "0")),
             is_dynamic,
-            not alone,
         )
 
     @property
@@ -75,8 +71,6 @@ class SparkGpuSettings:
         ------
         NotEnoughGpus
             No executor has as many.
-        InvalidArgument
-            The stage would need a profile, and can't have one.
         """
         if not self.per_executor:
             return None  # the agents look for GPUs by themselves
@@ -89,11 +83,6 @@ class SparkGpuSettings:
                 f"({_EXECUTOR}.amount). Use less of gpus=, or executors with more GPUs.",
                 need.count or 0,
                 self.per_executor,
-            )
-        if not self.has_profiles:
-            raise InvalidArgument(
-                f"a task needs {need} GPUs, but {_TASK}={float(self.per_task):g}, and stages have "
-                f"no profiles of their own here. Set {_TASK}={float(amount):g}."
             )
         return amount
 
