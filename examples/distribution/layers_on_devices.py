@@ -35,24 +35,28 @@ def train(ctx, steps):
         optimizer = keras.optimizers.SGD(0.01)
         weights = lower.trainable_variables + upper.trainable_variables
 
+        def predict(x):
+            with tf.device(first):
+                hidden = lower(x)
+            with tf.device(second):
+                return hidden, upper(hidden)
+
         @tf.function
         def step(x, y):
             with tf.GradientTape() as tape:
-                with tf.device(first):
-                    hidden = lower(x)
+                _, output = predict(x)
                 with tf.device(second):
-                    output = upper(hidden)
                     loss = tf.reduce_mean((output - y) ** 2)
             optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-            return loss, hidden, output
+            return loss
 
         rng = np.random.default_rng(0)
         losses = []
         for _ in range(steps):
             x = rng.normal(size=(64, 8)).astype("float32")
             y = np.abs(x).sum(axis=1, keepdims=True)
-            loss, hidden, output = step(x, y)
-            losses.append(float(loss))
+            losses.append(float(step(x, y)))
+        hidden, output = predict(x)
         where = {"hidden": hidden.device, "output": output.device}
         where |= {f"weights {n}": v.value.device for n, v in enumerate(weights)}
         return losses, where
