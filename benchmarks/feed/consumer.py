@@ -21,7 +21,10 @@ FORMS = {
 
 
 def open_dataset(directory: Path, shape: str, batch: int, *, shuffle: bool = False):
-    reader = SpoolReader(directory, "train")
+    return dataset_of(SpoolReader(directory, "train"), shape, batch, shuffle=shuffle)
+
+
+def dataset_of(reader: SpoolReader, shape: str, batch: int, *, shuffle: bool = False):
     steps = steps_for([reader.rows], batch)
     return make_dataset(reader, batch_size=batch, steps=steps, shuffle=shuffle, **FORMS[shape])
 
@@ -41,7 +44,12 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         directory = Path(request["directory"])
-        print(drain(open_dataset(directory, request["shape"], request["batch"])), flush=True)
+        reader = SpoolReader(directory, "train")
+        rows = drain(dataset_of(reader, request["shape"], request["batch"]))
+        # A job that has ended maps no spool any more; TensorFlow keeps generators for good.
+        reader._files.clear()  # noqa: SLF001
+        reader._columns.clear()  # noqa: SLF001
+        print(rows, flush=True)
 
 
 if __name__ == "__main__":

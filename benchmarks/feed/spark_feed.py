@@ -1,4 +1,4 @@
-"""(a) bare mapInArrow and (b) gridflow's path, alternating, in one Spark application."""
+"""(a) bare mapInArrow, (w) with a file written, (b) gridflow, in turn in one application."""
 
 from __future__ import annotations
 
@@ -21,6 +21,28 @@ def bare(batches):
 
     rows = sum(batch.num_rows for batch in batches)
     yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+def writing(directory: str):
+    """Put every byte that comes into a plain file: what any copy on disk costs at least."""
+
+    def iterate(batches):
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        path = Path(directory) / f"plain-{TaskContext.get().partitionId()}"
+        rows = 0
+        with path.open("wb", buffering=0) as file:
+            for batch in batches:
+                rows += batch.num_rows
+                for column in batch.columns:
+                    for buffer in column.buffers():
+                        if buffer is not None:
+                            file.write(buffer)
+        path.unlink()
+        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+    return iterate
 
 
 def spooling(directory: str, tags):
@@ -69,6 +91,10 @@ def main(repetitions: int) -> None:
             done = staged.mapInArrow(bare, "rows long").collect()
             assert sum(row.rows for row in done) == rows
 
+        def run_writing(staged=staged, rows=rows):
+            done = staged.mapInArrow(writing(str(spools)), "rows long").collect()
+            assert sum(row.rows for row in done) == rows
+
         def run_gridflow(staged=staged, tags=tags, shape=shape, batch=batch, rows=rows):
             done = staged.mapInArrow(spooling(str(spools), tags), "rows long").collect()
             assert sum(row.rows for row in done) == rows
@@ -77,15 +103,19 @@ def main(repetitions: int) -> None:
                 consumer.stdin.write(json.dumps(request) + "\n")
                 consumer.stdin.flush()
             assert sum(int(consumer.stdout.readline()) for consumer in consumers) >= rows
+            for rank, _ in enumerate(consumers):  # as at a job's end
+                shutil.rmtree(spools / f"rank-{rank}")
 
         for _ in range(6):  # the JVM compiles what it runs often
             run_bare()
+            run_writing()
             run_gridflow()
         idle = idle_rate()
-        samples = {"bare": [], "gridflow": []}
+        variants = {"bare": run_bare, "written": run_writing, "gridflow": run_gridflow}
+        samples = {name: [] for name in variants}
         for _ in range(repetitions):
-            samples["bare"].append(vars(measured(run_bare, idle)))
-            samples["gridflow"].append(vars(measured(run_gridflow, idle)))
+            for name, run in variants.items():
+                samples[name].append(vars(measured(run, idle)))
         results[shape] = {"rows": rows, "idle": idle, "samples": samples}
         frame.unpersist()
     for consumer in consumers:
