@@ -62,6 +62,8 @@ class TrainingContext:
         The job's seed.
     gpus : tuple of str
         Indices or UUIDs of this task's GPUs on its host. To TensorFlow they are ``GPU:0`` and on.
+    backend : str
+        What Keras 3 trains with: ``tensorflow``, ``jax`` or ``torch``.
     """
 
     def __init__(self, setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> None:
@@ -80,7 +82,9 @@ class TrainingContext:
         writes_events = self.is_chief or self.is_evaluator
         self.tensorboard_dir = Path(setup["tensorboard"]) if writes_events else None
         self.epoch_counters: list[EpochCounter] = []
+        self.backend: str = setup["backend"]
         self._strategy_name: str = setup["strategy"]
+        self._start_timeout: float = setup["start_timeout"]
         self._spool = Path(setup["spool"])
         self._channel, self._inbox = channel, inbox
         self._partitioner: Mapping[str, Any] | None = setup["partitioner"]
@@ -107,10 +111,17 @@ class TrainingContext:
 
         With ``multi_worker_mirrored`` and ``parameter_server`` gridflow makes it before the
         function is called, since all tasks wait for one another in it. An evaluator, which trains
-        alone, has TensorFlow's default strategy.
+        alone, has TensorFlow's default strategy. Under JAX and torch it is an object whose
+        ``scope()`` changes nothing, so that one function fits all backends.
         """
         with self._lock:
-            if self._strategy is None:
+            if self._strategy is None and self.backend != "tensorflow":
+                from gridflow.tfprocess import groups
+
+                self._strategy = groups.join(
+                    self, self.backend, self._strategy_name, self._start_timeout
+                )
+            elif self._strategy is None:
                 from gridflow.tfprocess import strategies
 
                 name = "none" if self.is_evaluator else self._strategy_name
@@ -212,11 +223,11 @@ class TrainingContext:
 
         Returns
         -------
-        tf.data.Dataset, tf.distribute.DistributedDataset or WorkerDataset
+        tf.data.Dataset, tf.distribute.DistributedDataset, WorkerDataset or ArrayDataset
             Elements as Keras takes them: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
             Under ``parameter_server`` a function that makes such a dataset, without end, in the
             worker's server: for `fit`, `evaluate` and ``create_per_worker_dataset``. ``tail`` has
-            no meaning there.
+            no meaning there. Under JAX and torch a ``keras.utils.PyDataset`` of numpy arrays.
 
         Raises
         ------
@@ -246,21 +257,25 @@ class TrainingContext:
         counter = source.EpochCounter()
         if shuffled:
             self.epoch_counters.append(counter)
-        return source.distribute(
-            self.strategy,
-            SpoolReader(self._spool, name),
-            features=features,
-            label=label,
-            sample_weight=sample_weight,
-            batch_size=batch_size,
-            steps=batches.steps_for(rows, batch_size, tail),
-            tail=tail,
-            shuffle=shuffled,
-            seed=seed if seed is not None else (self.seed or 0),
-            rank=self.rank,
-            counter=counter,
-            on_epoch=lambda record: self._channel.send("epoch", record=record),
-        )
+        options: dict[str, Any] = {
+            "features": features,
+            "label": label,
+            "sample_weight": sample_weight,
+            "batch_size": batch_size,
+            "steps": batches.steps_for(rows, batch_size, tail),
+            "tail": tail,
+            "shuffle": shuffled,
+            "seed": seed if seed is not None else (self.seed or 0),
+            "rank": self.rank,
+            "counter": counter,
+            "on_epoch": lambda record: self._channel.send("epoch", record=record),
+        }
+        reader = SpoolReader(self._spool, name)
+        if self.backend != "tensorflow":
+            from gridflow.keras import array_data
+
+            return array_data.make(reader, backend=self.backend, **options)
+        return source.distribute(self.strategy, reader, **options)
 
     def steps_per_epoch(
         self, name: str = "train", *, batch_size: int, tail: Tail = "repeat"
@@ -312,6 +327,8 @@ class TrainingContext:
     ) -> Any:
         """Train a model of Keras 3 or tf_keras under ``parameter_server``, as ``fit`` would.
 
+        Under JAX and torch the same call is ``model.fit``, which works there, too.
+
         Parameters
         ----------
         model
@@ -351,6 +368,16 @@ class TrainingContext:
         """
         if callbacks is None:
             callbacks = self.callbacks()
+        if self.backend != "tensorflow":
+            return model.fit(
+                self._data_here(data, columns),
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                validation_data=self._data_here(validation, columns),
+                validation_steps=validation_steps,
+                callbacks=list(callbacks),
+                verbose=verbose,
+            )
         return self._trainer(model).fit(
             self._data_for_workers(data, columns),
             epochs=epochs,
@@ -366,8 +393,14 @@ class TrainingContext:
     ) -> dict[str, float]:
         """Return loss and metrics of a model under ``parameter_server``, found by the workers.
 
-        Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each.
+        Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each. Under JAX and
+        torch the same call is ``model.evaluate``.
         """
+        if self.backend != "tensorflow":
+            logs: dict[str, float] = model.evaluate(
+                self._data_here(data, columns), steps=steps, verbose=0, return_dict=True
+            )
+            return logs
         found: dict[str, float] = self._trainer(model).evaluate(
             self._data_for_workers(data, columns), steps=steps, callbacks=[]
         )
@@ -462,6 +495,9 @@ class TrainingContext:
             )
         num_workers = len(self.cluster_spec.addresses[WORKER])
         return Trainer(self.coordinator, num_workers, model, self.checkpoint_every)
+
+    def _data_here(self, data: Any, columns: Mapping[str, Any]) -> Any:
+        return self.dataset(data, **columns) if isinstance(data, str) else data
 
     def _data_for_workers(self, data: Any, columns: Mapping[str, Any]) -> Any:
         if isinstance(data, str):

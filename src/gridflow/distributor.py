@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridflow import backends
 from gridflow.cluster import TRAINING_ROLES, WORKER
 from gridflow.errors import InvalidArgument
 from gridflow.gpu.needs import GpuOptions, describe, needs_of
@@ -27,6 +28,7 @@ from gridflow.roles import Role, default_strategy, make_tasks, parts_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gridflow.backends import Backend
     from gridflow.communication import CommunicationOptions
     from gridflow.launch.base import Launcher, Placement
     from gridflow.partitioners import Partitioner
@@ -62,6 +64,9 @@ class TensorflowDistributor:
         How the workers of ``multi_worker_mirrored`` exchange gradients.
     launcher : Launcher, optional
         Default: `SparkLauncher` on the active session. `LocalLauncher` needs no Spark.
+    backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
+        What Keras 3 trains with; see ``docs/backends.md``. JAX and torch know the strategies
+        ``multi_worker_mirrored`` and ``none``.
     start_timeout : float, default 300
         Seconds for all tasks to register, and again for all to come up.
     heartbeat_timeout : float, default 10
@@ -128,6 +133,7 @@ class TensorflowDistributor:
         allow_growth: bool = False,
         communication: CommunicationOptions | None = None,
         launcher: Launcher | None = None,
+        backend: Backend = "tensorflow",
         start_timeout: float = Deadlines.start_timeout,
         heartbeat_timeout: float = Deadlines.heartbeat_timeout,
         step_timeout: float | None = Deadlines.step_timeout,
@@ -163,8 +169,10 @@ class TensorflowDistributor:
                 "model each."
             )
         _check_server_options(self.strategy, variable_partitioner, classic_flags=classic_flags)
-        _check_communication(self.strategy, communication)
+        _check_communication(self.strategy, backend, communication)
         choose("logs", logs, LOG_CHOICES)
+        environment = _environment(env or {})
+        backends.check(backend, self.strategy, self.tasks, environment)
         self.deadlines = Deadlines(start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout)
         self.max_restarts = whole_number("max_restarts", max_restarts, 0)
         if checkpoint_every is not None:
@@ -174,7 +182,8 @@ class TensorflowDistributor:
         self._launcher = launcher
         self._feed = FeedOptions(nulls=nulls)  # type: ignore[arg-type]
         self._settings: dict[str, Any] = {
-            "environment": _environment(env or {}),
+            "environment": environment,
+            "backend": backend,
             "seed": seed,
             "checkpoint_every": checkpoint_every,
             "spool_dir": spool_dir,
@@ -213,6 +222,7 @@ class TensorflowDistributor:
             self.deadlines,
             tuple(None if need.amount is None else float(need.amount) for need in self._gpus),
             {"gpus": describe(self.tasks, self._gpus), **placement.details},
+            self._settings["backend"],
         )
 
     def run(
@@ -351,7 +361,9 @@ def _check_server_options(
         )
 
 
-def _check_communication(strategy: str, communication: CommunicationOptions | None) -> None:
+def _check_communication(
+    strategy: str, backend: str, communication: CommunicationOptions | None
+) -> None:
     from gridflow.communication import CommunicationOptions
 
     if communication is None:
@@ -360,6 +372,11 @@ def _check_communication(strategy: str, communication: CommunicationOptions | No
         raise InvalidArgument(
             "communication= is gridflow's CommunicationOptions; got "
             f"{type(communication).__name__}."
+        )
+    if backend != "tensorflow":
+        raise InvalidArgument(
+            "communication= is for TensorFlow's collective operations; got "
+            f"backend={backend!r}, which has its own. Leave it out."
         )
     if strategy != "multi_worker_mirrored":
         raise InvalidArgument(

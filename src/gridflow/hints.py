@@ -16,7 +16,8 @@ _ECHOES: Final = re.compile(
     r"|connection reset by peer|socket closed|collective ops is aborted|barrier.*(failed|timed out)"
     r"|failed to connect to all addresses|connection refused"
     r"|/job:\w+/replica.*(heartbeat|shut ?down)"
-    r"|peer .* (closed|lost)|the graph couldn't be sorted.*cancel",
+    r"|peer .* (closed|lost)|connection closed by peer|gloo.*(connection|peer|time(d )?out)"
+    r"|distributedstoreerror|the graph couldn't be sorted.*cancel",
     re.IGNORECASE,
 )
 _ECHO_TYPES: Final = frozenset(

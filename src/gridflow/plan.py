@@ -31,6 +31,7 @@ class Plan:
         Of each task; None: those that Spark gives it.
     details : dict
         What else the launcher found out.
+    backend : str
     """
 
     tasks: tuple[Task, ...]
@@ -42,6 +43,7 @@ class Plan:
     deadlines: Deadlines
     gpus: tuple[float | None, ...] = ()
     details: dict[str, str] = field(default_factory=dict)
+    backend: str = "tensorflow"
 
     def __str__(self) -> str:
         rows = {
@@ -49,6 +51,7 @@ class Plan:
             "tasks": ", ".join(map(str, self.tasks)),
             "slots": "unknown" if self.slots is None else str(self.slots),
             "strategy": self.strategy,
+            "backend": self.backend,
             "datasets": ", ".join(self.datasets) or "none",
             "function": f"{self.function_bytes:,} bytes",
             "start_timeout": f"{self.deadlines.start_timeout:g} s",

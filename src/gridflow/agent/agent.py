@@ -25,6 +25,7 @@ from gridflow.agent.folder import temporary_folder
 from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
+from gridflow.backends import needed
 from gridflow.cluster import EVALUATOR
 from gridflow.errors import DataError, NotEnoughGpus
 from gridflow.feed import records
@@ -166,7 +167,8 @@ class Agent:
             self._notice_idle_gpus(gpus)
         try:
             client.download({"kind": "function"}, folder / "function")
-            if versions["tensorflow"]:  # else the coordinator refuses: nothing to start
+            # Else the coordinator refuses: nothing to start.
+            if all(versions[name] for name in needed(payload.backend, payload.strategy)):
                 self._runner.prepare()
             self._registered.set()
             if self.rank == 0 or self.part.task.role == EVALUATOR:

@@ -27,6 +27,8 @@ def describe() -> dict[str, str]:
         "executable": sys.executable,
         "tensorflow": _version("tensorflow", _TENSORFLOW_PACKAGES),
         "keras": _version("keras", ("keras", "keras-nightly")),
+        "jax": _version("jax", ("jax",)),
+        "torch": _version("torch", ("torch",)),
     }
 
 

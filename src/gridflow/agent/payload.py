@@ -57,6 +57,8 @@ class AgentPayload:
     gpu_options : GpuOptions
     communication : CommunicationOptions or None
         How the workers of ``multi_worker_mirrored`` exchange gradients.
+    backend : str
+        What Keras 3 trains with.
     """
 
     job: str
@@ -79,6 +81,7 @@ class AgentPayload:
     gpus: tuple[GpuNeed, ...] = ()
     gpu_options: GpuOptions = field(default_factory=GpuOptions)
     communication: CommunicationOptions | None = None
+    backend: str = "tensorflow"
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gridflow.agent.process import TrainingProcess, signal_name
+from gridflow.backends import KERAS_VARIABLE, needed
 from gridflow.channel import PRELOAD_VARIABLE
 from gridflow.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
 from gridflow.feed import loans, records
@@ -101,7 +102,8 @@ class TaskRunner:
                 "PYTHONPATH": ":".join(path for path in sys.path if path),
                 "TF_GRPC_REUSE_PORT": "1",
                 "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
-                **({} if self._payload.strategy == "none" else {PRELOAD_VARIABLE: "1"}),
+                KERAS_VARIABLE: self._payload.backend,
+                **self._preloaded(),
                 **grant.environment,
                 **self._payload.environment,
                 **self._hidden(grant),
@@ -115,6 +117,10 @@ class TaskRunner:
         """Keep GPUs from servers and evaluators, even against the job's own ``env=``."""
         never = self._task.role not in TRAINING_ROLES
         return {VISIBLE: grant.environment[VISIBLE]} if never else {}
+
+    def _preloaded(self) -> dict[str, str]:
+        packages = needed(self._payload.backend, self._payload.strategy)
+        return {PRELOAD_VARIABLE: packages[0]} if packages else {}
 
     def obey(self, command: dict[str, Any]) -> None:
         """Carry out a command of the coordinator."""
@@ -144,7 +150,6 @@ class TaskRunner:
         for name, address in zip(self._payload.tasks, command["addresses"], strict=True):
             addresses.setdefault(Task.parse(name).role, []).append(address)
         cluster = ClusterSpec(addresses)
-        peers = [task for task in cluster.tasks if task.role != EVALUATOR]
         resume = command["resume"]
         if resume is not None and self._part.runs_function:
             path = self._folder / resume["name"]
@@ -156,8 +161,10 @@ class TaskRunner:
             "generation": command["generation"],
             "task": str(self._task),
             "addresses": addresses,
-            "tf_config": cluster.tf_config(self._task) if len(peers) > 1 else None,
+            "tf_config": self._tf_config(cluster),
             "strategy": self._payload.strategy,
+            "backend": self._payload.backend,
+            "start_timeout": self._payload.deadlines.start_timeout,
             "runs_function": self._part.runs_function,
             "serves": self._part.serves,
             "partitioner": self._payload.partitioner and self._payload.partitioner.to_dict(),
@@ -174,6 +181,12 @@ class TaskRunner:
             "checkpoint_every": self._payload.checkpoint_every,
         }
         self._set_up()
+
+    def _tf_config(self, cluster: ClusterSpec) -> str | None:
+        peers = [task for task in cluster.tasks if task.role != EVALUATOR]
+        if self._payload.backend != "tensorflow" or len(peers) == 1:
+            return None
+        return cluster.tf_config(self._task)
 
     def _set_up(self) -> None:
         if self._setup is not None:

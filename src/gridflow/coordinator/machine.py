@@ -66,8 +66,8 @@ class JobMachine:
     deadlines : Deadlines
     policy : RestartPolicy
         Whether a failure is followed by another generation.
-    needs_tensorflow : bool
-        Whether tasks without TensorFlow are refused.
+    needs : sequence of str
+        Packages without which tasks are refused.
     strategy : str
         What the tasks of each role do depends on it.
     """
@@ -78,14 +78,14 @@ class JobMachine:
         deadlines: Deadlines,
         policy: RestartPolicy | None = None,
         *,
-        needs_tensorflow: bool = True,
+        needs: Sequence[str] = ("tensorflow",),
         strategy: str = "none",
     ) -> None:
         self.tasks = tuple(tasks)
         self.parts = parts_of(self.tasks, strategy)
         self.deadlines = deadlines
         self.policy = policy or MaxRestarts(0)
-        self.needs_tensorflow = needs_tensorflow
+        self.needs = needs
         self.phase = Phase.GATHERING
         self.generation = 0
         self.launch = 0
@@ -227,7 +227,7 @@ class JobMachine:
         failure = environment_failure(
             {task: (member.host, member.environment) for task, member in members},
             self.generation,
-            needs_tensorflow=self.needs_tensorflow,
+            needs=self.needs,
         )
         if failure is not None:
             self._note_attempt(at, failure)

@@ -30,6 +30,7 @@ _ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] =
     "steps": StepTimeout,
     "gpus": lambda text, failures: NotEnoughGpus(text, failures=failures),
 }
+_TITLES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "torch", "keras": "Keras"}
 #: The same input fails the same way again: no restart helps.
 _FINAL_KINDS = frozenset({"data", "environment", "gpus", "start"})
 
@@ -77,25 +78,35 @@ def environment_failure(
     members: Mapping[Task, tuple[str, Mapping[str, str]]],
     generation: int,
     *,
-    needs_tensorflow: bool,
+    needs: Sequence[str],
 ) -> TaskFailure | None:
-    """Compare the tasks' environments with one another before anything of TensorFlow starts."""
-    if needs_tensorflow:
-        for task, (host, environment) in members.items():
-            if not environment.get("tensorflow"):
-                python = environment.get("executable", "its Python")
-                return TaskFailure(
-                    str(task),
-                    host,
-                    "environment",
-                    f"TensorFlow is not installed for {python}",
-                    generation,
-                    hint="pip install 'gridflow[tensorflow]' in the Python that the executors run "
-                    "(PYSPARK_PYTHON, spark.pyspark.python or spark.archives)",
-                )
+    """Compare the tasks' environments with one another before any training process starts.
+
+    Parameters
+    ----------
+    members : mapping
+        Host and versions of each task.
+    generation : int
+    needs : sequence of str
+        Packages that none may lack.
+    """
+    for task, (host, environment) in members.items():
+        missing = [name for name in needs if not environment.get(name)]
+        if missing:
+            python = environment.get("executable", "its Python")
+            return TaskFailure(
+                str(task),
+                host,
+                "environment",
+                f"{_TITLES[missing[0]]} is not installed for {python}",
+                generation,
+                hint=f"pip install 'gridflow[{needs[0]}]' in the Python that the executors run "
+                "(PYSPARK_PYTHON, spark.pyspark.python or spark.archives)",
+            )
+    compared = dict.fromkeys((*(needs or ("tensorflow",)), "keras", "python"))
     (first_task, (_, first)), *others = members.items()
     for task, (host, environment) in others:
-        for name in ("tensorflow", "keras", "python"):
+        for name in compared:
             here, there = environment.get(name, ""), first.get(name, "")
             if name == "python":  # patch releases get along
                 here, there = here.rpartition(".")[0], there.rpartition(".")[0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.payload import AgentPayload
+from gridflow.backends import needed
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
@@ -77,6 +78,7 @@ class JobSpec:
     gpus: tuple[GpuNeed, ...] = ()
     gpu_options: GpuOptions = field(default_factory=GpuOptions)
     communication: CommunicationOptions | None = None
+    backend: str = "tensorflow"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class JobRun:
             spec.tasks,
             spec.deadlines,
             MaxRestarts(spec.max_restarts),
-            needs_tensorflow=spec.strategy != "none",
+            needs=needed(spec.backend, spec.strategy),
             strategy=spec.strategy,
         )
         self._resumed: dict[int, tuple[int, int]] = {}
@@ -247,6 +249,7 @@ class JobRun:
             gpus=spec.gpus,
             gpu_options=spec.gpu_options,
             communication=spec.communication,
+            backend=spec.backend,
         )
 
     def _outcome(self) -> Outcome:

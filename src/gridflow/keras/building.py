@@ -9,6 +9,7 @@ from typing import Any
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import position, sharded
+from gridflow.keras.results import is_tensorflow
 
 
 def build(model: Any, flavour: str) -> None:
@@ -19,14 +20,14 @@ def build(model: Any, flavour: str) -> None:
     InvalidArgument
         The model isn't built, and its data doesn't say what its batches look like.
     """
+    if not is_tensorflow(model):
+        _build_other(model)
+        return
     spec = position.element_spec(model, flavour)
     if spec is None:
         if model.built and _is_optimizer_built(model):
             return
-        raise InvalidArgument(
-            "a checkpoint can't be restored into a model that isn't built, and the shapes of its "
-            "data are unknown. Build the model before fit: model.build(shape), or an Input layer."
-        )
+        raise _unknown_shapes()
     with model.distribute_strategy.scope():
         build_for(model, flavour, spec)
 
@@ -51,6 +52,21 @@ def build_sharded(model: Any, spec: Any) -> None:
         keras.backend.compute_output_spec(model, symbols)
     if not model.optimizer.built:
         model.optimizer.build(sharded.trainable_variables(model))
+
+
+def _build_other(model: Any) -> None:
+    # Keras has built the model, its losses and metrics by now, on these backends.
+    if not model.built:
+        raise _unknown_shapes()
+    if not _is_optimizer_built(model):
+        model.optimizer.build(model.trainable_variables)
+
+
+def _unknown_shapes() -> InvalidArgument:
+    return InvalidArgument(
+        "a checkpoint can't be restored into a model that isn't built, and the shapes of its "
+        "data are unknown. Build the model before fit: model.build(shape), or an Input layer."
+    )
 
 
 def _is_optimizer_built(model: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.keras import position, statistics
 from gridflow.keras.checkpoint import CheckpointAndResume
 from gridflow.keras.neutral import NeutralCallback, numbers
+from gridflow.keras.results import is_tensorflow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,7 @@ def build(
     if checkpoint:
         callbacks.append(CheckpointAndResume(runtime))
     if tensorboard and runtime.is_chief and runtime.tensorboard_dir is not None:
-        if importlib.util.find_spec("tensorboard") is None:
+        if any(importlib.util.find_spec(name) is None for name in ("tensorboard", "tensorflow")):
             _log.warning(
                 "no event files for TensorBoard are written: pip install 'gridflow[tensorboard]'"
             )
@@ -141,6 +142,10 @@ class TensorBoardOf(NeutralCallback):
     def set_model(self, model: Any) -> None:
         """Make the delegate of the model's flavour."""
         super().set_model(model)
+        if not is_tensorflow(model):
+            # Keras writes event files by TensorFlow, which would take the memory of the GPUs.
+            tensorflow = importlib.import_module("tensorflow")
+            tensorflow.config.set_visible_devices([], "GPU")
         flavour = importlib.import_module(self.flavour)
         self._delegate = flavour.callbacks.TensorBoard(
             log_dir=str(self._runtime.tensorboard_dir), write_graph=False, update_freq="epoch"
@@ -265,6 +270,8 @@ class Progress(NeutralCallback):
 
     def _rows_of_a_step(self) -> int:
         """Return this rank's rows in a step, 0 where the data don't tell."""
+        if not is_tensorflow(self.model):  # there every rank has data of its own
+            return position.batch_size(self.model) or 0
         rows = position.first_dimension(position.element_spec(self.model, self.flavour))
         replicas: int = self.model.distribute_strategy.num_replicas_in_sync
         if rows is not None:

@@ -26,6 +26,11 @@ FLAVOURS: Final = {
     "keras": "gridflow.keras._keras3_fixes",
     "tf_keras": "gridflow.keras._tf_keras_fixes",
 }
+#: The same for the other backends of Keras 3.
+_BACKENDS: Final = {
+    "jax": "gridflow.keras._jax_fixes",
+    "torch": "gridflow.keras._torch_fixes",
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,12 @@ _lock = threading.RLock()
 
 def known(flavour: str) -> tuple[Fix, ...]:
     """Return all cures of a flavour, whether they are needed or not. Imports the flavour."""
-    return tuple(importlib.import_module(FLAVOURS[flavour]).FIXES)
+    module = FLAVOURS[flavour]
+    if flavour == "keras":
+        import keras
+
+        module = _BACKENDS.get(keras.backend.backend(), module)
+    return tuple(importlib.import_module(module).FIXES)
 
 
 def apply() -> list[Fix]:
@@ -88,8 +98,6 @@ def _cure(flavour: str) -> None:
         if flavour in _applied:
             return
         _applied[flavour] = []
-        if flavour == "keras" and sys.modules["keras"].backend.backend() != "tensorflow":
-            return
         for fix in known(flavour):
             if _is_seen(fix):
                 fix.cure()

@@ -16,7 +16,7 @@ import weakref
 from dataclasses import dataclass
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras.results import FLAVOURS
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _ITERATOR = "_gridflow_epoch_iterator"
 _START = "_gridflow_start"
+#: Where an iterator of TensorFlow's keeps its dataset.
+_DATASET: Final = {"keras": "_distributed_dataset", "tf_keras": "_dataset"}
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,11 @@ def forget(model: Any, flavour: str) -> None:
 def element_spec(model: Any, flavour: str) -> Any:
     """Return the spec of one replica's batch of the fit that began last, None if unknown."""
     data = data_of(model)
-    if data is None:
+    if data is None or not hasattr(data, _DATASET[flavour]):
         return None
     import tensorflow as tf
 
-    dataset = data._distributed_dataset if flavour == "keras" else data._dataset
+    dataset = getattr(data, _DATASET[flavour])
     # A distributed dataset that ends says of itself that its batches have any number of rows.
     known = getattr(dataset, "_element_spec", None) or dataset.element_spec
     return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], known)
@@ -151,7 +153,9 @@ def first_dimension(spec: Any) -> int | None:
 
 def batch_size(model: Any) -> int | None:
     """Return the batch size that Keras 3 was given for the fit that began last, None if none."""
-    size = getattr(getattr(data_of(model), "data_adapter", None), "batch_size", None)
+    adapter = getattr(data_of(model), "data_adapter", None)
+    data = getattr(adapter, "py_dataset", None)  # gridflow's own know theirs
+    size = getattr(adapter, "batch_size", None) or getattr(data, "batch_size", None)
     return None if size is None else int(size)
 
 
@@ -167,6 +171,9 @@ def _keep(model: Any, data: Any) -> None:
 
 
 def _install_keras3() -> None:
+    if sys.modules["keras"].backend.backend() != "tensorflow":
+        _install_other_backends()
+        return
     from keras.src.backend.tensorflow import trainer
 
     build = trainer.TensorFlowTrainer._maybe_symbolic_build
@@ -184,6 +191,26 @@ def _install_keras3() -> None:
 
     trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
     trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
+
+
+def _install_other_backends() -> None:
+    from keras.src.trainers import epoch_iterator, trainer
+
+    build = trainer.Trainer._symbolic_build
+    enumerate_steps = epoch_iterator.EpochIterator._enumerate_iterator
+
+    def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None:
+            _keep(self, iterator)
+        build(self, iterator=iterator, data_batch=data_batch)
+
+    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+        start = self.__dict__.pop(_START, None)
+        steps = enumerate_steps(self) if start is None else _from(self, start)
+        yield from steps
+
+    trainer.Trainer._symbolic_build = _symbolic_build
+    epoch_iterator.EpochIterator._enumerate_iterator = _enumerate_iterator
 
 
 def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:

@@ -51,6 +51,11 @@ def flavour_of(value: object, kind: str = "Model") -> str | None:
     return None
 
 
+def is_tensorflow(model: Any) -> bool:
+    """Return whether TensorFlow trains a model: not so with Keras 3 on JAX or torch."""
+    return hasattr(model, "distribute_strategy")
+
+
 def pack(value: Any, directory: Path, is_chief: bool) -> dict[str, Any]:
     """Write a value into files.
 

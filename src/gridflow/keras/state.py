@@ -8,11 +8,15 @@ ranks when it is read), so all ranks read together, in the same order.
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gridflow.keras import statistics
 from gridflow.keras.checkpoint_file import Checkpoint, Entry, check_same
+from gridflow.keras.results import is_tensorflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,10 +55,16 @@ def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]
 
 def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
     """Read everything. To be called by all ranks."""
+    if hasattr(model, "jax_state_sync"):  # between the steps of JAX the variables are empty
+        model.jax_state_sync()
+    groups = variables(model, flavour, metrics=metrics)
+    shares = statistics.shares(model, groups["metrics"])
     return [
-        Entry(group, _name(variable), read(variable))
-        for group, found in variables(model, flavour, metrics=metrics).items()
-        for variable in found
+        Entry(
+            group, _name(variable), shares[i] if group == "metrics" and shares else read(variable)
+        )
+        for group, found in groups.items()
+        for i, variable in enumerate(found)
     ]
 
 
@@ -74,13 +84,17 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
             entries = entries[: len(found)]
         shapes = [tuple(variable.shape) for variable in found]
         check_same(entries, [_name(variable) for variable in found], shapes, group)
-        with model.distribute_strategy.scope():
+        with model.distribute_strategy.scope() if is_tensorflow(model) else nullcontext():
             for entry, variable in zip(entries, found, strict=True):
                 variable.assign(entry.value)
 
 
 def read(variable: Any) -> np.ndarray:
     """Return a variable's value over all ranks."""
+    keras = sys.modules.get("keras")
+    other = keras is not None and keras.backend.backend() != "tensorflow"
+    if other and isinstance(variable, keras.Variable):
+        return np.array(variable.numpy())
     import tensorflow as tf
 
     value = getattr(variable, "value", variable)

@@ -12,11 +12,12 @@ average is linear in what went into it: when it is averaged doesn't change what 
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any, Final
 
 import numpy as np
 
-from gridflow.keras.results import flavour_of
+from gridflow.keras.results import flavour_of, is_tensorflow
 
 _AVERAGING: Final = "_gridflow_averaging"
 
@@ -57,6 +58,8 @@ def synchronise(model: Any) -> int:
     int
         How many variables were averaged.
     """
+    if not is_tensorflow(model):
+        return _synchronise_torch(model)
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         return 0
@@ -65,6 +68,41 @@ def synchronise(model: Any) -> int:
         return 0
     with strategy.scope():
         _averaging(model, found)()
+    return len(found)
+
+
+def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
+    """Return each rank's equal share in the state of metrics, where every rank has a state.
+
+    That is so with torch: only there metrics are added up at the end of an epoch. To be called by
+    all ranks. Elsewhere empty: the state is the same on all ranks already.
+    """
+    if is_tensorflow(model) or not metrics or not _is_torch_group():
+        return []
+    from gridflow.keras import _torch_fixes
+
+    values = [variable.value.detach() for variable in metrics]
+    return [np.array(mean.cpu()) for mean in _torch_fixes.average(values)]
+
+
+def _is_torch_group() -> bool:
+    # JAX computes statistics and metrics over the global batch: there is nothing to do.
+    keras = sys.modules["keras"]
+    if keras.backend.backend() != "torch":
+        return False
+    from torch import distributed
+
+    return bool(distributed.is_available() and distributed.is_initialized())
+
+
+def _synchronise_torch(model: Any) -> int:
+    found = diverging(model) if _is_torch_group() else []
+    if found:
+        from gridflow.keras import _torch_fixes
+
+        means = _torch_fixes.average([variable.value for variable in found])
+        for variable, mean in zip(found, means, strict=True):
+            variable.assign(mean)
     return len(found)
 
 

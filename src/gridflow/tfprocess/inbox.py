@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
     from gridflow.channel import Channel
 
-#: A rank whose main thread stands in one of these files waits in TensorFlow, mostly for a peer.
-_TENSORFLOW_WAITS: Final = ("tensorflow/python/eager/execute.py", "tensorflow/python/eager/context")
+#: A rank whose main thread stands in one of these files waits for a step, mostly for a peer.
+_WAITS: Final = (
+    "tensorflow/python/eager/execute.py",
+    "tensorflow/python/eager/context",
+    "jax/_src/array.py",
+    "jax/_src/interpreters/pxla.py",
+    "torch/distributed/",
+)
 
 
 class Inbox:
@@ -70,5 +76,5 @@ class Inbox:
         frame: FrameType | None = sys._current_frames().get(self._main or 0)  # noqa: SLF001
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         innermost = frame.f_code.co_filename if frame is not None else ""
-        waiting = any(part in innermost for part in _TENSORFLOW_WAITS)
+        waiting = any(part in innermost for part in _WAITS)
         self._channel.send("stack", stack=stack, waiting=waiting)

@@ -22,7 +22,7 @@ from gridflow.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.cluster import TRAINING_ROLES
 from gridflow.gpu import devices
 from gridflow.hints import hint_for
-from gridflow.tfprocess import server
+from gridflow.tfprocess import groups, server
 from gridflow.tfprocess.inbox import Inbox
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ def main() -> None:
 
 
 def _live(channel: Channel, inbox: Inbox) -> int:
-    if os.environ.pop(PRELOAD_VARIABLE, None):
+    preload = os.environ.pop(PRELOAD_VARIABLE, None)
+    if preload is not None:
         with _without_banner():
-            importlib.import_module("tensorflow")
+            importlib.import_module(preload)
     # Keras says it of every distributed dataset, whatever was passed.
     warnings.filterwarnings("ignore", message="`shuffle=True` was passed", module="keras")
     setup = inbox.wait("setup")
@@ -68,10 +69,13 @@ def _live(channel: Channel, inbox: Inbox) -> int:
 
     fixes.apply()
     ctx = context.make_context(setup, channel, inbox)
-    if ctx.task.role in TRAINING_ROLES and setup["strategy"] in _WAITING_STRATEGIES:
-        ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
-    if setup["seed"] is not None:
-        _set_seed(setup["seed"])
+    if setup["backend"] != "tensorflow":
+        ctx.strategy  # noqa: B018 (made now, as below; it sets the seed, too)
+    else:
+        if ctx.task.role in TRAINING_ROLES and setup["strategy"] in _WAITING_STRATEGIES:
+            ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
+        if setup["seed"] is not None:
+            _set_seed(setup["seed"])
     channel.send("ready")
     program = _load(Path(setup["function"]))
     if setup["strategy"] == "server":
@@ -92,6 +96,8 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     sys.stderr.flush()
     channel.send("returned", result=result, folder=str(folder))
     inbox.wait("leave")  # together: a peer that still works may need this one
+    if setup["backend"] != "tensorflow":
+        groups.leave(setup["backend"])
     return 0
 
 

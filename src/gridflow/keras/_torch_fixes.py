@@ -1,0 +1,129 @@
+"""What Keras 3 lacks on torch: it knows nothing of other processes.
+
+Gradients are averaged before they are applied, which for batches of equal size gives the gradients
+of the global batch. The state of metrics is added up when an epoch or an evaluation has ended.
+"""
+
+# ruff: noqa: SLF001  (what is cured lies in the private parts)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from keras.src.backend.torch import trainer
+from keras.src.optimizers import base_optimizer, loss_scale_optimizer
+from torch import distributed
+
+from gridflow.keras import _group_fixes
+from gridflow.keras.fixes import Fix
+from gridflow.keras.neutral import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_applying: list[bool] = []
+
+
+def average(tensors: Sequence[Any]) -> list[Any]:
+    """Return the tensors' means over all ranks. To be called by all, with the same shapes."""
+    return [each / distributed.get_world_size() for each in add_up(tensors)]
+
+
+def add_up(tensors: Sequence[Any]) -> list[Any]:
+    """Return the tensors' sums over all ranks. To be called by all, with the same shapes."""
+    found: list[Any] = [None] * len(tensors)
+    groups: dict[Any, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        groups.setdefault((tensor.dtype, tensor.device), []).append(place)
+    for places in groups.values():
+        # One collective for all tensors of a kind.
+        flat = torch.cat([tensors[place].detach().reshape(-1) for place in places])
+        distributed.all_reduce(flat)
+        sizes = [tensors[place].numel() for place in places]
+        for place, part in zip(places, flat.split(sizes), strict=True):
+            found[place] = part.reshape(tensors[place].shape)
+    return found
+
+
+def _is_group() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def _broadcast(variables: list[Any]) -> None:
+    with torch.no_grad():
+        for variable in variables:
+            distributed.broadcast(variable.value.data, src=0)
+
+
+def _cure_apply(cls: type) -> None:
+    original = cls.apply  # type: ignore[attr-defined]
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if _applying:  # an optimizer inside of another one
+            return original(self, grads, trainable_variables)
+        grads = list(grads)
+        there = [place for place, grad in enumerate(grads) if grad is not None]
+        if there:
+            means = average([grads[place] for place in there])
+            for place, mean in zip(there, means, strict=True):
+                grads[place] = mean
+        _applying.append(True)
+        try:
+            return original(self, grads, trainable_variables)
+        finally:
+            _applying.pop()
+
+    cls.apply = apply  # type: ignore[attr-defined]
+
+
+def _cure_optimizers() -> None:
+    for cls in (base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer):
+        _cure_apply(cls)
+
+
+def _cure_logs() -> None:
+    original = trainer.TorchTrainer._get_metrics_result_or_logs
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        variables = self.metrics_variables
+        own = [variable.value.detach().clone() for variable in variables]
+        if own:
+            for variable, total in zip(variables, add_up(own), strict=True):
+                variable.assign(total)
+        try:
+            found = original(self, logs)
+        finally:
+            for variable, value in zip(variables, own, strict=True):
+                variable.assign(value)
+        if found is not logs:
+            return found
+        # A step of the user's own says what it likes.
+        mine = numbers(logs)
+        if not mine:
+            return logs
+        device = own[0].device if own else "cpu"
+        means = average([torch.tensor(list(mine.values()), device=device)])[0]
+        return {**logs, **dict(zip(mine, means.tolist(), strict=True))}
+
+    trainer.TorchTrainer._get_metrics_result_or_logs = _get_metrics_result_or_logs
+
+
+FIXES = (
+    _group_fixes.building(),
+    _group_fixes.same_weights(trainer.TorchTrainer, _broadcast, _is_group),
+    Fix(
+        "gradients are averaged",
+        "keras",
+        "each process trains a model of its own",
+        _is_group,
+        _cure_optimizers,
+    ),
+    Fix(
+        "logs are those of all processes",
+        "keras",
+        "losses and metrics are those of one process",
+        _is_group,
+        _cure_logs,
+    ),
+)
