@@ -1,0 +1,44 @@
+"""Every test of the backends looks for leaks. What isn't installed is skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import cloudpickle
+import pytest
+
+from gridflow import LocalLauncher, TensorflowDistributor
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(no_leaks):
+    """Apply to all."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _by_value(request):
+    """Functions of a test's module go to the tasks as a notebook's would."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="module", params=["jax", "torch"])
+def backend(request):
+    """Give each backend that is installed."""
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"{request.param} isn't installed")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def distribute(backend):
+    """Make a silent distributor of the backend."""
+
+    def make(num_workers=2, **options):
+        options = {"logs": "none", "progress": False, **options}
+        return TensorflowDistributor(
+            num_workers, backend=backend, launcher=LocalLauncher(), **options
+        )
+
+    return make

@@ -1,0 +1,61 @@
+"""A rank that dies under JAX or torch: an error that names it, or training again from there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridflow import errors
+
+ROWS = 64
+
+
+def rows():
+    """Return rows of a linear relation."""
+    x = np.random.default_rng(1).normal(size=(ROWS, 3)).astype("float32")
+    return {"rows": {"x": x, "y": (x @ [1.0, 2.0, -1.0]).astype("float32")}}
+
+
+def train(ctx, victim):
+    """Train; in the second epoch of the first generation a rank is killed."""
+    import os
+    import signal
+
+    import keras
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
+
+    class Murder(keras.callbacks.Callback):
+        epoch = 0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            if (self.epoch, batch, ctx.rank, ctx.generation) == (1, 5, victim, 0):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    data = ctx.dataset("rows", batch_size=4, features="x", label="y", shuffle=True)
+    callbacks = [*ctx.callbacks(tensorboard=False), Murder()]
+    history = model.fit(data, epochs=3, verbose=0, callbacks=callbacks)
+    return {"weights": model.get_weights(), "history": history.history}
+
+
+def test_a_killed_chief_ends_the_job_with_an_error_that_names_it(distribute):
+    with pytest.raises(errors.TrainingFailed) as caught:
+        distribute().run(train, 0, data=rows())
+    first = caught.value.first
+    assert (first.task, first.kind, first.signal) == ("worker:0", "signal", "SIGKILL")
+
+
+def test_after_a_death_training_goes_on_exactly_from_the_checkpoint(distribute):
+    undisturbed = distribute(seed=4).run(train, None, data=rows()).value
+    result = distribute(seed=4, max_restarts=1, checkpoint_every=2).run(train, 1, data=rows())
+    first, second = result.attempts
+    assert (first.failure.task, first.failure.signal) == ("worker:1", "SIGKILL")
+    assert second.resumed_from[0] == 1
+    for have, want in zip(result.value["weights"], undisturbed["weights"], strict=True):
+        np.testing.assert_allclose(have, want, atol=1e-6)
+    for name, values in undisturbed["history"].items():
+        np.testing.assert_allclose(result.value["history"][name], values, rtol=1e-5)
