@@ -30,4 +30,4 @@ uv=$(find_uv)
 [ -x .venv/bin/python ] || "$uv" venv --quiet --python '>=3.11,<3.13' .venv
 echo "Installing what gridflow needs (the first time TensorFlow and Spark are fetched)"
 "$uv" pip install --quiet --python .venv/bin/python --constraint requirements/constraints.txt \
-  --editable '.[spark,tensorflow,tf-keras,tensorboard]' --group demo --group lint --group test
+  --editable '.[spark,tensorflow,tf-keras,tensorboard,jax]' --group demo --group lint --group test

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow.testing import conformance
-from gridflow.testing.cases import DATA_CASES, MODELS
+from gridflow.testing import asynchronous, conformance
+from gridflow.testing.cases import DATA_CASES, MODELS, TENSORFLOW_CASES, TENSORFLOW_MODELS
 
 CASES = ("fit", "evaluate", "predict", "checkpoint and resume", "save", "custom loop")
 CELLS = [(case, model) for model in MODELS for case in CASES]
 CELLS += [(case, MODELS[0]) for case in DATA_CASES]
+#: The same for Keras 3 on JAX and torch.
+BACKEND_CELLS = [
+    (case, model)
+    for case, model in CELLS
+    if case not in TENSORFLOW_CASES and model not in TENSORFLOW_MODELS
+]
 #: A single process computes the same whoever started it; `make conformance` runs those, too.
 ON_SPARK = ("multi_worker_mirrored",)
 
@@ -32,7 +38,7 @@ def on_spark(expected, spark, tmp_path_factory):
 
 def check(outcome, cell):
     assert outcome.passed, f"{cell}: {outcome}"
-    if cell[1] != MODELS[-1]:
+    if cell[1] != MODELS[-1] and cell not in asynchronous.CELLS:
         assert not outcome.by_loss
 
 
@@ -45,14 +51,35 @@ def test_it_computes_what_one_process_computes(local, cell, strategy, flavour):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("backend", conformance.BACKENDS)
+@pytest.mark.parametrize("cell", BACKEND_CELLS, ids=lambda cell: ", ".join(cell))
+def test_other_backends_compute_what_one_process_computes(local, cell, backend):
+    if backend not in conformance.installed():
+        pytest.skip(f"{backend} isn't installed")
+    check(local["multi_worker_mirrored", backend][cell], cell)
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("flavour", conformance.FLAVOURS)
+@pytest.mark.parametrize("cell", asynchronous.CELLS, ids=lambda cell: ", ".join(cell))
+def test_parameter_servers_are_as_good_as_synchronous_training(local, cell, flavour):
+    check(local["parameter_server", flavour][cell], cell)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("flavour", [*conformance.FLAVOURS, *conformance.BACKENDS])
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
 def test_it_computes_the_same_on_spark(on_spark, cell, strategy, flavour):
+    if flavour in conformance.BACKENDS:
+        if cell not in BACKEND_CELLS:
+            pytest.skip(f"{flavour} has none of it")
+        if flavour not in conformance.installed():
+            pytest.skip(f"{flavour} isn't installed")
     check(on_spark[strategy, flavour][cell], cell)
 
 
 def test_the_table_has_a_row_for_each_cell(local):
     lines = conformance.table(local).splitlines()
-    assert len(lines) == 2 + len(CELLS)
+    assert len(lines) == 2 + len(CELLS) + len(asynchronous.CELLS)
     assert all(f"{s} {f}" in lines[0] for s, f in local)

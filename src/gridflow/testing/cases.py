@@ -22,6 +22,9 @@ DIES_AFTER: Final = STEPS + 2
 
 #: Names of the small models; the last one differs by nature where there are several replicas.
 MODELS: Final = ("sgd momentum", "adam", "synchronised batchnorm", "batchnorm and dropout")
+#: Those of the cases that need TensorFlow as Keras's backend.
+TENSORFLOW_MODELS: Final = ("synchronised batchnorm",)
+TENSORFLOW_CASES: Final = ("custom loop", "fit tf.data", "fit tf.data, validation")
 #: Ways to give data to ``fit``, tried with the first model.
 DATA_CASES: Final = (
     "fit arrays",
@@ -80,11 +83,24 @@ class Lab:
     keras : module
         ``keras`` or ``tf_keras``.
     strategy : tf.distribute.Strategy
+        Under JAX and torch what stands for one.
     """
 
     def __init__(self, keras: Any, strategy: Any) -> None:
         self.keras = keras
         self.strategy = strategy
+
+    @property
+    def is_tensorflow(self) -> bool:
+        """Whether TensorFlow trains the models."""
+        return self.keras.__name__ == "tf_keras" or bool(
+            self.keras.backend.backend() == "tensorflow"
+        )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Those of `MODELS` that the backend knows."""
+        return tuple(m for m in MODELS if self.is_tensorflow or m not in TENSORFLOW_MODELS)
 
     @property
     def replicas(self) -> int:
@@ -223,18 +239,19 @@ def results(ctx: Any, lab: Lab, name: str, shared: str | None) -> dict[str, Resu
     path = ctx.work_dir / "saved.keras"
     model.save(path)  # by all ranks, each to a place of its own
     found["save"] = _outputs(lab.keras.models.load_model(path))
-    found["custom loop"] = _custom_loop(ctx, lab, name)
+    if lab.is_tensorflow:
+        found["custom loop"] = _custom_loop(ctx, lab, name)
     return found
 
 
 def data_results(ctx: Any, lab: Lab) -> dict[str, Result]:
     """Compute the cases of data on this rank."""
-    import tensorflow as tf
-
     data = natural_rows()
     x, y = data["x"], data["y"]
 
     def batches(*columns: np.ndarray) -> Any:
+        import tensorflow as tf
+
         return tf.data.Dataset.from_tensor_slices(columns).batch(BATCH)
 
     def fit(model: Any, *args: Any, **options: Any) -> Result:
@@ -243,12 +260,14 @@ def data_results(ctx: Any, lab: Lab) -> dict[str, Result]:
     def sgd() -> Any:
         return lab.model("sgd momentum")
 
-    return {
-        "fit arrays": fit(sgd(), x, y, batch_size=BATCH, shuffle=False),
-        "fit tf.data": fit(sgd(), batches(x, y)),
-        "fit tf.data, validation": fit(
+    found = {"fit arrays": fit(sgd(), x, y, batch_size=BATCH, shuffle=False)}
+    if lab.is_tensorflow:
+        found["fit tf.data"] = fit(sgd(), batches(x, y))
+        found["fit tf.data, validation"] = fit(
             sgd(), batches(x, y), validation_data=batches(x[:32], y[:32])
-        ),
+        )
+    return {
+        **found,
         "fit class_weight": fit(sgd(), _dataset(ctx, label="kind"), class_weight={0: 1.0, 1: 3.0}),
         "fit sample weights": fit(sgd(), _dataset(ctx, sample_weight="weight")),
         "fit dicts": fit(

@@ -5,7 +5,8 @@ strategy, with one flavour of Keras, and compares with one plain process of that
 same global batches (without gridflow: arrays given to ``fit``). The number in a cell is the
 largest difference of any weight or output. Where batches are normalised, or rows dropped, per
 replica (plain BatchNormalization, Dropout), several replicas can't compute the same: there the
-losses are compared, and all ranks must hold the same weights and statistics.
+losses are compared, and all ranks must hold the same weights and statistics. Asynchronous training
+has a column of its own kind (`gridflow.testing.asynchronous`).
 
 ``python -m gridflow.testing.conformance`` prints the table, for plain processes and for Spark.
 """
@@ -14,17 +15,23 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import importlib
+import importlib.util
+import math
+import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 import numpy as np
 
+from gridflow.backends import KERAS_VARIABLE
+from gridflow.roles import Role
+from gridflow.testing import asynchronous
 from gridflow.testing.cases import (
     MODELS,
     Lab,
@@ -35,6 +42,7 @@ from gridflow.testing.cases import (
     results,
     rows,
 )
+from gridflow.testing.outcomes import TOLERANCE, Cell, Outcome, compare, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,50 +51,20 @@ if TYPE_CHECKING:
 
     from gridflow.options import Strategy
 
+#: Keras 3 and tf_keras on TensorFlow; and Keras 3 on its other backends.
 FLAVOURS: Final = ("keras", "tf_keras")
+BACKENDS: Final = ("jax", "torch")
 #: Strategy, and how many workers and replicas in each worker it gets.
 STRATEGIES: Final[Mapping[Strategy, tuple[int, int]]] = {
     "none": (1, 1),
     "mirrored": (1, 2),
     "multi_worker_mirrored": (2, 1),
 }
-#: Largest difference of a weight or output that float32 arithmetic in another order explains.
-TOLERANCE: Final = 1e-5
-#: Largest relative difference of a loss where replicas can't compute the same.
-LOSS_TOLERANCE: Final = 0.35
+#: Of the column of parameter servers: four slots, the chief's included.
+_SERVER_ROLES: Final = (Role("ps", 1), Role("worker", 2))
+_MULTI_WORKER: Final = "multi_worker_mirrored"
+_SERVERS: Final = "parameter_server"
 _TIMEOUT: Final = 600.0  # seconds for a column; about 60 on an idle machine
-
-Cell = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The answer of one cell.
-
-    Attributes
-    ----------
-    difference : float
-        Largest difference of a weight or output; for `by_loss`, largest relative difference of a
-        loss.
-    by_loss : bool
-        Whether only losses can be compared.
-    ranks_agree : bool
-        Whether all ranks hold bit for bit the same weights and statistics.
-    """
-
-    difference: float
-    by_loss: bool
-    ranks_agree: bool
-
-    @property
-    def passed(self) -> bool:
-        """Whether the differences are within the tolerance."""
-        limit = LOSS_TOLERANCE if self.by_loss else TOLERANCE
-        return self.ranks_agree and self.difference <= limit
-
-    def __str__(self) -> str:
-        text = f"loss {self.difference:.0%}" if self.by_loss else f"{self.difference:.1e}"
-        return text + ("" if self.ranks_agree else " ranks differ") + ("" if self.passed else " ✗")
 
 
 def column(ctx: Any, flavour: str, replicas: int, shared: str) -> None:
@@ -96,7 +74,7 @@ def column(ctx: Any, flavour: str, replicas: int, shared: str) -> None:
     ----------
     ctx : TrainingContext
         Its data are `rows` for as many workers, a contiguous share in order on each rank.
-    flavour : {"keras", "tf_keras"}
+    flavour : {"keras", "tf_keras", "jax", "torch"}
     replicas : int
         In this process: logical CPU devices for ``mirrored``.
     shared : str
@@ -104,11 +82,11 @@ def column(ctx: Any, flavour: str, replicas: int, shared: str) -> None:
     """
     if replicas > 1:
         _split_the_cpu(replicas)
-    lab = Lab(importlib.import_module(flavour), ctx.strategy)
+    lab = Lab(_keras_of(flavour), ctx.strategy)
     if lab.replicas != replicas * ctx.num_workers:
         raise AssertionError(f"{lab.replicas} replicas, {replicas} in each worker were wanted")
     found: dict[Cell, Result] = {}
-    for model in MODELS:
+    for model in lab.models:
         for case, result in results(ctx, lab, model, shared).items():
             found[case, model] = result
     for case, result in data_results(ctx, lab).items():
@@ -127,79 +105,36 @@ def _split_the_cpu(devices: int) -> None:
 
 def plain(flavour: str, found_in: str) -> None:
     """Compute what all cells of a flavour are compared with, in a process without gridflow."""
-    import tensorflow as tf
-
-    lab = Lab(importlib.import_module(flavour), tf.distribute.get_strategy())
+    keras = _keras_of(flavour)
+    lab = Lab(keras, _Alone())
     found: dict[Cell, Result] = {}
-    for model in MODELS:
+    for model in lab.models:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
     for case, result in plain_data_results(lab).items():
         found[case, MODELS[0]] = result
+    if lab.is_tensorflow:
+        found |= asynchronous.plain_results(keras)
     Path(found_in).write_bytes(cloudpickle.dumps(found))
 
 
-def compare(
-    ranks: Sequence[Mapping[Cell, Result]],
-    expected: Mapping[Cell, Result],
-    flavour: str,
-    replicas: int,
-) -> dict[Cell, Outcome]:
-    """Compare what all ranks computed in `column` with what one process did in `plain`.
+class _Alone:
+    """Stands for a strategy where there is none."""
 
-    Parameters
-    ----------
-    ranks : sequence of dict
-        What each rank returned.
-    expected : dict
-        What `plain` returned.
-    flavour : {"keras", "tf_keras"}
-    replicas : int
-        Replicas of all ranks together.
-    """
-    outcomes: dict[Cell, Outcome] = {}
-    for cell in ranks[0]:
-        want, got = expected[cell], [rank[cell] for rank in ranks]
-        by_loss = is_compared_by_loss(cell, flavour, replicas)
-        differences = [_relative(each.losses, want.losses) for each in got]
-        if not by_loss:
-            differences += [
-                _difference(have, wish)
-                for each in got
-                for have, wish in zip(each.values, want.values, strict=True)
-            ]
-        agree = all(_same(got[0].values, other.values) for other in got[1:])
-        outcomes[cell] = Outcome(max(differences), by_loss, agree)
-    return outcomes
+    num_replicas_in_sync = 1
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
-def is_compared_by_loss(cell: Cell, flavour: str, replicas: int) -> bool:
-    """Return whether a cell can't give the same numbers as one process, and why that is so.
-
-    Several replicas normalise their own part of a batch, and drop other rows. In tf_keras the
-    random numbers of Dropout come from a state inside of TensorFlow's operations, which begins
-    anew in each function that is traced, in a resumed ``fit`` and in a loop of one's own.
-    """
-    case, model = cell
-    anew = flavour == "tf_keras" and case in {"checkpoint and resume", "custom loop"}
-    return model == MODELS[-1] and (replicas > 1 or anew)
+def _keras_of(flavour: str) -> Any:
+    return importlib.import_module("keras" if flavour in BACKENDS else flavour)
 
 
-def _same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _difference(have: np.ndarray, want: np.ndarray) -> float:
-    if have.shape != want.shape or not np.isfinite(have).all():
-        return float("inf")
-    return float(np.max(np.abs(have - want), initial=0.0))
-
-
-def _relative(have: Sequence[float], want: Sequence[float]) -> float:
-    if len(have) != len(want) or not np.isfinite(have).all():
-        return float("inf")
-    pairs = zip(have, want, strict=True)
-    return max((abs(a - b) / max(abs(b), 1e-6) for a, b in pairs), default=0.0)
+def installed() -> tuple[str, ...]:
+    """Return the flavours and backends that there are in this Python."""
+    there = (each for each in BACKENDS if importlib.util.find_spec(each) is not None)
+    return (*FLAVOURS, *there)
 
 
 def run_plain(directory: Path) -> dict[str, dict[Cell, Result]]:
@@ -211,10 +146,13 @@ def run_plain(directory: Path) -> dict[str, dict[Cell, Result]]:
         Empty, for files of this function's own.
     """
     call = "import sys; from gridflow.testing import conformance; conformance.plain(*sys.argv[1:])"
-    places = {flavour: directory / flavour for flavour in FLAVOURS}
+    places = {flavour: directory / flavour for flavour in installed()}
     for flavour, place in places.items():
         command = [sys.executable, "-W", "ignore", "-c", call, flavour, str(place)]
-        subprocess.run(command, check=True, timeout=_TIMEOUT, stderr=subprocess.DEVNULL)
+        environment = {**os.environ, KERAS_VARIABLE: _backend_of(flavour)}
+        subprocess.run(
+            command, check=True, timeout=_TIMEOUT, stderr=subprocess.DEVNULL, env=environment
+        )
     return {flavour: cloudpickle.loads(place.read_bytes()) for flavour, place in places.items()}
 
 
@@ -223,7 +161,7 @@ def run_table(
     directory: Path,
     spark: SparkSession | None = None,
     at_once: int = 1,
-    strategies: Sequence[Strategy] = tuple(STRATEGIES),
+    strategies: Sequence[Strategy] = (*STRATEGIES, _SERVERS),
 ) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
     """Run all columns and return the outcomes.
 
@@ -234,13 +172,17 @@ def run_table(
     directory : Path
         Empty; all tasks must see it.
     spark : SparkSession, optional
-        Where to run, two slots for each column at once. Default: plain processes here.
+        Where to run, two slots for each column at once, four with parameter servers. Default: plain processes here.
     at_once : int, default 1
         Columns beside one another.
     strategies : sequence of str
         Default: all.
     """
-    columns = [(strategy, flavour) for strategy in strategies for flavour in FLAVOURS]
+    columns = [
+        (strategy, flavour)
+        for strategy in strategies
+        for flavour in (installed() if strategy == _MULTI_WORKER else FLAVOURS)
+    ]
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         running = [
             pool.submit(_run_column, strategy, flavour, directory / f"{strategy}-{flavour}", spark)
@@ -249,7 +191,7 @@ def run_table(
         found = [each.result() for each in running]
     return {
         (strategy, flavour): compare(
-            ranks, expected[flavour], flavour, STRATEGIES[strategy][0] * STRATEGIES[strategy][1]
+            ranks, expected[flavour], flavour, math.prod(STRATEGIES.get(strategy, (1, 1)))
         )
         for (strategy, flavour), ranks in zip(columns, found, strict=True)
     }
@@ -260,17 +202,20 @@ def _run_column(
 ) -> list[dict[Cell, Result]]:
     from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 
-    workers, replicas = STRATEGIES[strategy]
+    is_asynchronous = strategy == _SERVERS
+    workers, replicas = STRATEGIES.get(strategy, (1, 1))
     shared.mkdir()
-    data: Any = rows(workers)
+    data: Any = asynchronous.rows() if is_asynchronous else rows(workers)
     launcher: Any = LocalLauncher()
     if spark is not None:
         # The rows are to stay where they are: only so the global batches are the same.
-        data = {name: _frame(spark, columns, workers) for name, columns in data.items()}
+        fed = 2 if is_asynchronous else workers
+        data = {name: _frame(spark, columns, fed) for name, columns in data.items()}
         launcher = SparkLauncher(spark, repartition="never")
     distributor = TensorflowDistributor(
-        workers,
-        strategy,
+        roles=_SERVER_ROLES if is_asynchronous else [Role("worker", workers)],
+        strategy=strategy,
+        backend=_backend_of(flavour),
         launcher=launcher,
         env={"CUDA_VISIBLE_DEVICES": "-1"},
         job_dir=shared / "job",
@@ -278,8 +223,15 @@ def _run_column(
         logs="none",
         progress=False,
     )
-    distributor.run(column, flavour, replicas, str(shared), data=data)
+    if is_asynchronous:
+        distributor.run(asynchronous.column, flavour, str(shared), data=data)
+    else:
+        distributor.run(column, flavour, replicas, str(shared), data=data)
     return [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
+
+
+def _backend_of(flavour: str) -> Any:
+    return flavour if flavour in BACKENDS else "tensorflow"
 
 
 def _frame(spark: SparkSession, columns: Mapping[str, np.ndarray], partitions: int) -> Any:
@@ -293,22 +245,6 @@ def _frame(spark: SparkSession, columns: Mapping[str, np.ndarray], partitions: i
     return spark.createDataFrame(
         spark.sparkContext.parallelize(list(lists), partitions), ", ".join(types)
     )
-
-
-def table(outcomes: Mapping[tuple[Strategy, str], Mapping[Cell, Outcome]]) -> str:
-    """Return the outcomes as text, a row for each case and model."""
-    heads = [f"{strategy} {flavour}" for strategy, flavour in outcomes]
-    cells = list(dict.fromkeys(cell for column in outcomes.values() for cell in column))
-    lines = [["case", "model", *heads]]
-    lines += [
-        [*cell, *(str(column.get(cell, "-")) for column in outcomes.values())] for cell in cells
-    ]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    texts = [
-        "  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-    return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:]])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -351,11 +287,11 @@ def _run_on(
         return run_table(expected, directory, at_once=2)
     from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
-    with StandaloneCluster(workers=2, cores=1) as cluster:
+    with StandaloneCluster(workers=2, cores=2) as cluster:
         spark = cluster.session()
         try:
             spark.sparkContext.setLogLevel("ERROR")
-            wait_for_slots(spark, 2)
+            wait_for_slots(spark, 4)
             return run_table(expected, directory, spark)
         finally:
             spark.stop()

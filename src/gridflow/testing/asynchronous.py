@@ -1,0 +1,76 @@
+"""The conformance table's column of parameter servers: as good as synchronous, no step lost.
+
+Asynchronous training doesn't give the numbers of one process. What can be asked of it: it makes
+exactly the steps that it was told to, and its loss ends where that of synchronous training does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Final
+
+import cloudpickle
+import numpy as np
+
+from gridflow.testing.cases import Result
+
+ROWS: Final = 2048
+BATCH: Final = 32
+EPOCHS: Final = 5
+STEPS: Final = EPOCHS * ROWS // BATCH
+#: The rows of the table, and how far each may be off: steps at all, losses in proportion.
+CELLS: Final = {("step counter", "adam"): 0.0, ("loss of ctx.fit", "adam"): 0.05}
+
+
+def rows() -> dict[str, dict[str, np.ndarray]]:
+    """Return rows with noise in them that no training takes away."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(ROWS, 4)).astype("float32")
+    noise = rng.normal(size=ROWS)
+    y = x @ np.array([1.0, -2.0, 0.5, 3.0]) + np.sin(3 * x[:, 0]) + noise
+    return {"rows": {"x": x, "y": y.astype("float32")}}
+
+
+def build(keras: Any) -> Any:
+    """Return a compiled model of a flavour of Keras, whose learning rate falls."""
+    keras.utils.set_random_seed(3)
+    layers = keras.layers
+    model = keras.Sequential([layers.Dense(16, activation="tanh"), layers.Dense(1)])
+    rate = keras.optimizers.schedules.PolynomialDecay(0.02, STEPS, 0.002)
+    model.compile(keras.optimizers.Adam(rate), "mse")
+    return model
+
+
+def found_in(model: Any, history: Any) -> dict[tuple[str, str], Result]:
+    """Return what the cells compare."""
+    counter, loss = CELLS
+    steps = float(model.optimizer.iterations.numpy())
+    return {counter: Result(losses=[steps]), loss: Result(losses=[history.history["loss"][-1]])}
+
+
+def column(ctx: Any, flavour: str, shared: str) -> None:
+    """Be the chief of parameter servers; a training function.
+
+    Parameters
+    ----------
+    ctx : TrainingContext
+        Its data are `rows`.
+    flavour : {"keras", "tf_keras"}
+    shared : str
+        Where to put what was found.
+    """
+    keras = importlib.import_module(flavour)
+    with ctx.strategy.scope():
+        model = build(keras)
+    data = ctx.dataset("rows", batch_size=BATCH, features="x", label="y", shuffle=True)
+    history = ctx.fit(model, data, epochs=EPOCHS)
+    Path(shared, "rank-0").write_bytes(cloudpickle.dumps(found_in(model, history)))
+
+
+def plain_results(keras: Any) -> dict[tuple[str, str], Result]:
+    """Compute with one process what the cells are compared with."""
+    model = build(keras)
+    data = rows()["rows"]
+    history = model.fit(data["x"], data["y"], batch_size=BATCH, epochs=EPOCHS, verbose=0)
+    return found_in(model, history)

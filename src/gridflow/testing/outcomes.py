@@ -1,0 +1,138 @@
+"""The answers of the conformance table: what each rank found beside what one process found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gridflow.testing import asynchronous
+from gridflow.testing.cases import MODELS, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Largest difference of a weight or output that float32 arithmetic in another order explains.
+TOLERANCE: Final = 1e-5
+#: Largest relative difference of a loss where replicas can't compute the same.
+LOSS_TOLERANCE: Final = 0.35
+
+Cell = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer of one cell.
+
+    Attributes
+    ----------
+    difference : float
+        Largest difference of a weight or output; for `by_loss`, largest relative difference of a
+        loss.
+    by_loss : bool
+        Whether only losses can be compared.
+    ranks_agree : bool
+        Whether all ranks hold bit for bit the same weights and statistics.
+    limit : float
+        The largest difference that passes.
+    """
+
+    difference: float
+    by_loss: bool
+    ranks_agree: bool
+    limit: float = TOLERANCE
+
+    @property
+    def passed(self) -> bool:
+        """Whether the differences are within the tolerance."""
+        return self.ranks_agree and self.difference <= self.limit
+
+    def __str__(self) -> str:
+        text = f"loss {self.difference:.0%}" if self.by_loss else f"{self.difference:.1e}"
+        return text + ("" if self.ranks_agree else " ranks differ") + ("" if self.passed else " ✗")
+
+
+def compare(
+    ranks: Sequence[Mapping[Cell, Result]],
+    expected: Mapping[Cell, Result],
+    flavour: str,
+    replicas: int,
+) -> dict[Cell, Outcome]:
+    """Compare what all ranks computed in `column` with what one process did in `plain`.
+
+    Parameters
+    ----------
+    ranks : sequence of dict
+        What each rank returned.
+    expected : dict
+        What `plain` returned.
+    flavour : {"keras", "tf_keras"}
+    replicas : int
+        Replicas of all ranks together.
+    """
+    outcomes: dict[Cell, Outcome] = {}
+    for cell in ranks[0]:
+        want, got = expected[cell], [rank[cell] for rank in ranks]
+        by_loss = is_compared_by_loss(cell, flavour, replicas)
+        differences = [_relative(each.losses, want.losses) for each in got]
+        if not by_loss:
+            differences += [
+                _difference(have, wish)
+                for each in got
+                for have, wish in zip(each.values, want.values, strict=True)
+            ]
+        agree = all(_same(got[0].values, other.values) for other in got[1:])
+        if cell in asynchronous.CELLS:
+            by_loss, limit = True, asynchronous.CELLS[cell]
+        else:
+            limit = LOSS_TOLERANCE if by_loss else TOLERANCE
+        outcomes[cell] = Outcome(max(differences), by_loss, agree, limit)
+    return outcomes
+
+
+def is_compared_by_loss(cell: Cell, flavour: str, replicas: int) -> bool:
+    """Return whether a cell can't give the same numbers as one process, and why that is so.
+
+    Several replicas normalise their own part of a batch, and drop other rows. In tf_keras the
+    random numbers of Dropout come from a state inside of TensorFlow's operations, which begins
+    anew in each function that is traced, in a resumed ``fit`` and in a loop of one's own.
+    """
+    case, model = cell
+    if flavour == "jax":  # there a global batch is one batch, whoever holds its parts
+        return False
+    anew = flavour == "tf_keras" and case in {"checkpoint and resume", "custom loop"}
+    return model == MODELS[-1] and (replicas > 1 or anew)
+
+
+def _same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _difference(have: np.ndarray, want: np.ndarray) -> float:
+    if have.shape != want.shape or not np.isfinite(have).all():
+        return float("inf")
+    return float(np.max(np.abs(have - want), initial=0.0))
+
+
+def _relative(have: Sequence[float], want: Sequence[float]) -> float:
+    if len(have) != len(want) or not np.isfinite(have).all():
+        return float("inf")
+    pairs = zip(have, want, strict=True)
+    return max((abs(a - b) / max(abs(b), 1e-6) for a, b in pairs), default=0.0)
+
+
+def table(outcomes: Mapping[tuple[str, str], Mapping[Cell, Outcome]]) -> str:
+    """Return the outcomes as text, a row for each case and model."""
+    heads = [f"{strategy} {flavour}" for strategy, flavour in outcomes]
+    cells = list(dict.fromkeys(cell for column in outcomes.values() for cell in column))
+    lines = [["case", "model", *heads]]
+    lines += [
+        [*cell, *(str(column.get(cell, "-")) for column in outcomes.values())] for cell in cells
+    ]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    texts = [
+        "  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:]])
