@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
-import numpy as np
 
 from gridflow.backends import KERAS_VARIABLE
 from gridflow.roles import Role
@@ -47,6 +46,7 @@ from gridflow.testing.outcomes import TOLERANCE, Cell, Outcome, compare, table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from pyspark.sql import SparkSession
 
     from gridflow.options import Strategy
@@ -172,7 +172,8 @@ def run_table(
     directory : Path
         Empty; all tasks must see it.
     spark : SparkSession, optional
-        Where to run, two slots for each column at once, four with parameter servers. Default: plain processes here.
+        Where to run, two slots for each column at once, four with parameter servers. Default:
+        plain processes here.
     at_once : int, default 1
         Columns beside one another.
     strategies : sequence of str
