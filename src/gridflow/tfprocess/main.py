@@ -60,7 +60,8 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     setup = inbox.wait("setup")
     if setup["tf_config"] is not None:
         os.environ["TF_CONFIG"] = setup["tf_config"]
-    devices.limit_memory(setup["gpu_memory"])
+    if setup["backend"] == "tensorflow":  # JAX is told by its environment
+        devices.limit_memory(setup["gpu_memory"])
     if not setup["runs_function"]:
         return server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup["serves"]
