@@ -30,8 +30,8 @@ def building() -> Fix:
         original = trainer.Trainer._symbolic_build
 
         def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-            adapter = getattr(iterator, "data_adapter", None)
-            data = getattr(adapter, "py_dataset", None)
+            adapter: Any = getattr(iterator, "data_adapter", None)
+            data: Any = getattr(adapter, "py_dataset", None)
             if hasattr(data, "sample"):
                 data_batch = adapter._standardize_batch(data.sample())
             original(self, iterator=iterator, data_batch=data_batch)

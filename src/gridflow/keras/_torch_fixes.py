@@ -47,7 +47,7 @@ def add_up(tensors: Sequence[Any]) -> list[Any]:
 
 
 def _is_group() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
+    return bool(distributed.is_available() and distributed.is_initialized())
 
 
 def _broadcast(variables: list[Any]) -> None:

@@ -91,7 +91,7 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
 
 def read(variable: Any) -> np.ndarray:
     """Return a variable's value over all ranks."""
-    keras = sys.modules.get("keras")
+    keras: Any = sys.modules.get("keras")
     other = keras is not None and keras.backend.backend() != "tensorflow"
     if other and isinstance(variable, keras.Variable):
         return np.array(variable.numpy())

@@ -13,6 +13,8 @@ from gridflow.testing.cases import MODELS, Result
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gridflow.options import Strategy
+
 #: Largest difference of a weight or output that float32 arithmetic in another order explains.
 TOLERANCE: Final = 1e-5
 #: Largest relative difference of a loss where replicas can't compute the same.
@@ -122,7 +124,7 @@ def _relative(have: Sequence[float], want: Sequence[float]) -> float:
     return max((abs(a - b) / max(abs(b), 1e-6) for a, b in pairs), default=0.0)
 
 
-def table(outcomes: Mapping[tuple[str, str], Mapping[Cell, Outcome]]) -> str:
+def table(outcomes: Mapping[tuple[Strategy, str], Mapping[Cell, Outcome]]) -> str:
     """Return the outcomes as text, a row for each case and model."""
     heads = [f"{strategy} {flavour}" for strategy, flavour in outcomes]
     cells = list(dict.fromkeys(cell for column in outcomes.values() for cell in column))
