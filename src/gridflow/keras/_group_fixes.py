@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers import trainer
 
+from gridflow.keras.array_data import ArrayDataset
 from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def building() -> Fix:
         def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
             adapter: Any = getattr(iterator, "data_adapter", None)
             data: Any = getattr(adapter, "py_dataset", None)
-            if hasattr(data, "sample"):
+            if isinstance(data, ArrayDataset):
                 data_batch = adapter._standardize_batch(data.sample())
             original(self, iterator=iterator, data_batch=data_batch)
             share = self.__dict__.pop(_SHARES, None)

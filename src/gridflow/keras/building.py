@@ -43,13 +43,14 @@ def build_for(model: Any, flavour: str, spec: Any) -> None:
 def build_sharded(model: Any, spec: Any) -> None:
     """Build a Keras 3 model and its optimizer, which gets its slots for shards one by one."""
     import tensorflow as tf
+    from keras.src import backend
 
     import keras
 
     if not model.built:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
         symbols = tf.nest.map_structure(lambda one: keras.KerasTensor(one.shape, one.dtype), x)
-        keras.backend.compute_output_spec(model, symbols)
+        backend.compute_output_spec(model, symbols)
     if not model.optimizer.built:
         model.optimizer.build(sharded.trainable_variables(model))
 
