@@ -7,19 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gridflow.testing import asynchronous
 
 SCRIPT = Path(__file__).with_name("servers_on_spark.py")
-
-
-def best_loss():
-    """Return the mean square error of the best linear model: less than that is learned, too."""
-    rows = asynchronous.rows()["rows"]
-    x = np.column_stack([rows["x"], np.ones(len(rows["x"]))])
-    return float(np.mean((x @ np.linalg.lstsq(x, rows["y"], rcond=None)[0] - rows["y"]) ** 2))
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +33,10 @@ def test_every_row_arrives_and_every_step_counts_once(found):
     assert all(device.startswith("/job:ps/") for device in found["devices"])
 
 
-def test_it_learns_more_than_a_linear_model_can(found):
+def test_the_loss_falls_as_far_as_that_of_synchronous_training(found):
     losses = found["history"]["loss"]
     assert len(losses) == asynchronous.EPOCHS
     assert losses[-1] < losses[0]
-    # The noise alone makes a loss of 1.
-    assert 0.8 < found["evaluated"]["loss"] < best_loss()
+    assert losses[-1] == pytest.approx(found["synchronous"], rel=0.05)
+    assert found["evaluated"]["loss"] == pytest.approx(losses[-1], rel=0.05)
     assert found["reported"] == found["history"]
