@@ -37,6 +37,6 @@ def test_the_loss_falls_as_far_as_that_of_synchronous_training(found):
     losses = found["history"]["loss"]
     assert len(losses) == asynchronous.EPOCHS
     assert losses[-1] < losses[0]
-    assert losses[-1] == pytest.approx(found["synchronous"], rel=0.05)
-    assert found["evaluated"]["loss"] == pytest.approx(losses[-1], rel=0.05)
+    assert found["evaluated"]["loss"] < 0.9 * losses[0]
+    assert found["evaluated"]["loss"] == pytest.approx(found["synchronous"], rel=0.05)
     assert found["reported"] == found["history"]

@@ -17,10 +17,10 @@ from gridflow.testing.cases import Result
 
 ROWS: Final = 2048
 BATCH: Final = 32
-EPOCHS: Final = 5
+EPOCHS: Final = 8
 STEPS: Final = EPOCHS * ROWS // BATCH
 #: The rows of the table, and how far each may be off: steps at all, losses in proportion.
-CELLS: Final = {("step counter", "adam"): 0.0, ("loss of ctx.fit", "adam"): 0.05}
+CELLS: Final = {("step counter", "adam"): 0.0, ("loss after ctx.fit", "adam"): 0.05}
 
 
 def rows() -> dict[str, dict[str, np.ndarray]]:
@@ -28,7 +28,7 @@ def rows() -> dict[str, dict[str, np.ndarray]]:
     rng = np.random.default_rng(5)
     x = rng.normal(size=(ROWS, 4)).astype("float32")
     noise = rng.normal(size=ROWS)
-    y = x @ np.array([1.0, -2.0, 0.5, 3.0]) + np.sin(3 * x[:, 0]) + noise
+    y = np.sin(x @ np.array([1.0, -1.0, 0.5, 0.5])) + x @ np.array([0.5, 0.5, -0.5, 0.5]) + noise
     return {"rows": {"x": x, "y": y.astype("float32")}}
 
 
@@ -42,11 +42,14 @@ def build(keras: Any) -> Any:
     return model
 
 
-def found_in(model: Any, history: Any) -> dict[tuple[str, str], Result]:
-    """Return what the cells compare."""
-    counter, loss = CELLS
+def found_in(model: Any, loss: float) -> dict[tuple[str, str], Result]:
+    """Return what the cells compare, of a trained model and its loss over all rows.
+
+    In an epoch of asynchronous training some rows come twice and others not at all: the loss that
+    is made of those has a noise of its own.
+    """
     steps = float(model.optimizer.iterations.numpy())
-    return {counter: Result(losses=[steps]), loss: Result(losses=[history.history["loss"][-1]])}
+    return dict(zip(CELLS, (Result(losses=[steps]), Result(losses=[loss])), strict=True))
 
 
 def column(ctx: Any, flavour: str, shared: str) -> None:
@@ -63,14 +66,15 @@ def column(ctx: Any, flavour: str, shared: str) -> None:
     keras = importlib.import_module(flavour)
     with ctx.strategy.scope():
         model = build(keras)
-    data = ctx.dataset("rows", batch_size=BATCH, features="x", label="y", shuffle=True)
-    history = ctx.fit(model, data, epochs=EPOCHS)
-    Path(shared, "rank-0").write_bytes(cloudpickle.dumps(found_in(model, history)))
+    columns = {"batch_size": BATCH, "features": "x", "label": "y"}
+    ctx.fit(model, "rows", epochs=EPOCHS, shuffle=True, **columns)
+    found = found_in(model, ctx.evaluate(model, "rows", **columns)["loss"])
+    Path(shared, "rank-0").write_bytes(cloudpickle.dumps(found))
 
 
 def plain_results(keras: Any) -> dict[tuple[str, str], Result]:
     """Compute with one process what the cells are compared with."""
     model = build(keras)
     data = rows()["rows"]
-    history = model.fit(data["x"], data["y"], batch_size=BATCH, epochs=EPOCHS, verbose=0)
-    return found_in(model, history)
+    model.fit(data["x"], data["y"], batch_size=BATCH, epochs=EPOCHS, verbose=0)
+    return found_in(model, float(model.evaluate(data["x"], data["y"], verbose=0)))
