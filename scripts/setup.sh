@@ -29,5 +29,8 @@ uv=$(find_uv)
 
 [ -x .venv/bin/python ] || "$uv" venv --quiet --python '>=3.11,<3.13' .venv
 echo "Installing what gridflow needs (the first time TensorFlow and Spark are fetched)"
-"$uv" pip install --quiet --python .venv/bin/python --constraint requirements/constraints.txt \
+# Compiled now: where PYTHONDONTWRITEBYTECODE is set, as in many images, every training process
+# would compile all of TensorFlow anew, ten seconds each.
+"$uv" pip install --quiet --compile-bytecode --python .venv/bin/python \
+  --constraint requirements/constraints.txt \
   --editable '.[spark,tensorflow,tf-keras,tensorboard,jax]' --group demo --group lint --group test

@@ -31,7 +31,7 @@ def tfos_python() -> Path:
         if uv:
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
             subprocess.run([uv, "venv", "-q", "--clear", "-p", version, TFOS], check=True)
-            install = [uv, "pip", "install", "-q", "-p", python]
+            install = [uv, "pip", "install", "-q", "--compile-bytecode", "-p", python]
         else:
             venv.create(TFOS, clear=True, with_pip=True)
             install = [python, "-m", "pip", "install", "-q"]

@@ -27,6 +27,7 @@ def packages(folder, *requirements):
         uv = shutil.which("uv") or str(ROOT / ".tools" / "bin" / "uv")
         shutil.rmtree(target, ignore_errors=True)
         command = [uv, "pip", "install", "-q", "-p", sys.executable, "--target", str(target)]
+        command += ["--compile-bytecode"]  # each Python that Spark starts would do it anew
         subprocess.run([*command, *requirements], check=True)
         done.touch()
     return target

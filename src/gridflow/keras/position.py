@@ -171,15 +171,22 @@ def _keep(model: Any, data: Any) -> None:
 
 
 def _install_keras3() -> None:
-    if sys.modules["keras"].backend.backend() != "tensorflow":
-        _install_other_backends()
-        return
-    from keras.src.backend.tensorflow import trainer
+    if sys.modules["keras"].backend.backend() == "tensorflow":
+        from keras.src.backend.tensorflow import trainer
 
-    build = trainer.TensorFlowTrainer._maybe_symbolic_build
-    enumerate_steps = trainer.TFEpochIterator._enumerate_iterator
+        _wrap(trainer.TensorFlowTrainer, "_maybe_symbolic_build", trainer.TFEpochIterator)
+    else:
+        from keras.src.trainers import epoch_iterator, trainer
 
-    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        _wrap(trainer.Trainer, "_symbolic_build", epoch_iterator.EpochIterator)
+
+
+def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
+    """Keep the iterator that a model is built with, and let it start where it is told to."""
+    build = getattr(trainer, build_name)
+    enumerate_steps = epochs._enumerate_iterator
+
+    def build_with(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None:
             _keep(self, iterator)
         build(self, iterator=iterator, data_batch=data_batch)
@@ -189,28 +196,8 @@ def _install_keras3() -> None:
         steps = enumerate_steps(self) if start is None else _from(self, start)
         yield from steps
 
-    trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
-    trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
-
-
-def _install_other_backends() -> None:
-    from keras.src.trainers import epoch_iterator, trainer
-
-    build = trainer.Trainer._symbolic_build
-    enumerate_steps = epoch_iterator.EpochIterator._enumerate_iterator
-
-    def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if iterator is not None:
-            _keep(self, iterator)
-        build(self, iterator=iterator, data_batch=data_batch)
-
-    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
-        start = self.__dict__.pop(_START, None)
-        steps = enumerate_steps(self) if start is None else _from(self, start)
-        yield from steps
-
-    trainer.Trainer._symbolic_build = _symbolic_build
-    epoch_iterator.EpochIterator._enumerate_iterator = _enumerate_iterator
+    setattr(trainer, build_name, build_with)
+    epochs._enumerate_iterator = _enumerate_iterator
 
 
 def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:

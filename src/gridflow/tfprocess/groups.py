@@ -96,7 +96,7 @@ def _join_jax(ctx: TrainingContext, timeout: float) -> None:
     host, port = _split(ctx, 0)
     jax.distributed.initialize(
         coordinator_address=f"{host}:{port}",
-        coordinator_bind_address=f"[::]:{port}" if ":" in host else f"0.0.0.0:{port}",
+        coordinator_bind_address=f"{_bindable(host)}:{port}",
         num_processes=ctx.num_workers,
         process_id=ctx.rank,
         cluster_detection_method="deactivate",
@@ -135,9 +135,19 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.bind(("", port))
+    listener.bind((_bindable(host).strip("[]"), port))
     listener.listen(_BACKLOG)
     return listener
+
+
+def _bindable(host: str) -> str:
+    """Return the address to listen on: this process's own, where an interface of it has it.
+
+    Behind a translation of addresses none has: then it is all interfaces.
+    """
+    if _interface(host) is not None:
+        return host
+    return "[::]" if ":" in host else "0.0.0.0"  # noqa: S104
 
 
 def _split(ctx: TrainingContext, rank: int) -> tuple[str, int]:
@@ -148,10 +158,18 @@ def _split(ctx: TrainingContext, rank: int) -> tuple[str, int]:
 
 def _choose_interface(host: str) -> None:
     """Let collectives use the interface that has this process's own address."""
+    name = _interface(host)
+    if name is not None:
+        for variable in _INTERFACE_VARIABLES:
+            os.environ.setdefault(variable, name)
+
+
+def _interface(host: str) -> str | None:
+    """Return the name of the network interface that has an address, or None."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address == host for each in addresses):
-            for variable in _INTERFACE_VARIABLES:
-                os.environ.setdefault(variable, name)
+        if any(each.address == host.strip("[]") for each in addresses):
+            return name
+    return None
 
 
 def _seed(seed: int) -> None:
