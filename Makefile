@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup demo test lint conformance bench docs clean
+.PHONY: help setup torch demo test lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -11,10 +11,16 @@ setup: .venv/.ready  ## the virtual environment, made by uv (installed here when
 	@bash scripts/setup.sh
 	@touch $@
 
+# Only the tests need it, and it brings gigabytes of libraries for GPUs.
+torch: .venv/.torch  ## torch, for the tests of that backend
+.venv/.torch: .venv/.ready
+	@bash scripts/setup.sh torch
+	@touch $@
+
 demo: setup  ## a Spark cluster, 336,776 flights, a Keras model on two workers
 	@$(PY) examples/flights/demo.py
 
-test: setup jar  ## the whole suite, two files at a time
+test: torch jar  ## the whole suite, two files at a time
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25
 
 lint: setup  ## ruff and mypy
@@ -22,7 +28,7 @@ lint: setup  ## ruff and mypy
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-conformance: setup  ## Keras API x strategy x flavour against one process, max |dw| per cell
+conformance: torch  ## Keras API x strategy x flavour against one process, max |dw| per cell
 	$(PY) -m gridflow.testing.conformance
 
 bench: setup  ## gridflow beside what a user would pick instead

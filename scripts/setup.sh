@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make the virtual environment that the other targets use. Needs Python 3.11 and nothing else:
-# uv is installed into the project's folder if this machine has none.
+# uv is installed into the project's folder if this machine has none. Extras can be added by name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,9 +28,9 @@ fi
 uv=$(find_uv)
 
 [ -x .venv/bin/python ] || "$uv" venv --quiet --python '>=3.11,<3.13' .venv
-echo "Installing what gridflow needs (the first time TensorFlow and Spark are fetched)"
-# Compiled now: where PYTHONDONTWRITEBYTECODE is set, as in many images, every training process
-# would compile all of TensorFlow anew, ten seconds each.
-"$uv" pip install --quiet --compile-bytecode --python .venv/bin/python \
-  --constraint requirements/constraints.txt \
-  --editable '.[spark,tensorflow,tf-keras,tensorboard,jax]' --group demo --group lint --group test
+echo "Installing what gridflow needs${1:+, and $1} (the first time it is fetched)"
+"$uv" pip install --quiet --python .venv/bin/python --constraint requirements/constraints.txt \
+  --editable ".[spark,tensorflow,tf-keras,tensorboard,jax${1:+,$1}]" --group demo --group lint --group test
+# Where PYTHONDONTWRITEBYTECODE is set, as in many images, every training process would compile all of
+# TensorFlow anew: ten seconds each. Some packages hold files for other versions of Python.
+.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
