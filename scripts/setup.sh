@@ -33,4 +33,4 @@ echo "Installing what gridflow needs${1:+, and $1} (the first time it is fetched
   --editable ".[spark,tensorflow,tf-keras,tensorboard,jax${1:+,$1}]" --group demo --group lint --group test
 # Where PYTHONDONTWRITEBYTECODE is set, as in many images, every training process would compile all of
 # TensorFlow anew: ten seconds each. Some packages hold files for other versions of Python.
-.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
+.venv/bin/python -m compileall -q -j 0 .venv/lib src >/dev/null || true
