@@ -83,6 +83,7 @@ def train(ctx, flavour):
         "seen": (seen.steps, seen.epochs),
         "finite": bool(np.isfinite(seen.losses).all()),
         "evaluated": ctx.evaluate(model, "validation", **COLUMNS),
+        "trained": ctx.evaluate(model, "train", **COLUMNS)["loss"],
         "devices": [variable.device for variable in _natives(model, flavour)],
         "shapes": [value.shape for value in model.get_weights()],
         "saved": _saved(keras, model),
@@ -109,18 +110,14 @@ def _natives(model, flavour):
 
 
 def synchronous(flavour):
-    """Return the losses of one process that trains the same rows for as many steps."""
+    """Return the losses of a process that trains on the same rows, alone, for as many steps."""
 
     def alone(ctx):
         keras = importlib.import_module(flavour)
         model = build(keras, STEPS)
-        options = {"epochs": EPOCHS, "verbose": 0}
-        history = model.fit(
-            ctx.dataset("train", **COLUMNS),
-            validation_data=ctx.dataset("validation", **COLUMNS),
-            **options,
-        )
-        return history.history
+        train, validation = (ctx.dataset(name, **COLUMNS) for name in ("train", "validation"))
+        model.fit(train, epochs=EPOCHS, verbose=0)
+        return [model.evaluate(each, verbose=0)[0] for each in (train, validation)]
 
     return alone
 
@@ -134,9 +131,11 @@ def test_training_is_as_good_as_synchronous_and_counts_every_step(distribute, fl
     )
     found = result.value
     assert found["iterations"] == STEPS
-    # tf_keras tells the rate of the last step, Keras that of the next.
+    # Keras tells the rate of the next step. tf_keras tells that of the last, or, where two workers
+    # make theirs at once, of the one before.
+    late = 2 if flavour == "tf_keras" else 0
     one_step = (0.02 - 0.002) / STEPS
-    assert found["rate"] == pytest.approx(0.002, abs=1.01 * one_step)
+    assert found["rate"] == pytest.approx(0.002, abs=(late + 0.01) * one_step)
     assert found["seen"] == (
         STEPS,
         [(epoch, ["loss", "mae", "val_loss", "val_mae"]) for epoch in range(EPOCHS)],
@@ -150,8 +149,9 @@ def test_training_is_as_good_as_synchronous_and_counts_every_step(distribute, fl
     assert (50, 8) in found["shapes"]
     assert found["saved"] == 0
     alone = distribute("none", worker=1).run(synchronous(flavour), data=data()).value
-    assert found["history"]["loss"][-1] == pytest.approx(alone["loss"][-1], rel=0.05)
-    assert found["history"]["val_loss"][-1] == pytest.approx(alone["val_loss"][-1], rel=0.05)
+    # Over all rows: an epoch's own loss is of the rows that happened to come in it.
+    losses = [found["trained"], found["evaluated"]["loss"]]
+    assert losses == pytest.approx(alone, rel=0.05)
 
 
 def loop(ctx, path):

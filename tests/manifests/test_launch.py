@@ -217,6 +217,27 @@ def test_nothing_is_started_again_after_a_signal(tmp_path):
     assert mark.read_text() == "run\n"
 
 
+def test_a_signal_is_heard_whatever_the_main_thread_holds():
+    script = """
+import os, signal, threading
+from gridflow.bootstrap.launch import _on_signals
+lock, heard = threading.Lock(), threading.Event()
+def stop(number):
+    with lock:
+        print(signal.Signals(number).name)
+    heard.set()
+_on_signals(stop)
+with lock:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not heard.wait(0.2)
+assert heard.wait(30)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout == "SIGTERM\n"
+
+
 def test_a_finished_task_stays_and_does_not_train_again(tmp_path):
     runs, notes = tmp_path / "runs", tmp_path / "notes"
     words = ["--stay", f"--finished-dir={notes}", "--", "sh", "-c", f"echo run >>{runs}"]

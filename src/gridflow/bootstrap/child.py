@@ -60,13 +60,17 @@ class Child:
         return SIGNALLED - code if code < 0 else code
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ask the command to end, and kill its group after the grace; nothing is started after."""
-        self.stopped = True
-        if self._process is not None and self._timer is None:
-            self._timer = threading.Timer(self._grace, self._signal, [signal.SIGKILL])
-            self._timer.daemon = True
-            self._timer.start()
-        self._signal(number)
+        """Ask the command to end, and kill its group after the grace; nothing is started after.
+
+        Not for signal handlers: it waits for a command that is just being started.
+        """
+        with self._lock:
+            self.stopped = True
+            if self._process is not None and self._timer is None:
+                self._timer = threading.Timer(self._grace, self._signal, [signal.SIGKILL])
+                self._timer.daemon = True
+                self._timer.start()
+            self._signal(number)
 
     def _signal(self, number: int) -> None:
         if self._process is not None:

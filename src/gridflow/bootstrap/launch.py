@@ -83,12 +83,11 @@ def launch(options: LaunchOptions, environ: Mapping[str, str] | None = None) -> 
     child = Child(options.grace)
     stopped = threading.Event()
 
-    def stop(number: int, _frame: object) -> None:
+    def stop(number: int) -> None:
         stopped.set()
         child.stop(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    _on_signals(stop)
     try:
         who = identify(environ, options.command, options.flags)
         _say(f"this is {who}, by {who.source}")
@@ -112,6 +111,26 @@ def launch(options: LaunchOptions, environ: Mapping[str, str] | None = None) -> 
         stopped.wait()
         return 0
     return _mapped(code, options)
+
+
+def _on_signals(stop: Callable[[int], None]) -> None:
+    """Call a function with the number of each signal that asks for the end, in a thread.
+
+    A handler runs in the middle of whatever the main thread does. If that is ``Event.wait``, it may
+    hold the lock that ``Event.set`` needs, and neither would ever return.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def follow() -> None:
+        while True:
+            for number in os.read(reader, 1):
+                stop(number)
+
+    threading.Thread(target=follow, name="gridflow-signals", daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # the byte in the pipe says it all
 
 
 class _Task:

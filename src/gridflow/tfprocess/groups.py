@@ -166,7 +166,8 @@ def _choose_interface(host: str) -> None:
 
 def _interface(host: str) -> str | None:
     """Return the name of the network interface that has an address, or None."""
-    for name, addresses in psutil.net_if_addrs().items():
+    interfaces: dict[str, Any] = psutil.net_if_addrs()
+    for name, addresses in interfaces.items():
         if any(each.address == host.strip("[]") for each in addresses):
             return name
     return None
