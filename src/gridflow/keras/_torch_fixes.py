@@ -8,11 +8,15 @@ of the global batch. The state of metrics is added up when an epoch or an evalua
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 import torch
-from keras.src.backend.torch import trainer
-from keras.src.optimizers import base_optimizer, loss_scale_optimizer
+from keras.src import api_export
+from keras.src.backend.torch import optimizers, trainer
+from keras.src.optimizers import loss_scale_optimizer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 from torch import distributed
 
 from gridflow.keras import _group_fixes
@@ -78,7 +82,7 @@ def _cure_apply(cls: type) -> None:
 
 
 def _cure_optimizers() -> None:
-    for cls in (base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer):
+    for cls in (BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer):
         _cure_apply(cls)
 
 
@@ -109,6 +113,27 @@ def _cure_logs() -> None:
     trainer.TorchTrainer._get_metrics_result_or_logs = _get_metrics_result_or_logs
 
 
+def _optimizers() -> dict[type, str]:
+    """Return the classes that stand for Keras's own on torch, with the names of those."""
+    found = {}
+    for info in pkgutil.iter_modules(optimizers.__path__):
+        module = importlib.import_module(f"{optimizers.__name__}.{info.name}")
+        for cls in vars(module).values():
+            if isinstance(cls, type) and cls.__module__ == module.__name__:
+                name = f"keras.optimizers.{cls.__name__}"
+                if api_export.get_symbol_from_name(name) is not None:
+                    found[cls] = name
+    return found
+
+
+def _have_other_names() -> bool:
+    return any(api_export.get_name_from_symbol(cls) != name for cls, name in _optimizers().items())
+
+
+def _cure_names() -> None:
+    api_export.REGISTERED_OBJS_TO_NAMES.update(_optimizers())
+
+
 FIXES = (
     _group_fixes.building(),
     _group_fixes.same_weights(trainer.TorchTrainer, _broadcast, _is_group),
@@ -125,5 +150,12 @@ FIXES = (
         "losses and metrics are those of one process",
         _is_group,
         _cure_logs,
+    ),
+    Fix(
+        "optimizers are saved by the names that all backends know",
+        "keras",
+        "a compiled model imports torch wherever it is loaded, which TensorFlow may not survive",
+        _have_other_names,
+        _cure_names,
     ),
 )
