@@ -256,6 +256,12 @@ def test_a_job_that_a_target_would_refuse_is_refused_here(
     assert f"{path}: " in err
 
 
+@pytest.fixture(autouse=True)
+def _no_schemas_but_those_named(monkeypatch):
+    """Let each test say whether there are schemas, whatever stands in this environment."""
+    monkeypatch.delenv("GRIDFLOW_SCHEMAS", raising=False)
+
+
 def test_there_are_sixty_and_more():
     assert len(DESCRIPTIONS) + len(OVERRIDES) + len(TARGETS) >= 60
 
