@@ -10,6 +10,7 @@ import uuid
 import warnings
 from pathlib import Path
 
+import cloudpickle
 import psutil
 import pytest
 
@@ -109,6 +110,14 @@ def left_files(scratch):
         if not path.name.startswith(("gridflow-jobs-", "gridflow-cluster-"))
         and "gridflow-jobs-" not in str(path.parent)
     ]
+
+
+@pytest.fixture(scope="module")
+def by_value(request):
+    """Send functions of a test's module to the tasks as a notebook's would go."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture

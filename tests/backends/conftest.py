@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 
-import cloudpickle
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
@@ -16,11 +15,8 @@ def _no_leaks(no_leaks):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _by_value(request):
-    """Functions of a test's module go to the tasks as a notebook's would."""
-    cloudpickle.register_pickle_by_value(request.module)
-    yield
-    cloudpickle.unregister_pickle_by_value(request.module)
+def _by_value(by_value):
+    """Apply to all, and before anything else of a module."""
 
 
 @pytest.fixture(scope="module", params=["jax", "torch"])

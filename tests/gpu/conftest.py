@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 
-import cloudpickle
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor
@@ -63,11 +62,8 @@ def host(tmp_path, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _no_leaks(no_leaks, request):
-    """Apply to all; functions of a test's module go to the tasks as a notebook's would."""
-    cloudpickle.register_pickle_by_value(request.module)
-    yield
-    cloudpickle.unregister_pickle_by_value(request.module)
+def _no_leaks(no_leaks, by_value):
+    """Apply to all."""
 
 
 @pytest.fixture

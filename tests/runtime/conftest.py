@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import cloudpickle
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 
 
 @pytest.fixture(autouse=True)
-def _no_leaks(no_leaks, request):
-    """Apply to all; functions of a test's module go to the tasks as a notebook's would."""
-    cloudpickle.register_pickle_by_value(request.module)
-    yield
-    cloudpickle.unregister_pickle_by_value(request.module)
+def _no_leaks(no_leaks, by_value):
+    """Apply to all."""
 
 
 @pytest.fixture(params=["local", "spark"])
