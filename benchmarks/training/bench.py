@@ -73,7 +73,7 @@ def free_port():
 
 def main():
     """Measure in turn, so that a slow moment of the machine hits both."""
-    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     measured = {"by hand": [], "gridflow on Spark": []}
     with StandaloneCluster(workers=2, cores=1, memory="2g") as cluster:
         spark = cluster.session()
