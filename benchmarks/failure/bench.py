@@ -1,8 +1,12 @@
-"""How long a failure takes to be told, and to be mended: ``benchmarks/failure/bench.py [TIMES]``.
+"""How long a failure takes to be told, and to be mended: ``bench.py [TIMES [NAMED]]``.
 
 Two workers train on Spark under MultiWorkerMirroredStrategy; in the middle of an epoch something
 happens to one of them. Printed, as medians: seconds from there to the typed error, and with
 ``max_restarts=1`` to the first step of the restarted group (which imports TensorFlow once more).
+
+Then a chief trains one worker over a parameter server, and an evaluator follows. One of them is
+killed: seconds until the only worker's replacement has made a step, until the replaced evaluator
+evaluates, until the group that lost its parameter server trains again, or until the error.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gridflow import SparkLauncher, TensorflowDistributor
+from gridflow import Role, SparkLauncher, TensorflowDistributor
 from gridflow.errors import GridflowError
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
@@ -56,41 +60,148 @@ def train(ctx, deed, victim, moments):
     model.fit(x, x[:, :1], batch_size=16, epochs=2, verbose=0, callbacks=[Deed()])
 
 
+def kill(ctx, task):
+    """Kill the training process of a task on this machine."""
+    import psutil
+
+    folder = f"gridflow-{ctx.job}-{task.replace(':', '-')}-"
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+            is_ours = "gridflow.tfprocess.main" in words and "guardian" not in words
+            if is_ours and folder in process.cwd():
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+def train_over_servers(ctx, victim, moments):
+    """Train until what was killed in the second epoch is at work again, and note when."""
+    import time
+    from pathlib import Path
+
+    import numpy as np
+    import tensorflow as tf
+
+    import keras
+
+    most_seconds = 60
+    deed, again = Path(moments, "deed"), Path(moments, "again")
+    x = np.ones((64, 8), "float32")
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    def evaluated():
+        if deed.exists() and not again.exists():
+            again.write_text(str(time.time()))
+        yield x, x[:, :1]
+
+    if ctx.is_evaluator:
+        spec = (tf.TensorSpec((64, 8), tf.float32), tf.TensorSpec((64, 1), tf.float32))
+        data = tf.data.Dataset.from_generator(evaluated, output_signature=spec)
+        ctx.evaluate_checkpoints(model, data)
+        return
+
+    class Deed(keras.callbacks.Callback):
+        epoch = 0
+        killed = last = 0.0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            now = time.time()
+            if self.epoch and not ctx.generation and not self.killed:
+                self.killed = now
+                kill(ctx, victim)
+                deed.write_text(str(now))
+            elif ctx.generation or (self.killed and victim == "worker:0" and now - self.last > 1):
+                again.write_text(str(now))
+            elif self.killed and now - self.killed > most_seconds:
+                raise RuntimeError(f"{victim} was not back within {most_seconds} seconds")
+            self.last = now
+            self.model.stop_training = again.exists()
+
+    def batches():
+        return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).repeat().batch(16)
+
+    callbacks = [*ctx.callbacks(), Deed()]
+    ctx.fit(model, batches, epochs=100_000, steps_per_epoch=40, callbacks=callbacks, verbose=0)
+
+
+def seconds_over_servers(spark, victim, ends, restarts):
+    """Return the seconds from a task's death to what follows from it."""
+    distributor = TensorflowDistributor(
+        roles=[Role("chief"), Role("worker"), Role("ps"), Role("evaluator")],
+        strategy="parameter_server",
+        launcher=SparkLauncher(spark),
+        logs="none",
+        progress=False,
+        max_restarts=restarts,
+    )
+    return measured(distributor, ends, train_over_servers, victim)
+
+
 def seconds(spark, deed, victim, restarts):
     """Return the seconds from the deed to the error, or to the first step of the next group."""
+    distributor = TensorflowDistributor(
+        2, launcher=SparkLauncher(spark), logs="none", progress=False, max_restarts=restarts
+    )
+    return measured(distributor, not restarts, train, deed, victim)
+
+
+def measured(distributor, ends, train_fn, *args):
+    """Return the seconds from the deed to the error if it ends training, else to what was noted."""
     with tempfile.TemporaryDirectory() as moments:
-        distributor = TensorflowDistributor(
-            2, launcher=SparkLauncher(spark), logs="none", progress=False, max_restarts=restarts
-        )
         try:
-            distributor.run(train, deed, victim, moments)
+            distributor.run(train_fn, *args, moments)
         except GridflowError:
+            if not ends:
+                raise
             ended = time.time()
         else:
             ended = float(Path(moments, "again").read_text())
         return ended - float(Path(moments, "deed").read_text())
 
 
+def cases():
+    """Yield what is measured: slots for each Spark worker, a name, and what measures it."""
+    tasks = ((1, "worker"), (0, "chief"))
+    for deed in DEEDS:
+        for victim, name in tasks:
+            what = f"{deed}, {name}: to the error"
+            yield 1, what, lambda s, d=deed, v=victim: seconds(s, d, v, 0)
+    for victim, name in tasks:
+        again = f"SIGKILL, {name}: to training again"
+        yield 1, again, lambda s, v=victim: seconds(s, "SIGKILL", v, 1)
+    for victim, ends, restarts, what in (
+        ("worker:0", False, 0, "the only worker: to its next step"),
+        ("evaluator:0", False, 0, "evaluator: to evaluating again"),
+        ("ps:0", True, 0, "parameter server: to the error"),
+        ("ps:0", False, 1, "parameter server: to training again"),
+    ):
+        name = f"SIGKILL, {what}"
+        yield 2, name, lambda s, a=(victim, ends, restarts): seconds_over_servers(s, *a)
+
+
 def main():
-    """Measure each deed of a worker and of the chief."""
+    """Measure each case."""
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    rows = []
-    with StandaloneCluster(workers=2, cores=1, memory="2g") as cluster:
-        spark = cluster.session()
-        spark.sparkContext.setLogLevel("OFF")
-        wait_for_slots(spark, 2)
-        for deed in DEEDS:
-            for victim, name in ((1, "worker"), (0, "chief")):
-                runs = [seconds(spark, deed, victim, 0) for _ in range(repetitions)]
-                rows.append((f"{deed}, {name}: to the error", statistics.median(runs)))
-                print(f"{rows[-1][0]:<48}{rows[-1][1]:>6.1f}", flush=True)
-        for victim, name in ((1, "worker"), (0, "chief")):
-            runs = [seconds(spark, "SIGKILL", victim, 1) for _ in range(repetitions)]
-            rows.append((f"SIGKILL, {name}: to training again", statistics.median(runs)))
-        spark.stop()
-    print(f"\nseconds, medians of {repetitions}; goal: 20 to the error")
-    for name, took in rows:
-        print(f"{name:<48}{took:>6.1f}")
+    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    chosen = [case for case in cases() if wanted in case[1]]
+    print(f"seconds, medians of {repetitions} (each run behind it); goal: 20 at most", flush=True)
+    for slots in sorted({case[0] for case in chosen}):
+        with StandaloneCluster(workers=2, cores=slots, memory="2g") as cluster:
+            spark = cluster.session()
+            spark.sparkContext.setLogLevel("OFF")
+            wait_for_slots(spark, 2 * slots)
+            for _, name, run in (case for case in chosen if case[0] == slots):
+                runs = [run(spark) for _ in range(repetitions)]
+                each = " ".join(f"{value:.1f}" for value in runs)
+                print(f"{name:<48}{statistics.median(runs):>6.1f}   ({each})", flush=True)
+            spark.stop()
 
 
 if __name__ == "__main__":

@@ -148,10 +148,9 @@ public final class ExampleParser {
     private Kind kind;
     private int count;
 
-    /** By place in the record: the bytes of a key's field and the tag behind it. */
-    private byte[][] guesses = new byte[16][];
+    /** By place in the record. */
+    private KeyGuess[] guesses = new KeyGuess[16];
 
-    private int[] guessed = new int[16];
     private int entry;
 
     MapEntries(Collection<String> wanted, Place place) {
@@ -233,20 +232,16 @@ public final class ExampleParser {
       if (entry >= guesses.length) {
         return false;
       }
-      byte[] guess = guesses[entry];
-      if (guess == null || guess.length >= end - p) {
+      KeyGuess guess = guesses[entry];
+      if (guess == null || guess.length >= end - p || !guess.matches(b, p)) {
         return false;
       }
-      int value = p + guess.length;
-      if (!Arrays.equals(b, p, value, guess, 0, guess.length)) {
-        return false;
-      }
-      value = wire.length(b, value, end);
+      int value = wire.length(b, p + guess.length, end);
       if (value + wire.length != end) {
         return false;
       }
-      if (guessed[entry] >= 0) {
-        put(guessed[entry], b, value, end);
+      if (guess.number >= 0) {
+        put(guess.number, b, value, end);
       }
       return true;
     }
@@ -328,21 +323,13 @@ public final class ExampleParser {
     }
 
     private void remember(byte[] b, int keyStart, int keyLength, int number) {
-      if (entry >= MAX_GUESSES || keyLength > 127) {
+      if (entry >= MAX_GUESSES || keyLength > KeyGuess.MAX_KEY_BYTES) {
         return;
       }
       if (entry >= guesses.length) {
-        int capacity = Math.max(entry + 1, 2 * guesses.length);
-        guesses = Arrays.copyOf(guesses, capacity);
-        guessed = Arrays.copyOf(guessed, capacity);
+        guesses = Arrays.copyOf(guesses, Math.max(entry + 1, 2 * guesses.length));
       }
-      byte[] guess = new byte[keyLength + 3];
-      guess[0] = Wire.FIELD_1_BYTES;
-      guess[1] = (byte) keyLength;
-      System.arraycopy(b, keyStart, guess, 2, keyLength);
-      guess[keyLength + 2] = Wire.FIELD_2_BYTES;
-      guesses[entry] = guess;
-      guessed[entry] = number;
+      guesses[entry] = new KeyGuess(b, keyStart, keyLength, number);
     }
   }
 }

@@ -33,9 +33,9 @@ import org.openjdk.jmh.infra.Blackhole;
 @State(Scope.Benchmark)
 @BenchmarkMode(Mode.Throughput)
 @OutputTimeUnit(TimeUnit.SECONDS)
-@Warmup(iterations = 3, time = 1)
-@Measurement(iterations = 3, time = 1)
-@Fork(value = 1, jvmArgs = "--add-opens=java.base/java.nio=ALL-UNNAMED")
+@Warmup(iterations = 5, time = 2)
+@Measurement(iterations = 5, time = 2)
+@Fork(value = 2, jvmArgs = "--add-opens=java.base/java.nio=ALL-UNNAMED")
 public class ParserBenchmark {
   private static final int BYTES = 32 << 20;
 
