@@ -1,6 +1,5 @@
 """DataFrames through a real Spark cluster of separate processes to the tensors of each rank."""
 
-import os
 import sys
 
 import numpy as np
@@ -10,6 +9,7 @@ from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.frames import _partitions, check, stage_frame
 from gridflow.feed.schema import FeedOptions
 from gridflow.feed.spool import SpoolReader
+from gridflow.launch.spark_session import run_this_python_where_it_can
 
 pytest.importorskip("pyspark")
 #: pyspark leaves the sockets of collect() to the garbage collector.
@@ -19,35 +19,16 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def spark():
-    from pyspark.sql import SparkSession
-
-    before = os.environ.get("PYSPARK_PYTHON")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "3")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
-    if before is None:
-        del os.environ["PYSPARK_PYTHON"]
-    else:
-        os.environ["PYSPARK_PYTHON"] = before
-
-
 @pytest.fixture
-def feed(tmp_path):
+def feed(spark, tmp_path):
     """Run the stage, one spool per partition, and return the readers by dataset."""
+    run_this_python_where_it_can(spark)
 
     def run(datasets, ranks=2, options=None, repartition="auto"):
         frame, tags = stage_frame(datasets, ranks, repartition)
 
         def agent(batches):
+            had_tensorflow = "tensorflow" in sys.modules  # by a job before it in a reused worker
             import pyarrow as pa
             from pyspark import BarrierTaskContext
 
@@ -55,12 +36,12 @@ def feed(tmp_path):
             from gridflow.feed.spool import SpoolWriter
 
             rank = BarrierTaskContext.get().partitionId()
-            assert "tensorflow" not in sys.modules
             with SpoolWriter(tmp_path / f"rank-{rank}", options) as writer:
                 for dataset in tags.datasets:
                     writer.declare(dataset)
                 for dataset, rows in agent_batches(batches, tags):
                     writer.write(dataset, rows)
+            assert had_tensorflow or "tensorflow" not in sys.modules
             yield pa.RecordBatch.from_pydict({"rank": [rank]})
 
         done = frame.mapInArrow(agent, "rank long", barrier=True).collect()

@@ -227,6 +227,27 @@ def test_a_python_without_gridflow_is_named_with_the_cure(python):
     assert "value" not in printed
 
 
+STOPPED = """
+from pyspark.sql import SparkSession
+from gridflow import SparkLauncher, TensorflowDistributor, errors
+for stop in (lambda spark: spark.stop(), lambda spark: spark.sparkContext._jsc.stop()):
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.getOrCreate()
+    launcher = SparkLauncher(spark)
+    stop(spark)
+    try:
+        TensorflowDistributor(1, "none", launcher=launcher).run(lambda: 0)
+    except errors.InvalidArgument as error:
+        print("refused:", error)
+    spark.stop()
+"""
+
+
+def test_a_session_that_was_stopped_is_refused():
+    printed = run_script(STOPPED)
+    assert printed.count("refused: the SparkSession was stopped. Make a new one") == 2
+
+
 DYNAMIC = """
 from gridflow import SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.cluster import StandaloneCluster

@@ -24,6 +24,7 @@ from gridflow.launch.spark_session import (
     cancel,
     classic_context,
     num_executors,
+    refuse_stopped,
     register_profile,
     run_this_python_where_it_can,
     tag_this_thread,
@@ -92,6 +93,7 @@ class SparkLauncher:
         """Check the DataFrames' columns, count the slots and the GPUs."""
         from gridflow.feed import frames
 
+        refuse_stopped(self._spark)
         if data:
             frames.check(data)
         self._refuse_speculation()

@@ -20,6 +20,25 @@ def classic_context(spark: SparkSession) -> Any:
     return getattr(spark, "_sc", None)
 
 
+def refuse_stopped(spark: SparkSession) -> None:
+    """Refuse a session that can run nothing any more.
+
+    Raises
+    ------
+    InvalidArgument
+        It was stopped, by this process or by Spark.
+    """
+    context = classic_context(spark)
+    if context is None:
+        return
+    java = context._jsc  # noqa: SLF001 (there is no public way)
+    if java is None or java.sc().isStopped():
+        raise InvalidArgument(
+            "the SparkSession was stopped. Make a new one (SparkSession.builder…getOrCreate()) and "
+            "give that to the launcher: SparkLauncher(spark)."
+        )
+
+
 def task_slots(spark: SparkSession, profile: Any = None) -> int | None:
     """Return how many tasks can run at once; None over Spark Connect, which doesn't tell.
 
