@@ -105,10 +105,13 @@ def left_ports():
 def left_files(scratch):
     """Return temporary files and folders of jobs, wherever they lie."""
     return [
-        str(path)
-        for path in scratch.rglob("gridflow-*")
-        if not path.name.startswith(("gridflow-jobs-", "gridflow-cluster-"))
-        and "gridflow-jobs-" not in str(path.parent)
+        str(Path(folder, name))
+        # Unlike rglob it goes on when a folder vanishes under it.
+        for folder, folders, files in os.walk(scratch)
+        for name in (*folders, *files)
+        if name.startswith("gridflow-")
+        and not name.startswith(("gridflow-jobs-", "gridflow-cluster-"))
+        and "gridflow-jobs-" not in folder
     ]
 
 

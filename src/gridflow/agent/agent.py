@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from gridflow.gpu.grant import GpuGrant
 
 _EXCHANGE_SECONDS: Final = 0.2
+#: While all do their work: each exchange takes the processor from a step that all wait for.
+_QUIET_SECONDS: Final = 1.0
+_QUIET_AFTER_SECONDS: Final = 2.0
 #: Big clusters talk less often, so that the coordinator answers at most this many calls a second.
 _CALLS_PER_SECOND: Final = 500
 _FLUSH_SECONDS: Final = 10.0
@@ -212,7 +215,10 @@ class Agent:
                 time.sleep(0.2)
 
     def _obey_until_closed(self) -> None:
+        heartbeat = self.payload.deadlines.heartbeat_timeout
         interval = max(_EXCHANGE_SECONDS, len(self.payload.tasks) / _CALLS_PER_SECOND)
+        quiet = max(interval, min(_QUIET_SECONDS, heartbeat / 5))
+        busy_until = 0.0
         while not self._closed.is_set() and not self._reporter.coordinator_gone:
             self._runner.look()
             for command in self._reporter.exchange():
@@ -220,7 +226,9 @@ class Agent:
                     self._runner.leave()
                     return
                 self._runner.obey(command)
-            self._reporter.wait(interval)
+                busy_until = time.monotonic() + _QUIET_AFTER_SECONDS
+            is_quiet = self._runner.is_at_work and time.monotonic() > busy_until
+            self._reporter.wait(interval, quiet if is_quiet else interval)
 
 
 def _local_folder() -> str | None:

@@ -43,6 +43,8 @@ class TrainingProcess:
         Called with each batch of output lines, from one thread, in order.
     on_message : callable
         Called with each message of the channel, from one thread, in order.
+    on_end : callable
+        Called once the process has ended, from that thread.
     """
 
     def __init__(
@@ -54,11 +56,12 @@ class TrainingProcess:
         inherited: Sequence[int] = (),
         on_lines: Callable[[list[str]], None],
         on_message: Callable[[dict[str, Any]], None],
+        on_end: Callable[[], None],
     ) -> None:
         self.channel, theirs = Channel.pair()
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.pid: int | None = None
-        self._on_lines, self._on_message = on_lines, on_message
+        self._on_lines, self._on_message, self._on_end = on_lines, on_message, on_end
         variables = {**os.environ, **environment, CHANNEL_VARIABLE: str(theirs.fileno())}
         with theirs:
             self._guardian = subprocess.Popen(
@@ -133,6 +136,8 @@ class TrainingProcess:
             if message["kind"] == "hello":
                 self.pid = message["pid"]
             self._on_message(message)
+        self._guardian.wait()
+        self._on_end()
 
 
 def signal_name(number: int) -> str:

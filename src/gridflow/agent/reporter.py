@@ -38,14 +38,20 @@ class Reporter:
         self._next = 1
         self._done = 0
         self._last_contact = time.monotonic()
-        self._urgent = threading.Event()
+        self._urgent = False
         self.coordinator_gone = False
 
     def report(self, kind: str, **fields: Any) -> None:
-        """Queue a report and have it sent soon."""
+        """Queue a report and have it sent at once."""
         with self._changed:
             self._append({"kind": kind, **fields})
-        self._urgent.set()
+        self.hurry()
+
+    def hurry(self) -> None:
+        """End the present `wait`, or the next one."""
+        with self._changed:
+            self._urgent = True
+            self._changed.notify_all()
 
     def lines(self, lines: list[str]) -> None:
         """Queue output lines; waits while too many are queued, so that nothing is dropped."""
@@ -57,11 +63,12 @@ class Reporter:
                 part = lines[first : first + _LINES_PER_REPORT]
                 self._append({"kind": "log", "lines": part})
             self._lines += len(lines)
+            self._changed.notify_all()
 
     def exchange(self) -> list[dict[str, Any]]:
         """Send what is queued, return new commands; empty when the coordinator can't be reached."""
-        self._urgent.clear()
         with self._changed:
+            self._urgent = False
             reports = self._pending[:100]
             more = len(self._pending) > len(reports)
         try:
@@ -80,17 +87,26 @@ class Reporter:
                 len(r["lines"]) for r in self._pending if r["kind"] == "log" and r["seq"] <= heard
             )
             self._pending = [report for report in self._pending if report["seq"] > heard]
+            self._urgent |= more
             self._changed.notify_all()
-        if more:
-            self._urgent.set()
         commands = [command for command in answer["commands"] if command["id"] > self._done]
         if commands:
             self._done = commands[-1]["id"]
         return commands
 
-    def wait(self, seconds: float) -> None:
-        """Wait until it is time for the next exchange, or something is urgent."""
-        self._urgent.wait(seconds)
+    def wait(self, with_lines: float, without: float) -> None:
+        """Wait until it is time for the next exchange.
+
+        Parameters
+        ----------
+        with_lines : float
+            Seconds that output lines are gathered.
+        without : float
+            Seconds, at least as many, when there are none.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._urgent, with_lines)
+            self._changed.wait_for(lambda: self._urgent or self._lines > 0, without - with_lines)
 
     def flush(self, seconds: float) -> None:
         """Send everything that is queued, within a time."""

@@ -76,9 +76,16 @@ class TaskRunner:
         """Nothing is known of the next process."""
         self._raised: dict[str, Any] | None = None
         self._raised_at = 0.0
+        self._is_ready = False
         self._stopped_since: float | None = None
         self._reported = False
         self._serves = self._part.serves
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the process has all that it needs, and has not ended."""
+        has_rows = self._counts is not None or not self._payload.datasets
+        return self._is_ready and has_rows and self._raised is None and not self._reported
 
     # Commands ------------------------------------------------------------------------------------
 
@@ -111,6 +118,7 @@ class TaskRunner:
             inherited=grant.files,
             on_lines=self._reporter.lines,
             on_message=lambda message: self._take(generation, message),
+            on_end=self._reporter.hurry,
         )
 
     def _hidden(self, grant: GpuGrant) -> dict[str, str | None]:
@@ -343,6 +351,9 @@ class TaskRunner:
                 self._uploads.file(Path(message["path"]), header, self._checkpoint_sent)
             case "returned":
                 self._hand_over(generation, message["result"], Path(message["folder"]))
+            case "ready":
+                self._is_ready = True
+                self._reporter.report("ready", generation=generation)
             case "joined":
                 self._serves = True
                 self._reporter.report("joined", generation=generation)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_REPORT_SECONDS: Final = 0.2
+_REPORT_SECONDS: Final = 0.5
 
 
 def build(
@@ -185,7 +185,7 @@ class TensorBoardOf(NeutralCallback):
 
 
 class Progress(NeutralCallback):
-    """Reports steps and logs, at most five times a second, and that nothing is due at the end.
+    """Reports steps and logs, at most twice a second, and that nothing is due at the end.
 
     Parameters
     ----------
