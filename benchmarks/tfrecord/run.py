@@ -30,8 +30,8 @@ PROTOBUF = [
     "org.tensorflow:proto:1.15.0",
     "com.google.protobuf:protobuf-java:3.25.5",
 ]
-#: Runs before those that count: the JVM compiles its hot code first.
-WARM_UP = 3
+#: Runs before those that count: for so long the JVM compiles its hot code.
+WARM_UP = 8
 ROWS = {"floats": 240_000, "mixed": 2_400_000, "images": 8_000}
 PRUNED = {"floats": "label", "mixed": "integer0", "images": "label"}
 MIXED = [

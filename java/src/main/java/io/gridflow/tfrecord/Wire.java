@@ -31,9 +31,6 @@ final class Wire {
   static final VarHandle FLOAT_LE =
       MethodHandles.byteArrayViewVarHandle(float[].class, ByteOrder.LITTLE_ENDIAN);
 
-  /** Set in each byte of a varint but its last. */
-  private static final long TOP_BITS = 0x8080808080808080L;
-
   /** Protobuf's own limit of nesting; an Example uses the first few levels of it. */
   private static final int MAX_GROUP_DEPTH = 95;
 
@@ -53,18 +50,6 @@ final class Wire {
         value = first;
         return p + 1;
       }
-      if (b.length - p >= Long.BYTES) {
-        long eight = (long) LONG_LE.get(b, p);
-        long stops = ~eight & TOP_BITS;
-        if (stops != 0) {
-          int bytes = (Long.numberOfTrailingZeros(stops) >>> 3) + 1;
-          if (bytes > end - p) {
-            throw truncated();
-          }
-          value = joined(eight & (stops ^ (stops - 1)) & ~TOP_BITS);
-          return p + bytes;
-        }
-      }
       long result = first & 0x7f;
       int last = Math.min(end - p, 10);
       for (int i = 1; i < last; i++) {
@@ -80,13 +65,6 @@ final class Wire {
       }
     }
     throw truncated();
-  }
-
-  /** Joins the seven low bits of each byte, without a branch that depends on how many count. */
-  private static long joined(long sevens) {
-    long pairs = (sevens & 0x007f007f007f007fL) | (sevens & 0x7f007f007f007f00L) >>> 1;
-    long fours = (pairs & 0x00003fff00003fffL) | (pairs & 0x3fff00003fff0000L) >>> 2;
-    return (fours & 0x000000000fffffffL) | (fours & 0x0fffffff00000000L) >>> 4;
   }
 
   /** Reads a tag: at most five bytes, 32 bits, no field 0. */

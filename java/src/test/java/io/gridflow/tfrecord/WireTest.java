@@ -1,15 +1,12 @@
 package io.gridflow.tfrecord;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
-import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayOutputStream;
 import java.util.Arrays;
 import org.junit.jupiter.api.Test;
 
-/** The two places that look at eight bytes at once. */
 class WireTest {
   private static byte[] varint(long value) {
     ByteArrayOutputStream out = new ByteArrayOutputStream();
@@ -57,31 +54,5 @@ class WireTest {
     byte[] seven = {(byte) 0x87, (byte) 0x80, (byte) 0x80, 0, 1, 2, 3, 4, 5};
     assertEquals(4, wire.varint(seven, 0, seven.length));
     assertEquals(7, wire.value);
-  }
-
-  @Test
-  void aGuessedKeyMatchesOnlyItself() {
-    for (int length = 0; length <= KeyGuess.MAX_KEY_BYTES; length++) {
-      byte[] key = new byte[length];
-      for (int i = 0; i < length; i++) {
-        key[i] = (byte) ('a' + i % 26);
-      }
-      KeyGuess guess = new KeyGuess(key, 0, length, 5);
-      byte[] entry = new byte[length + 3];
-      entry[0] = 0x0A;
-      entry[1] = (byte) length;
-      System.arraycopy(key, 0, entry, 2, length);
-      entry[length + 2] = 0x12;
-      assertEquals(entry.length, guess.length);
-      for (int after = 0; after <= 9; after++) {
-        byte[] array = placed(entry, 2, after);
-        assertTrue(guess.matches(array, 2));
-        for (int i = 0; i < entry.length; i++) {
-          byte[] other = array.clone();
-          other[2 + i] ^= 0x20;
-          assertFalse(guess.matches(other, 2), "length " + length + ", byte " + i);
-        }
-      }
-    }
   }
 }
