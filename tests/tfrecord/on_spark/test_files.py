@@ -397,6 +397,18 @@ def test_functions_turn_rows_into_records_and_back(spark, rows):
     assert "beyond the end" in error_of(lambda: spark.sql(broken).collect())
 
 
+def test_files_have_no_second_checksums_beside_them(spark, folder, rows):
+    rows.write.format("tfrecord").save(str(folder))
+    names = [path.name for path in Path(folder).iterdir() if "SUCCESS" not in path.name]
+    assert names
+    assert all(name.startswith("part-") for name in names)
+    hadoop = spark._jvm.org.apache.hadoop.fs.Path(str(folder))
+    files = hadoop.getFileSystem(spark._jsc.hadoopConfiguration())
+    stream = files.open(spark._jvm.org.apache.hadoop.fs.Path(str(folder), names[0]))
+    assert stream.read() >= 0  # Hadoop's own way finds nothing to complain of
+    stream.close()
+
+
 def test_each_executor_can_write_on_its_own_disk(spark, folder, rows):
     writer = rows.withColumn("p", sf.col("id") % 2).repartition(3).write.format("tfrecord")
     writer.option("writeLocality", "local").partitionBy("p").mode("overwrite").save(folder)
