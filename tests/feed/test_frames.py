@@ -20,15 +20,16 @@ pytestmark = [
 
 
 @pytest.fixture
-def feed(spark, tmp_path):
+def feed(spark, tmp_path, monkeypatch):
     """Run the stage, one spool per partition, and return the readers by dataset."""
     run_this_python_where_it_can(spark)
+    # Spark keeps Python workers by their environment: these have run no job of other tests.
+    monkeypatch.setitem(spark.sparkContext.environment, "GRIDFLOW_TEST_OF", "feed")
 
     def run(datasets, ranks=2, options=None, repartition="auto"):
         frame, tags = stage_frame(datasets, ranks, repartition)
 
         def agent(batches):
-            had_tensorflow = "tensorflow" in sys.modules  # by a job before it in a reused worker
             import pyarrow as pa
             from pyspark import BarrierTaskContext
 
@@ -41,7 +42,7 @@ def feed(spark, tmp_path):
                     writer.declare(dataset)
                 for dataset, rows in agent_batches(batches, tags):
                     writer.write(dataset, rows)
-            assert had_tensorflow or "tensorflow" not in sys.modules
+            assert "tensorflow" not in sys.modules
             yield pa.RecordBatch.from_pydict({"rank": [rank]})
 
         done = frame.mapInArrow(agent, "rank long", barrier=True).collect()
