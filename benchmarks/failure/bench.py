@@ -20,6 +20,7 @@ from pathlib import Path
 from gridflow import Role, SparkLauncher, TensorflowDistributor
 from gridflow.errors import GridflowError
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
+from gridflow.testing.deaths import kill_task
 
 DEEDS = ("raise", "exit 3", "SIGSEGV", "SIGKILL", "SIGSTOP", "SIGKILL of the agent")
 
@@ -58,21 +59,6 @@ def train(ctx, deed, victim, moments):
         model.compile("sgd", "mse")
     x = np.ones((640, 8), "float32")
     model.fit(x, x[:, :1], batch_size=16, epochs=2, verbose=0, callbacks=[Deed()])
-
-
-def kill(ctx, task):
-    """Kill the training process of a task on this machine."""
-    import psutil
-
-    folder = f"gridflow-{ctx.job}-{task.replace(':', '-')}-"
-    for process in psutil.process_iter():
-        try:
-            words = " ".join(process.cmdline())
-            is_ours = "gridflow.tfprocess.main" in words and "guardian" not in words
-            if is_ours and folder in process.cwd():
-                process.kill()
-        except psutil.Error:
-            continue
 
 
 def train_over_servers(ctx, victim, moments):
@@ -115,7 +101,7 @@ def train_over_servers(ctx, victim, moments):
             now = time.time()
             if self.epoch and not ctx.generation and not self.killed:
                 self.killed = now
-                kill(ctx, victim)
+                kill_task(ctx, victim)
                 deed.write_text(str(now))
             elif ctx.generation or (self.killed and victim == "worker:0" and now - self.last > 1):
                 again.write_text(str(now))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from gridflow import errors
+from gridflow.testing.deaths import kill_task
 
 EPOCHS = 4
 STEPS = 256 // 16
@@ -15,22 +18,6 @@ def data():
     """Return rows of a linear relation."""
     x = np.random.default_rng(1).normal(size=(256, 3)).astype("float32")
     return {"x": x, "y": (x @ [1.0, 2.0, -1.0]).astype("float32")}
-
-
-def kill(ctx, task):
-    """Kill the training process of a task on this machine."""
-    import psutil
-
-    folder = f"gridflow-{ctx.job}-{task.replace(':', '-')}-"
-    for process in psutil.process_iter():
-        try:
-            words = process.cmdline()
-            is_guardian = any("guardian" in word for word in words)
-            if "gridflow.tfprocess.main" in words and not is_guardian and folder in process.cwd():
-                process.kill()
-                print(f"killed {task}", flush=True)
-        except psutil.Error:
-            continue
 
 
 def train(ctx, victims, rows=None):
@@ -47,7 +34,8 @@ def train(ctx, victims, rows=None):
         def on_epoch_begin(self, epoch, logs=None):
             if epoch == 1 and ctx.generation == 0:
                 for victim in victims:
-                    kill(ctx, victim)
+                    kill_task(ctx, victim)
+                    print(f"killed {victim}", flush=True)
 
     columns = {"batch_size": 16, "features": "x", "label": "y"}
     history = ctx.fit(model, epochs=EPOCHS, callbacks=[*ctx.callbacks(), Murder()], **columns)
@@ -130,3 +118,11 @@ def test_only_an_evaluator_evaluates_checkpoints(distribute):
 
     with pytest.raises(errors.TrainingFailed, match="is for the evaluator; this is worker:0"):
         distribute("none", worker=1).run(train)
+
+
+def test_a_task_that_is_not_here_can_not_be_killed():
+    ctx = SimpleNamespace(job="another-job")
+    with pytest.raises(ProcessLookupError, match="worker:1 has no training process"):
+        kill_task(ctx, "worker:1")
+    with pytest.raises(errors.InvalidArgument, match="worker:1"):
+        kill_task(ctx, "worker")

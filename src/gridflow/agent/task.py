@@ -351,15 +351,11 @@ class TaskRunner:
                 self._uploads.file(Path(message["path"]), header, self._checkpoint_sent)
             case "returned":
                 self._hand_over(generation, message["result"], Path(message["folder"]))
-            case "ready":
-                self._is_ready = True
-                self._reporter.report("ready", generation=generation)
-            case "joined":
-                self._serves = True
-                self._reporter.report("joined", generation=generation)
             case "hello":
                 pass
             case _:
+                self._is_ready |= kind == "ready"
+                self._serves |= kind == "joined"
                 self._reporter.report(kind, generation=generation, **message)
 
     def _checkpoint_sent(self, error: BaseException | None) -> None:

@@ -1,0 +1,48 @@
+"""Deaths of tasks, to see what a job makes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gridflow.cluster import Task
+
+if TYPE_CHECKING:
+    from gridflow.context import TrainingContext
+
+_PROGRAM = "gridflow.tfprocess.main"
+
+
+def kill_task(ctx: TrainingContext, task: str) -> int:
+    """Kill the training process of a task of this job, as SIGKILL or a lack of memory would.
+
+    Parameters
+    ----------
+    ctx : TrainingContext
+        Of the caller's task.
+    task : str
+        Such as ``"worker:1"``; it must run on the caller's machine.
+
+    Returns
+    -------
+    int
+        The process's id.
+
+    Raises
+    ------
+    InvalidArgument
+        `task` is not the name of a task.
+    ProcessLookupError
+        The task has no process on this machine.
+    """
+    import psutil
+
+    folder = f"gridflow-{ctx.job}-{str(Task.parse(task)).replace(':', '-')}-"
+    for process in psutil.process_iter():
+        try:
+            # Behind the interpreter: the guardian's command line names the program, too.
+            if process.cmdline()[1:] == ["-m", _PROGRAM] and folder in process.cwd():
+                process.kill()
+                return process.pid
+        except psutil.Error:
+            continue
+    raise ProcessLookupError(f"{task} has no training process on this machine.")
