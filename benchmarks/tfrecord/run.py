@@ -60,7 +60,10 @@ def session(cores, jars, catalog=True):
 
     builder = SparkSession.builder.master(f"local[{cores}]")
     for key, value in {
+        # By itself a JVM takes this one on two cores and the serial collector on one.
+        "spark.driver.extraJavaOptions": "-XX:+UseG1GC",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "4g",
         "spark.sql.shuffle.partitions": "2",
         "spark.jars": ",".join(jars),

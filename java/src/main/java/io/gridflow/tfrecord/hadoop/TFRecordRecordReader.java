@@ -10,7 +10,7 @@ import org.apache.hadoop.io.BytesWritable;
 
 /** What the readers of both of Hadoop's interfaces share: the records of one split. */
 public final class TFRecordRecordReader implements Closeable {
-  /** Size in bytes of the read buffer; ours is never below 1 MiB. */
+  /** Size in bytes of the read buffer; ours is never below 256 KiB. */
   public static final String BUFFER_KEY = "io.file.buffer.size";
 
   /** Whether to check checksums; the default is true. */
