@@ -10,6 +10,8 @@ to Spark's ``noop`` sink. Results: ``benchmarks/tfrecord/results.json`` and a pl
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -32,6 +34,10 @@ PROTOBUF = [
 ]
 #: Runs before those that count: for so long the JVM compiles its hot code.
 WARM_UP = 8
+#: So often the rows are written in one run: Spark's own work for any job takes 0.2 s of CPU.
+COPIES = 2
+#: JVMs on one core and on two, in turn: two JVMs that do the same differ by a tenth.
+PAIRS = 3
 ROWS = {"floats": 240_000, "mixed": 2_400_000, "images": 8_000}
 PRUNED = {"floats": "label", "mixed": "integer0", "images": "label"}
 MIXED = [
@@ -80,6 +86,11 @@ def session(cores, jars, catalog=True):
 
 def measure(spark, action, repeat):
     """Return CPU and wall seconds, each the median of several runs."""
+    return tuple(map(statistics.median, zip(*measured(spark, action, repeat), strict=True)))
+
+
+def measured(spark, action, repeat):
+    """Return CPU and wall seconds of several runs, each after some that don't count."""
     (jvm,) = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
 
     def cpu_seconds():
@@ -94,7 +105,11 @@ def measure(spark, action, repeat):
         wall, cpu = time.perf_counter(), cpu_seconds()
         action()
         runs.append((cpu_seconds() - cpu, time.perf_counter() - wall))
-    return tuple(statistics.median(column) for column in zip(*runs, strict=True))
+    return runs
+
+
+def copies_of(frame):
+    return functools.reduce(type(frame).union, [frame] * COPIES)
 
 
 def noop(frame):
@@ -121,10 +136,11 @@ def ours(folder, repeat, scale):
         reader = spark.read.format("tfrecord").schema(rows.schema)
         memory = rows.cache()
         memory.count()
+        copies = copies_of(memory)
 
-        def write(memory=memory, out=f"{folder}/out"):
+        def write(rows=copies, out=f"{folder}/out"):
             shutil.rmtree(out, ignore_errors=True)  # here, as what it is compared with does
-            memory.write.format("tfrecord").save(out)
+            rows.write.format("tfrecord").save(out)
 
         def infer(tfr=tfr):
             spark.read.format("tfrecord").load(tfr)
@@ -136,6 +152,7 @@ def ours(folder, repeat, scale):
             "write": write,
         }
         found = {key: measure(spark, action, repeat) for key, action in actions.items()}
+        found["write"] = tuple(seconds / COPIES for seconds in found["write"])
         memory.unpersist(True)
         # Uncached, as the cache would answer for the file.
         found["parquet read"] = measure(
@@ -179,16 +196,18 @@ def before(folder, repeat):
         memory.count()
         schema = spark._jsparkSession.parseDataType(memory.schema.json())
         out = f"{folder}/out-hadoop"
+        copies = copies_of(memory)
 
         def read(tfr=tfr, schema=schema):
             frame = java.read(spark._jsparkSession, tfr, schema)
             frame.write().format("noop").mode("overwrite").save()
 
-        def write(memory=memory, out=out):
+        def write(rows=copies, out=out):
             shutil.rmtree(out, ignore_errors=True)
-            java.write(memory._jdf, out)
+            java.write(rows._jdf, out)
 
         found = {"read": measure(spark, read, repeat), "write": measure(spark, write, repeat)}
+        found["write"] = tuple(seconds / COPIES for seconds in found["write"])
         memory.unpersist(True)
         results[name] = {k: {"cpu": size / c, "wall": size / w} for k, (c, w) in found.items()}
         print(name, "before", {k: round(v["cpu"]) for k, v in results[name].items()}, flush=True)
@@ -217,7 +236,7 @@ def parser_alone(folder):
 
 
 def big(folder, cores, repeat):
-    """Read one big uncompressed file, by default 4.6 GB; wall time is what counts."""
+    """Read one big uncompressed file, by default 4.6 GB, and return MB per second of each run."""
     # Else the compiler and the garbage collector of a JVM "on one core" run on the other one.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     from gridflow import tfrecord
@@ -225,9 +244,10 @@ def big(folder, cores, repeat):
     spark = session(cores, [tfrecord.jar()])
     reader = spark.read.format("tfrecord").schema("x array<float>, label bigint")
     path = f"{folder}/big.tfrecord"
-    _, wall = measure(spark, lambda: noop(reader.load(path)), repeat)
+    megabytes = Path(path).stat().st_size / 1e6
+    runs = measured(spark, lambda: noop(reader.load(path)), repeat)
     spark.stop()
-    return Path(path).stat().st_size / 1e6 / wall
+    return [megabytes / wall for _, wall in runs]
 
 
 def spin(rounds):
@@ -293,9 +313,18 @@ def main():
             out.writelines(
                 part.read_bytes() for part in sorted(Path(folder, "floats.tfr").glob("part-*")) * 6
             )
-        results["one file"] = {"1 core": stage("one", folder, arguments)}
-        results["one file"]["2 cores"] = stage("two", folder, arguments)
-        results["one file"]["two processes of this machine"] = machine_scaling(arguments.repeat)
+        one, two = [], []
+        for _ in range(PAIRS):
+            one.append(stage("one", folder, arguments))
+            two.append(stage("two", folder, arguments))
+        results["one file"] = {
+            "1 core": statistics.median(itertools.chain(*one)),
+            "2 cores": statistics.median(itertools.chain(*two)),
+            "pairs": [
+                statistics.median(b) / statistics.median(a) for a, b in zip(one, two, strict=True)
+            ],
+            "two processes of this machine": machine_scaling(arguments.repeat),
+        }
     report(results)
     (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     if not arguments.no_plot:
@@ -323,6 +352,7 @@ def report(results):
         print(f"{name:8} ", ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()), "\n")
     one, two = results["one file"]["1 core"], results["one file"]["2 cores"]
     print(f"one file: 1 core {one:.0f} MB/s, 2 cores {two:.0f} MB/s, ratio {two / one:.2f}")
+    print("  by pairs of JVMs:", " ".join(f"{r:.2f}" for r in results["one file"]["pairs"]))
     machine = results["one file"]["two processes of this machine"]
     print(f"(two processes that share nothing get {machine:.2f} times as much done as one here)")
 
