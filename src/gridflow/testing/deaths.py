@@ -42,7 +42,7 @@ def kill_task(ctx: TrainingContext, task: str) -> int:
             # Behind the interpreter: the guardian's command line names the program, too.
             if process.cmdline()[1:] == ["-m", _PROGRAM] and folder in process.cwd():
                 process.kill()
-                return process.pid
+                return int(process.pid)
         except psutil.Error:
             continue
     raise ProcessLookupError(f"{task} has no training process on this machine.")
