@@ -108,8 +108,15 @@ def measured(spark, action, repeat):
     return runs
 
 
-def copies_of(frame):
-    return functools.reduce(type(frame).union, [frame] * COPIES)
+def measure_writing(spark, write, frame, folder, repeat):
+    """Return what `measure` does of writing the rows once, found by writing copies of them."""
+    copies = functools.reduce(type(frame).union, [frame] * COPIES)
+
+    def action():
+        shutil.rmtree(folder, ignore_errors=True)  # not by Spark, so that it costs all the same
+        write(copies, folder)
+
+    return tuple(seconds / COPIES for seconds in measure(spark, action, repeat))
 
 
 def noop(frame):
@@ -126,6 +133,10 @@ def ours(folder, repeat, scale):
 
     spark = session(2, [tfrecord.jar()])
     results = {"spark": spark.version}
+
+    def write(rows, out):
+        rows.write.format("tfrecord").save(out)
+
     for name, expressions in SELECT.items():
         tfr, parquet = f"{folder}/{name}.tfr", f"{folder}/{name}.parquet"
         frame = spark.range(int(ROWS[name] * scale)).selectExpr(*expressions).repartition(2)
@@ -136,11 +147,6 @@ def ours(folder, repeat, scale):
         reader = spark.read.format("tfrecord").schema(rows.schema)
         memory = rows.cache()
         memory.count()
-        copies = copies_of(memory)
-
-        def write(rows=copies, out=f"{folder}/out"):
-            shutil.rmtree(out, ignore_errors=True)  # here, as what it is compared with does
-            rows.write.format("tfrecord").save(out)
 
         def infer(tfr=tfr):
             spark.read.format("tfrecord").load(tfr)
@@ -149,10 +155,9 @@ def ours(folder, repeat, scale):
             "read": lambda reader=reader, tfr=tfr: noop(reader.load(tfr)),
             "pruned": lambda r=reader, t=tfr, n=name: noop(r.load(t).select(PRUNED[n])),
             "inference": infer,
-            "write": write,
         }
         found = {key: measure(spark, action, repeat) for key, action in actions.items()}
-        found["write"] = tuple(seconds / COPIES for seconds in found["write"])
+        found["write"] = measure_writing(spark, write, memory, f"{folder}/out", repeat)
         memory.unpersist(True)
         # Uncached, as the cache would answer for the file.
         found["parquet read"] = measure(
@@ -189,25 +194,25 @@ def before(folder, repeat):
     )
     results = {}
     java = spark._jvm.HadoopRows
+
+    def write(rows, out):
+        java.write(rows._jdf, out)
+
     for name in ROWS:
         tfr = f"{folder}/{name}.tfr"
         size = bytes_in(tfr)
         memory = spark.read.parquet(f"{folder}/{name}.parquet").cache()
         memory.count()
         schema = spark._jsparkSession.parseDataType(memory.schema.json())
-        out = f"{folder}/out-hadoop"
-        copies = copies_of(memory)
 
         def read(tfr=tfr, schema=schema):
             frame = java.read(spark._jsparkSession, tfr, schema)
             frame.write().format("noop").mode("overwrite").save()
 
-        def write(rows=copies, out=out):
-            shutil.rmtree(out, ignore_errors=True)
-            java.write(rows._jdf, out)
-
-        found = {"read": measure(spark, read, repeat), "write": measure(spark, write, repeat)}
-        found["write"] = tuple(seconds / COPIES for seconds in found["write"])
+        found = {
+            "read": measure(spark, read, repeat),
+            "write": measure_writing(spark, write, memory, f"{folder}/out-hadoop", repeat),
+        }
         memory.unpersist(True)
         results[name] = {k: {"cpu": size / c, "wall": size / w} for k, (c, w) in found.items()}
         print(name, "before", {k: round(v["cpu"]) for k, v in results[name].items()}, flush=True)
