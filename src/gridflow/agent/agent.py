@@ -21,7 +21,7 @@ import pyarrow as pa
 from gridflow.agent import environment
 from gridflow.agent.board import Board
 from gridflow.agent.client import CoordinatorClient
-from gridflow.agent.folder import temporary_folder
+from gridflow.agent.folder import task_prefix, temporary_folder
 from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
@@ -81,8 +81,8 @@ class Agent:
         batches : iterable of (dataset name, record batch)
             Read once.
         """
-        name = f"gridflow-{self.payload.job}-{self.task.replace(':', '-')}-"
-        with temporary_folder(name, self.payload.spool_dir or _local_folder()) as folder:
+        prefix = task_prefix(self.payload.job, self.task)
+        with temporary_folder(prefix, self.payload.spool_dir or _local_folder()) as folder:
             self._run_in(folder, batches)
         if self._error is not None:
             raise self._error

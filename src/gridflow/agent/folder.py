@@ -20,6 +20,11 @@ _JANITOR: Final = (
 _SECONDS: Final = 10.0
 
 
+def task_prefix(job: str, task: object) -> str:
+    """Return what the name of a task's folder begins with."""
+    return f"gridflow-{job}-{str(task).replace(':', '-')}-"
+
+
 @contextlib.contextmanager
 def temporary_folder(prefix: str, root: str | Path | None = None) -> Iterator[Path]:
     """Make a folder, delete it at the end of the block, or when this process dies in it.

@@ -16,6 +16,8 @@ from gridflow.channel import CHANNEL_VARIABLE, Channel
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+#: What Python is to run for a task.
+TRAINING_PROGRAM: Final = ["-m", "gridflow.tfprocess.main"]
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 #: Enough for the stacks of many threads that a crash prints behind the last words.
 _TAIL_LINES: Final = 500
@@ -32,7 +34,7 @@ class TrainingProcess:
     Parameters
     ----------
     arguments : list of str
-        What this Python is to run, for example ``["-m", "gridflow.tfprocess.main"]``.
+        What this Python is to run, such as `TRAINING_PROGRAM`.
     work_dir : Path
         The process's working directory.
     environment : mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gridflow.agent.process import TrainingProcess, signal_name
+from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
 from gridflow.backends import KERAS_VARIABLE, needed
 from gridflow.channel import PRELOAD_VARIABLE
 from gridflow.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
@@ -100,7 +100,7 @@ class TaskRunner:
         work_dir = self._folder / f"work-{generation}"
         work_dir.mkdir(exist_ok=True)  # it is there when a process is replaced
         self._process = TrainingProcess(
-            ["-m", "gridflow.tfprocess.main"],
+            TRAINING_PROGRAM,
             work_dir=work_dir,
             environment={
                 "PYTHONUNBUFFERED": "1",

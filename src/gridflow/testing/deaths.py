@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gridflow.agent.folder import task_prefix
+from gridflow.agent.process import TRAINING_PROGRAM
 from gridflow.cluster import Task
 
 if TYPE_CHECKING:
     from gridflow.context import TrainingContext
-
-_PROGRAM = "gridflow.tfprocess.main"
 
 
 def kill_task(ctx: TrainingContext, task: str) -> int:
@@ -36,11 +36,11 @@ def kill_task(ctx: TrainingContext, task: str) -> int:
     """
     import psutil
 
-    folder = f"gridflow-{ctx.job}-{str(Task.parse(task)).replace(':', '-')}-"
+    prefix = task_prefix(ctx.job, Task.parse(task))
     for process in psutil.process_iter():
         try:
             # Behind the interpreter: the guardian's command line names the program, too.
-            if process.cmdline()[1:] == ["-m", _PROGRAM] and folder in process.cwd():
+            if process.cmdline()[1:] == TRAINING_PROGRAM and prefix in process.cwd():
                 process.kill()
                 return int(process.pid)
         except psutil.Error:
