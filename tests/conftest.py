@@ -14,8 +14,12 @@ import cloudpickle
 import psutil
 import pytest
 
+from gridflow.agent.stat import began
+
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
+#: The module that a host's fork server runs: it outlives a job, but no executor and no driver.
+FORK_SERVER = "gridflow.agent.forkserver.server"
 _PATIENCE = 8.0
 #: Files that take minutes; with several workers the longest have to begin first.
 LONGEST = ("tfrecord/test_spark_versions.py", "conformance/test_conformance.py", "runtime/")
@@ -66,6 +70,12 @@ def spark(cluster):
     session.stop()
 
 
+def is_warm(words):
+    """Return whether a fork server may stay: as long as its executor or driver lives."""
+    owner, owner_began = map(int, words[-3:-1])
+    return began(owner) == owner_began
+
+
 def left_processes():
     """Return the gridflow processes of these tests that still run."""
     found = []
@@ -75,8 +85,11 @@ def left_processes():
                 continue
             if MARK.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes():
                 continue
-            command = " ".join(process.cmdline())
+            words = process.cmdline()
+            command = " ".join(words)
         except (OSError, psutil.Error):
+            continue
+        if FORK_SERVER in words and is_warm(words):
             continue
         if (
             "gridflow.tfprocess" in command
@@ -110,7 +123,7 @@ def left_files(scratch):
         for folder, folders, files in os.walk(scratch)
         for name in (*folders, *files)
         if name.startswith("gridflow-")
-        and not name.startswith(("gridflow-jobs-", "gridflow-cluster-"))
+        and not name.startswith(("gridflow-jobs-", "gridflow-cluster-", "gridflow-forkserver-"))
         and "gridflow-jobs-" not in folder
     ]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from gridflow import Role, SparkLauncher, TensorflowDistributor
 from gridflow.errors import GridflowError
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
-from gridflow.testing.deaths import kill_task
+from gridflow.testing.deaths import agent_of_this_task, kill_task
 
 DEEDS = ("raise", "exit 3", "SIGSEGV", "SIGKILL", "SIGSTOP", "SIGKILL of the agent")
 
@@ -42,7 +42,7 @@ def train(ctx, deed, victim, moments):
         if deed == "exit 3":
             os._exit(3)
         if deed == "SIGKILL of the agent":
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(agent_of_this_task(), signal.SIGKILL)
             time.sleep(60)
         os.kill(os.getpid(), getattr(signal, deed))
 

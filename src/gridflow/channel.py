@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: Tells the child which of its file descriptors is the channel.
 CHANNEL_VARIABLE: Final = "GRIDFLOW_CHANNEL_FD"
 
+#: Tells the training process who watches over it: a forked one has another parent.
+AGENT_VARIABLE: Final = "GRIDFLOW_AGENT_PID"
+
 #: Set where TensorFlow will certainly be used: its import then overlaps the wait for the others.
 PRELOAD_VARIABLE: Final = "GRIDFLOW_PRELOAD"
 

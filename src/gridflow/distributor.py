@@ -20,6 +20,7 @@ from gridflow.options import (
     LogChoice,
     Strategy,
     choose,
+    seconds,
     whole_number,
 )
 from gridflow.partitioners import FixedShardsPartitioner, MinSizePartitioner
@@ -75,6 +76,11 @@ class TensorflowDistributor:
         Seconds without a step, once one was made; None: no limit.
     shutdown_timeout : float, default 30
         Seconds for everything to end; then it is killed.
+    warm_seconds : float, default 300
+        How long a host keeps a process that has imported TensorFlow and forks training processes:
+        restarts and further runs begin within a second or two. Five minutes is the time between two
+        tries in a notebook; it holds about 300 MB. It ends earlier with its executor or driver, and
+        at ``spark.stop()``. 0: every training process is started anew.
     max_restarts : int, default 0
         How often the group is started again after a failure, from the last checkpoint.
     checkpoint_every : int, optional
@@ -138,6 +144,7 @@ class TensorflowDistributor:
         heartbeat_timeout: float = Deadlines.heartbeat_timeout,
         step_timeout: float | None = Deadlines.step_timeout,
         shutdown_timeout: float = Deadlines.shutdown_timeout,
+        warm_seconds: float = 300.0,
         max_restarts: int = 0,
         checkpoint_every: int | None = None,
         checkpoint_dir: str | Path | None = None,
@@ -184,6 +191,7 @@ class TensorflowDistributor:
         self._settings: dict[str, Any] = {
             "environment": environment,
             "backend": backend,
+            "warm_seconds": seconds("warm_seconds", warm_seconds),
             "seed": seed,
             "checkpoint_every": checkpoint_every,
             "spool_dir": spool_dir,

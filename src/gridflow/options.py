@@ -73,3 +73,17 @@ def whole_number(what: str, value: Any, minimum: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise InvalidArgument(f"{what} is a whole number of at least {minimum}; got {value!r}.")
     return value
+
+
+def seconds(what: str, value: Any) -> float:
+    """Return the value if it is a number of seconds, 0 included.
+
+    Raises
+    ------
+    InvalidArgument
+        Otherwise, with the value.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not value >= 0 or math.isinf(value):
+        raise InvalidArgument(f"{what} is a number of seconds, 0 or more; got {value!r}.")
+    return float(value)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gridflow import Role, SparkLauncher, TensorflowDistributor, errors
+from gridflow.testing.deaths import agent_of_this_task
 
 NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
@@ -126,9 +127,7 @@ def die(ctx, folder, what):
     """Kill this process, or the agent, in the first generation."""
     seen = look(ctx, folder)
     if ctx.generation == 0 and ctx.rank == 1:
-        guardian = os.getppid()
-        agent = int(Path(f"/proc/{guardian}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(agent if what == "agent" else os.getpid(), signal.SIGKILL)
+        os.kill(agent_of_this_task() if what == "agent" else os.getpid(), signal.SIGKILL)
     return seen
 
 

@@ -15,6 +15,7 @@ import pytest
 import gridflow
 from gridflow import SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.cluster import wait_for_slots
+from gridflow.testing.deaths import agent_of_this_task
 
 SLEEP = """
 import sys
@@ -81,7 +82,7 @@ def test_ctrl_c_in_the_driver_ends_everything_in_order(driver):
 
 def kill_own_executor():
     """Kill the JVM above the task that runs this."""
-    for process in psutil.Process().parents():
+    for process in psutil.Process(agent_of_this_task()).parents():
         if "java" in process.name():
             process.kill()
             return

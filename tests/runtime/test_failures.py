@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from gridflow import errors
+from gridflow.testing.deaths import agent_of_this_task
 
 
 def expect(kind, distributor, function, *args, **kwargs):
@@ -177,21 +178,12 @@ def test_a_rank_that_stops_making_steps_is_named_with_its_stack(distribute):
     assert "time.sleep(600)" in error.first.traceback
 
 
-def _agent_of_this_task():
-    """Return the process id of the agent: the guardian's parent."""
-    import psutil
-
-    return psutil.Process(os.getppid()).ppid()
-
-
 def test_a_killed_agent_is_reported_as_lost_and_takes_its_task_along(distribute):
-    find_agent = _agent_of_this_task
-
     def train(ctx):
         import time
 
         if ctx.rank == 1:
-            os.kill(find_agent(), signal.SIGKILL)
+            os.kill(agent_of_this_task(), signal.SIGKILL)
         time.sleep(60)
 
     error = expect(errors.TaskLost, distribute(), train)
@@ -199,13 +191,11 @@ def test_a_killed_agent_is_reported_as_lost_and_takes_its_task_along(distribute)
 
 
 def test_a_frozen_agent_is_reported_as_lost(distribute):
-    find_agent = _agent_of_this_task
-
     def train(ctx):
         import time
 
         if ctx.rank == 1:
-            os.kill(find_agent(), signal.SIGSTOP)
+            os.kill(agent_of_this_task(), signal.SIGSTOP)
         time.sleep(60)
 
     error = expect(errors.TaskLost, distribute(heartbeat_timeout=3), train)
@@ -214,13 +204,11 @@ def test_a_frozen_agent_is_reported_as_lost(distribute):
 
 
 def test_a_killed_agent_is_replaced_under_max_restarts(distribute):
-    find_agent = _agent_of_this_task
-
     def train(ctx):
         import time
 
         if ctx.rank == 1 and ctx.generation == 0:
-            os.kill(find_agent(), signal.SIGKILL)
+            os.kill(agent_of_this_task(), signal.SIGKILL)
         if ctx.generation == 0:
             time.sleep(60)
         return ctx.generation

@@ -161,8 +161,13 @@ class Agent:
         me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
         self._reporter = Reporter(client, me, timeout)
         uploads = Uploads(client)
-        self._runner = TaskRunner(payload, self.rank, folder, client, self._reporter, uploads, gpus)
         versions = environment.describe()
+        self._runner = TaskRunner(
+            payload, self.rank, folder, client, self._reporter, uploads, gpus, versions
+        )
+        is_complete = all(versions[name] for name in needed(payload.backend, payload.strategy))
+        if is_complete:
+            self._runner.warm_up()
         if not self._register(client, me, versions, port):
             return
         board = Board(self._reporter, uploads, folder)
@@ -170,8 +175,7 @@ class Agent:
             self._notice_idle_gpus(gpus)
         try:
             client.download({"kind": "function"}, folder / "function")
-            # Else the coordinator refuses: nothing to start.
-            if all(versions[name] for name in needed(payload.backend, payload.strategy)):
+            if is_complete:  # else the coordinator refuses: nothing to start
                 self._runner.prepare()
             self._registered.set()
             if self.rank == 0 or self.part.task.role == EVALUATOR:

@@ -48,7 +48,7 @@ def main() -> None:
     except _EndedError:
         pass
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _kill_rest(child)
+    kill_rest(child)
     _end_like(status)
 
 
@@ -79,7 +79,7 @@ def _wait(child: int) -> int:
             return status
 
 
-def _kill_rest(child: int) -> None:
+def kill_rest(child: int) -> None:
     """Kill the command's group and every descendant, also those in sessions of their own."""
     if child:
         with contextlib.suppress(OSError):

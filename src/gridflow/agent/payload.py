@@ -59,6 +59,8 @@ class AgentPayload:
         How the workers of ``multi_worker_mirrored`` exchange gradients.
     backend : str
         What Keras 3 trains with.
+    warm_seconds : float
+        How long a host's fork server stays without a process; 0: none is used.
     """
 
     job: str
@@ -82,6 +84,7 @@ class AgentPayload:
     gpu_options: GpuOptions = field(default_factory=GpuOptions)
     communication: CommunicationOptions | None = None
     backend: str = "tensorflow"
+    warm_seconds: float = 0.0
 
     @property
     def parts(self) -> tuple[Part, ...]:

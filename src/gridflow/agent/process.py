@@ -9,12 +9,18 @@ import sys
 import threading
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from gridflow.agent import stat
+from gridflow.agent.forkserver.client import ForkedGuardian, NotForked
 from gridflow.channel import CHANNEL_VARIABLE, Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from gridflow.agent.forkserver.client import ForkServers
+
+_Guardian: TypeAlias = "ForkedGuardian | subprocess.Popen[bytes]"
 
 #: What Python is to run for a task.
 TRAINING_PROGRAM: Final = ["-m", "gridflow.tfprocess.main"]
@@ -38,9 +44,13 @@ class TrainingProcess:
     work_dir : Path
         The process's working directory.
     environment : mapping
-        Set on top of this process's; a variable that is None is removed from it.
+        All of it.
     inherited : sequence of int
         Descriptors that stay open in it as long as it lives.
+    packages : sequence of str
+        What it imports in any case, if it is forked.
+    servers : ForkServers, optional
+        From which it is forked if that is safe; else it is started.
     on_lines : callable
         Called with each batch of output lines, from one thread, in order.
     on_message : callable
@@ -54,28 +64,24 @@ class TrainingProcess:
         arguments: list[str],
         *,
         work_dir: Path,
-        environment: Mapping[str, str | None],
+        environment: Mapping[str, str],
         inherited: Sequence[int] = (),
+        packages: Sequence[str] = (),
+        servers: ForkServers | None = None,
         on_lines: Callable[[list[str]], None],
         on_message: Callable[[dict[str, Any]], None],
         on_end: Callable[[], None],
     ) -> None:
-        self.channel, theirs = Channel.pair()
+        self.channel, self._theirs = Channel.pair()
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.pid: int | None = None
+        self._command = [sys.executable, *arguments]
+        self._work_dir, self._environment = work_dir, environment
+        self._inherited = tuple(inherited)
         self._on_lines, self._on_message, self._on_end = on_lines, on_message, on_end
-        variables = {**os.environ, **environment, CHANNEL_VARIABLE: str(theirs.fileno())}
-        with theirs:
-            self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARDIAN), sys.executable, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,  # one pipe: the order between the two is kept
-                cwd=work_dir,
-                env={name: value for name, value in variables.items() if value is not None},
-                pass_fds=[theirs.fileno(), *inherited],
-                start_new_session=True,
-            )
+        # One pipe for both outputs: the order between the two is kept.
+        self._output, self._their_output = os.pipe()
+        self._guardian = self._fork(servers, packages) or self._start()
         self._threads = [
             threading.Thread(target=self._read_output, name="gridflow-output", daemon=True),
             threading.Thread(target=self._read_channel, name="gridflow-channel", daemon=True),
@@ -83,19 +89,64 @@ class TrainingProcess:
         for thread in self._threads:
             thread.start()
 
+    def _fork(self, servers: ForkServers | None, packages: Sequence[str]) -> _Guardian | None:
+        if servers is None:
+            return None
+        try:
+            return servers.fork(
+                self._command,
+                packages=packages,
+                work_dir=self._work_dir,
+                environment=self._environment,
+                descriptors=[self._their_output, self._theirs.fileno(), *self._inherited],
+                on_change=self._on_end,
+            )
+        except NotForked as why_not:
+            self._say(str(why_not))
+            return None
+
+    def _start(self) -> _Guardian:
+        guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_GUARDIAN), *self._command],
+            stdin=subprocess.DEVNULL,
+            stdout=self._their_output,
+            stderr=subprocess.STDOUT,
+            cwd=self._work_dir,
+            env={**self._environment, CHANNEL_VARIABLE: str(self._theirs.fileno())},
+            pass_fds=[self._theirs.fileno(), *self._inherited],
+            start_new_session=True,
+        )
+        self._let_go()
+        return guardian
+
+    def _say(self, why_not: str) -> None:
+        self._on_lines([f"gridflow: started anew, not forked: {why_not}"])
+
+    def _let_go(self) -> None:
+        """Close the ends that the process has by now, so that its end can be seen."""
+        if self._their_output >= 0:
+            os.close(self._their_output)
+            self._their_output = -1
+        self._theirs.close()
+
     def poll(self) -> int | None:
-        """Return the exit code, minus the signal's number, or None while it runs."""
-        return self._guardian.poll()
+        """Return the exit code, minus the signal's number, or None while it runs.
+
+        To be called now and then from the thread that made this object: a process that can't be
+        forked is started here instead.
+        """
+        code = self._guardian.poll()
+        if isinstance(self._guardian, ForkedGuardian) and self._their_output >= 0:
+            if self._guardian.is_forked:
+                self._let_go()
+            elif self._guardian.refusal is not None:
+                self._say(self._guardian.refusal)
+                self._guardian = self._start()
+        return code
 
     def is_stopped(self) -> bool:
         """Return whether the process is frozen (SIGSTOP, or a debugger)."""
-        if self.pid is None:
-            return False
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return False
-        return stat.rpartition(")")[2].split()[0] in {"T", "t"}
+        return self.pid is not None and stat.is_stopped(self.pid)
 
     def kill(self) -> None:
         """End the process and everything that it started."""
@@ -106,6 +157,7 @@ class TrainingProcess:
             except subprocess.TimeoutExpired:
                 self._guardian.kill()
                 self._guardian.wait()
+        self._let_go()
         self.collect()
 
     def collect(self) -> None:
@@ -115,12 +167,9 @@ class TrainingProcess:
         self.channel.close()
 
     def _read_output(self) -> None:
-        stream = self._guardian.stdout
-        if stream is None:
-            raise AssertionError("the process was started without a pipe")
         rest = b""
-        with stream:
-            while data := os.read(stream.fileno(), 1 << 16):
+        with os.fdopen(self._output, "rb", buffering=0) as stream:
+            while data := stream.read(1 << 16):
                 *whole, rest = (rest + data).split(b"\n")
                 if len(rest) > _LONGEST_LINE:
                     whole, rest = [*whole, rest], b""

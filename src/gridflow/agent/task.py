@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
 from gridflow.backends import KERAS_VARIABLE, needed
-from gridflow.channel import PRELOAD_VARIABLE
+from gridflow.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
 from gridflow.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
 from gridflow.feed import loans, records
 from gridflow.gpu.needs import VISIBLE
@@ -22,6 +23,8 @@ from gridflow.hints import hint_for
 from gridflow.reports import TaskFailure
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gridflow.agent.client import CoordinatorClient
     from gridflow.agent.payload import AgentPayload
     from gridflow.agent.reporter import Reporter
@@ -48,6 +51,8 @@ class TaskRunner:
     uploads : Uploads
     grant : GpuGrant or str
         The task's GPUs, or why it has none.
+    versions : mapping
+        Of the packages of this host.
     """
 
     def __init__(
@@ -59,12 +64,16 @@ class TaskRunner:
         reporter: Reporter,
         uploads: Uploads,
         grant: GpuGrant | str,
+        versions: Mapping[str, str],
     ) -> None:
         self._payload, self._rank, self._folder = payload, rank, folder
         self._client, self._reporter, self._uploads = client, reporter, uploads
         self._task = Task.parse(payload.tasks[rank])
         self._part = payload.parts[rank]
         self._grant = grant
+        self._servers = None
+        if payload.warm_seconds:
+            self._servers = ForkServers(payload.warm_seconds, versions)
         self._generation = payload.generation
         self._process: TrainingProcess | None = None
         self._counts: dict[str, Any] | None = None
@@ -102,33 +111,52 @@ class TaskRunner:
         self._process = TrainingProcess(
             TRAINING_PROGRAM,
             work_dir=work_dir,
-            environment={
-                "PYTHONUNBUFFERED": "1",
-                "PYTHONFAULTHANDLER": "1",
-                # What the agent can import (Spark's addPyFile, a notebook's folder), its task can.
-                "PYTHONPATH": ":".join(path for path in sys.path if path),
-                "TF_GRPC_REUSE_PORT": "1",
-                "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
-                KERAS_VARIABLE: self._payload.backend,
-                **self._preloaded(),
-                **grant.environment,
-                **self._payload.environment,
-                **self._hidden(grant),
-            },
+            environment=self._environment(grant),
             inherited=grant.files,
+            packages=self._needed,
+            servers=self._servers,
             on_lines=self._reporter.lines,
             on_message=lambda message: self._take(generation, message),
             on_end=self._reporter.hurry,
         )
+
+    def warm_up(self) -> None:
+        """Let the host's fork server import what the process needs, while the tasks gather."""
+        if self._needed:
+            self._warm(list(self._needed))
+
+    def _warm(self, packages: list[str]) -> None:
+        if self._servers is not None and not isinstance(self._grant, str):
+            self._servers.load(self._environment(self._grant), packages)
+
+    def _environment(self, grant: GpuGrant) -> dict[str, str]:
+        changes = {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            # What the agent can import (Spark's addPyFile, a notebook's folder), its task can.
+            "PYTHONPATH": ":".join(path for path in sys.path if path),
+            "TF_GRPC_REUSE_PORT": "1",
+            "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+            KERAS_VARIABLE: self._payload.backend,
+            AGENT_VARIABLE: str(os.getpid()),
+            PRELOAD_VARIABLE: self._needed[0] if self._needed else None,
+            **grant.environment,
+            **self._payload.environment,
+            **self._hidden(grant),
+        }
+        # A variable that is None is removed.
+        every = {**os.environ, **changes}
+        return {name: value for name, value in every.items() if value is not None}
 
     def _hidden(self, grant: GpuGrant) -> dict[str, str | None]:
         """Keep GPUs from servers and evaluators, even against the job's own ``env=``."""
         never = self._task.role not in TRAINING_ROLES
         return {VISIBLE: grant.environment[VISIBLE]} if never else {}
 
-    def _preloaded(self) -> dict[str, str]:
-        packages = needed(self._payload.backend, self._payload.strategy)
-        return {PRELOAD_VARIABLE: packages[0]} if packages else {}
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        """Packages that the process imports in any case."""
+        return needed(self._payload.backend, self._payload.strategy)
 
     def obey(self, command: dict[str, Any]) -> None:
         """Carry out a command of the coordinator."""
@@ -353,6 +381,8 @@ class TaskRunner:
                 self._hand_over(generation, message["result"], Path(message["folder"]))
             case "hello":
                 pass
+            case "imported":
+                self._warm(message["packages"])
             case _:
                 self._is_ready |= kind == "ready"
                 self._serves |= kind == "joined"

@@ -79,6 +79,7 @@ class JobSpec:
     gpu_options: GpuOptions = field(default_factory=GpuOptions)
     communication: CommunicationOptions | None = None
     backend: str = "tensorflow"
+    warm_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,7 @@ class JobRun:
             gpu_options=spec.gpu_options,
             communication=spec.communication,
             backend=spec.backend,
+            warm_seconds=spec.warm_seconds,
         )
 
     def _outcome(self) -> Outcome:

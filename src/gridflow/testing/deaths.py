@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from gridflow.agent.folder import task_prefix
 from gridflow.agent.process import TRAINING_PROGRAM
+from gridflow.channel import AGENT_VARIABLE
 from gridflow.cluster import Task
 
 if TYPE_CHECKING:
     from gridflow.context import TrainingContext
+
+
+def agent_of_this_task() -> int:
+    """Return the process id of the agent of the task that calls it.
+
+    On Spark it is a Python worker, whose parents are Spark's Python daemon and the executor.
+
+    Raises
+    ------
+    KeyError
+        The caller isn't a training process.
+    """
+    return int(os.environ[AGENT_VARIABLE])
 
 
 def kill_task(ctx: TrainingContext, task: str) -> int:

@@ -92,6 +92,9 @@ def _live(channel: Channel, inbox: Inbox) -> int:
         value = None
     folder = Path(setup["results"])
     folder.mkdir(parents=True, exist_ok=True)
+    if preload is None and setup["backend"] in sys.modules:
+        # So that the next process on this host begins with it.
+        channel.send("imported", packages=[setup["backend"]])
     result = results.pack(value, folder, is_chief=ctx.is_chief)
     ctx.close()
     sys.stdout.flush()
