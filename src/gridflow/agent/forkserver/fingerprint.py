@@ -57,8 +57,10 @@ def fingerprint(environment: Mapping[str, str], versions: Mapping[str, str]) -> 
         Of the packages, as they are installed now.
     """
     seen = {name: value for name, value in environment.items() if _matters(name)}
-    facts = [sys.executable, sys.version, sorted(seen.items()), dict(versions), _own_sources()]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    interpreter = [sys.executable, sys.version]
+    files = [_own_sources(), _keras_settings(environment)]
+    facts = [interpreter, sorted(seen.items()), sorted(versions.items()), files]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def early(environment: Mapping[str, str]) -> dict[str, str]:
@@ -68,6 +70,15 @@ def early(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _matters(name: str) -> bool:
     return name not in LATE and name not in _NOISE and not name.startswith(_SPARKS)
+
+
+def _keras_settings(environment: Mapping[str, str]) -> str:
+    """Return the file of settings that Keras reads when it is imported."""
+    folder = environment.get("KERAS_HOME") or Path(environment.get("HOME", "/")) / ".keras"
+    try:
+        return Path(folder, "keras.json").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _own_sources() -> int:

@@ -1,0 +1,427 @@
+"""Training processes that are forked: what they share with others, and what they don't."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow.agent.environment import describe
+from gridflow.agent.forkserver import client, safety
+from gridflow.agent.forkserver.server import Server
+from gridflow.channel import Channel
+
+SERVER = "gridflow.agent.forkserver.server"
+
+
+@pytest.fixture
+def run():
+    """Run a function on this machine, with what it prints going to the result's logs."""
+
+    def call(function, *args, num_workers=1, strategy="none", **options):
+        distributor = TensorflowDistributor(
+            num_workers, strategy, launcher=LocalLauncher(), logs="none", progress=False, **options
+        )
+        return distributor.run(function, *args)
+
+    return call
+
+
+def server_of_this_task():
+    """Return the process id of the fork server: the guardian's parent."""
+    return psutil.Process(os.getppid()).ppid()
+
+
+def is_server(pid):
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return SERVER in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def wait_until(condition, seconds=20.0):
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it never came true"
+        time.sleep(0.05)
+
+
+def facts():
+    """Return what a process finds at its start, and what decides what it finds."""
+    kinds = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            kinds.append(os.readlink(f"/proc/self/fd/{name}").partition(":")[0])
+    status = Path("/proc/self/status").read_text()
+    return {
+        "descriptors": sorted(kinds),
+        "environment": dict(os.environ),
+        "umask": status.partition("Umask:")[2].split()[0],
+        "signals": [status.partition(f"Sig{kind}:")[2].split()[0] for kind in ("Blk", "Ign")],
+        "folder": os.getcwd(),
+        "argv": sys.argv,
+        "path": sys.path[1:],
+        "main": sorted(name for name in vars(sys.modules["__main__"]) if not name.startswith("_")),
+        "command": psutil.Process().cmdline(),
+        "leads_its_group": os.getpgid(0) == os.getpid(),
+        "session": os.getsid(0) == os.getppid(),
+    }
+
+
+def test_nothing_of_one_job_is_seen_by_the_next(run):
+    find_server, find_facts = server_of_this_task, facts
+
+    def make_a_mess(ctx):
+        import random
+
+        os.environ["LEFT_BEHIND"] = "by the first job"
+        os.chdir("/")
+        os.umask(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.path.insert(1, "/left/behind")
+        sys.argv.append("left behind")
+        random.seed(0)
+        open("/proc/self/status")  # noqa: SIM115 (it stays open)
+        sys.modules["left_behind"] = sys
+        return find_server()
+
+    def look(ctx):
+        assert "left_behind" not in sys.modules
+        found = find_facts()
+        assert found.pop("folder").startswith(str(ctx.work_dir.parent))
+        return find_server(), found
+
+    first = run(make_a_mess).value
+    second, forked = run(look).value
+    assert is_server(first)
+    assert second == first
+    _, started = run(look, warm_seconds=0).value
+    for found in (forked, started):
+        # Of the job, and of the processes themselves.
+        for name in ("GRIDFLOW_AGENT_PID", "PYTEST_CURRENT_TEST"):
+            found["environment"].pop(name, None)
+        # A script's own names; a forked process has no script.
+        found.pop("main")
+    assert forked == started
+
+
+def test_each_process_draws_numbers_of_its_own(run, tmp_path):
+    def draw(folder, attempt, ctx=None):
+        import random
+
+        import numpy as np
+        import tensorflow as tf
+
+        import keras
+
+        drawn = [
+            random.random(),
+            np.random.rand(),
+            float(tf.random.uniform(())),
+            float(keras.random.uniform(())),
+        ]
+        Path(folder, f"{attempt}-{os.getpid()}").write_text(" ".join(map(str, drawn)))
+
+    for attempt in range(2):
+        run(draw, str(tmp_path), attempt, num_workers=2, strategy="multi_worker_mirrored")
+    rows = [path.read_text().split() for path in tmp_path.iterdir()]
+    assert len(rows) == 4
+    for numbers in zip(*rows, strict=True):
+        assert len(set(numbers)) == 4
+
+
+def test_a_module_that_was_edited_between_two_runs_is_the_new_one(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    find_server = server_of_this_task
+    module = tmp_path / "edited_by_its_user.py"
+
+    def use_it():
+        import edited_by_its_user
+
+        return edited_by_its_user.VALUE, find_server()
+
+    module.write_text("VALUE = 'old'\n")
+    old, first = run(use_it).value
+    module.write_text("VALUE = 'newer'\n")
+    new, second = run(use_it).value
+    assert (old, new) == ("old", "newer")
+    assert first == second
+
+
+def test_a_restarted_group_comes_from_the_same_server(run):
+    find_server = server_of_this_task
+
+    def die_once(ctx):
+        if not ctx.generation:
+            Path(ctx.work_dir, "..", "server").resolve().write_text(str(find_server()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        before = int(Path(ctx.work_dir, "..", "server").resolve().read_text())
+        return before, find_server()
+
+    result = run(die_once, max_restarts=1)
+    before, after = result.value
+    assert result.attempts[0].failure.signal == "SIGKILL"
+    assert before == after
+
+
+def test_training_goes_on_without_the_server_that_forked_it(run):
+    find_server = server_of_this_task
+
+    def kill_server(ctx):
+        server = find_server()
+        os.kill(server, signal.SIGKILL)
+        print("it was killed")
+        return server
+
+    killed = run(kill_server).value
+    again = run(lambda: find_server()).value
+    assert again != killed
+    assert is_server(again)
+    assert not is_server(killed)
+
+
+def test_a_server_that_is_frozen_is_ended_and_done_without(run):
+    find_server = server_of_this_task
+    frozen = run(lambda: find_server()).value
+    os.kill(frozen, signal.SIGSTOP)
+    result = run(lambda: "trained")
+    assert result.value == "trained"
+    assert "started anew, not forked: the fork server is frozen" in result.logs(0)
+    wait_until(lambda: not is_server(frozen))
+
+
+def test_a_server_is_ended_after_its_idle_time(run):
+    find_server = server_of_this_task
+    server = run(lambda: find_server(), warm_seconds=0.5).value
+    wait_until(lambda: not is_server(server))
+
+
+def test_without_warm_seconds_there_is_no_server(run):
+    find_server = server_of_this_task
+    assert run(lambda: find_server(), warm_seconds=0).value != os.getpid()
+    agent_of_started = run(
+        lambda: " ".join(psutil.Process(find_server()).cmdline()), warm_seconds=0
+    ).value
+    assert "gridflow.agent.local" in agent_of_started
+
+
+THREAD = """
+import sys, threading, time
+if "gridflow.agent.forkserver.server" in sys.orig_argv:
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+
+
+def test_a_process_with_a_strange_thread_is_never_forked(run, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(THREAD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run(lambda: "trained")
+    assert result.value == "trained"
+    assert "started anew, not forked: a thread named" in result.logs(0)
+
+
+def test_whatever_is_initialised_is_a_reason_not_to_fork():
+    script = """
+        import sys, tensorflow as tf
+        from gridflow.agent.forkserver import safety
+        known = safety.threads()
+        assert safety.why_not(known) is None, safety.why_not(known)
+        tf.constant(1)
+        print(safety.why_not(known))
+        print(safety.why_not(safety.threads()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["TensorFlow's context exists already"] * 2
+
+
+def test_an_open_device_is_a_reason_not_to_fork(monkeypatch, tmp_path):
+    monkeypatch.setattr(safety, "_DEVICES", (str(tmp_path),))
+    with (tmp_path / "nvidia0").open("w"):
+        reason = safety.why_not(safety.threads())
+    assert str(tmp_path / "nvidia0") in reason
+
+
+@pytest.fixture
+def servers():
+    """Give the servers of this process, and what a process from them would get."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    before = list(client._started)
+    yield client.ForkServers(60, describe(), owner=os.getpid()), environment
+    for server in [each for each in client._started if each not in before]:
+        server.terminate()
+        server.wait(20)
+
+
+def fork(servers, folder, **changes):
+    """Have a process forked that waits for its agent; return its guardian, channel and output."""
+    made, environment = servers
+    channel, theirs = Channel.pair()
+    output, their_output = os.pipe()
+    with contextlib.ExitStack() as undo:
+        undo.callback(channel.close)
+        undo.callback(os.close, output)
+        with theirs, os.fdopen(their_output):
+            guardian = made.fork(
+                [sys.executable, "-m", "gridflow.tfprocess.main"],
+                packages=(),
+                work_dir=folder,
+                environment={**environment, **changes},
+                descriptors=[their_output, theirs.fileno()],
+                on_change=lambda: None,
+            )
+            hello = next(channel.receive())
+        undo.pop_all()
+    return guardian, channel, output, hello["pid"]
+
+
+def end(guardian, channel, output):
+    guardian.terminate()
+    guardian.wait(10)
+    channel.close()
+    os.close(output)
+
+
+def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
+    seen = []
+    for _ in range(51):
+        guardian, channel, output, pid = fork(servers, tmp_path)
+        server = psutil.Process(psutil.Process(pid).parent().ppid())
+        end(guardian, channel, output)
+        assert not psutil.pid_exists(pid)
+        seen.append((server.pid, server.num_fds(), server.memory_full_info().uss))
+    (first, files, before), (last, files_after, after) = seen[1], seen[-1]
+    assert (first, files) == (last, files_after)
+    assert after - before < 1 << 20
+    wait_until(lambda: len(server.children()) == 1)  # its janitor
+
+
+def test_a_process_dies_with_what_it_started_when_its_agent_lets_go(servers, tmp_path):
+    guardian, channel, output, pid = fork(servers, tmp_path)
+    assert psutil.Process(pid).cmdline()[1:] == ["-m", "gridflow.tfprocess.main"]
+    guardian._connection.shutdown(socket.SHUT_RDWR)  # as the kernel does when the agent dies
+    wait_until(lambda: not psutil.pid_exists(pid))
+    end(guardian, channel, output)
+
+
+def test_strangers_words_dont_disturb_the_server(servers, tmp_path):
+    guardian, channel, output, pid = fork(servers, tmp_path)
+    server = psutil.Process(psutil.Process(pid).parent().ppid())
+    path = next(Path(word) for word in server.cmdline() if word.endswith(".socket"))
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    for words in (
+        b"",
+        b"\0",
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\2[]",
+        b'\0\0\0\x0f{"kind":"fork"}',
+        b"x" * 9,
+    ):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(path))
+            stranger.sendall(words)
+    end(guardian, channel, output)
+    guardian, channel, output, pid = fork(servers, tmp_path)
+    assert psutil.Process(pid).parent().ppid() == server.pid
+    end(guardian, channel, output)
+
+
+def test_another_environment_has_another_server_and_three_are_the_most(servers, tmp_path):
+    found = []
+    for value in "abcde":
+        guardian, channel, output, pid = fork(servers, tmp_path, AN_IMPORT_MAY_READ_IT=value)
+        found.append(psutil.Process(pid).parent().ppid())
+        end(guardian, channel, output)
+    assert len(set(found)) == 5
+    wait_until(lambda: sum(map(is_server, found)) <= 3)
+    assert is_server(found[-1])
+
+
+def test_a_folder_that_others_can_write_to_is_refused(servers, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made, _ = servers
+    folder = tmp_path / f"gridflow-forkserver-{os.getuid()}-{made._owner}-{made._owner_began}"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    with pytest.raises(client.NotForked, match="isn't this user's alone"):
+        fork(servers, tmp_path)
+
+
+DRIVER = """
+import os, sys, time, psutil
+from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
+
+def server():
+    import os, psutil
+    return psutil.Process(os.getppid()).ppid()
+
+if sys.argv[1] == "spark":
+    from pyspark.sql import SparkSession
+    builder = SparkSession.builder.master("local[1]").config("spark.driver.host", "127.0.0.1")
+    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+    launcher = SparkLauncher(spark)
+else:
+    launcher = LocalLauncher()
+found = [
+    TensorflowDistributor(1, launcher=launcher, logs="none", progress=False).run(server).value
+    for _ in range(2)
+]
+print(*found, flush=True)
+if sys.argv[1] == "spark":
+    spark.stop()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("target", ["local", "spark"])
+def test_a_server_ends_with_its_driver_or_its_spark_application(target, tmp_path):
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    driver = subprocess.Popen(
+        [sys.executable, str(script), target],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    with driver:
+        lines = iter(driver.stdout.readline, "")
+        first, second = next(line.split() for line in lines if line[:1].isdigit())
+        next(line for line in lines if "ready" in line)
+        assert first == second
+        if target == "local":
+            assert is_server(int(first))
+        else:  # it ends at spark.stop(), while the driver goes on
+            wait_until(lambda: not is_server(int(first)))
+        os.killpg(driver.pid, signal.SIGKILL)
+    wait_until(lambda: not is_server(int(first)))
+
+
+def test_a_server_knows_its_owner_by_more_than_its_number(tmp_path):
+    """Process ids are used again."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "socket"))
+    listener.listen()
+    server = Server(tmp_path / "socket", listener, os.getpid(), 1, 60.0)
+    try:
+        assert not server._is_wanted()
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        server._janitor.stdin.close()
+        server._janitor.wait()
+        listener.close()
