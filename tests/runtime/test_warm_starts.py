@@ -126,7 +126,7 @@ def test_each_process_draws_numbers_of_its_own(run, tmp_path):
 
         drawn = [
             random.random(),
-            np.random.rand(),
+            np.random.rand(),  # noqa: NPY002 (that state is looked at)
             float(tf.random.uniform(())),
             float(keras.random.uniform(())),
         ]
@@ -321,14 +321,8 @@ def test_strangers_words_dont_disturb_the_server(servers, tmp_path):
     server = psutil.Process(psutil.Process(pid).parent().ppid())
     path = next(Path(word) for word in server.cmdline() if word.endswith(".socket"))
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    for words in (
-        b"",
-        b"\0",
-        b"\xff\xff\xff\xff",
-        b"\0\0\0\2[]",
-        b'\0\0\0\x0f{"kind":"fork"}',
-        b"x" * 9,
-    ):
+    incomplete = b'\0\0\0\x0f{"kind":"fork"}'
+    for words in (b"", b"\0", b"\xff" * 4, b"\0\0\0\2[]", incomplete, b"x" * 9):
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(str(path))
             stranger.sendall(words)
@@ -367,7 +361,7 @@ def server():
     import os, psutil
     return psutil.Process(os.getppid()).ppid()
 
-if sys.argv[1] == "spark":
+if sys.argv[1] == "application":
     from pyspark.sql import SparkSession
     builder = SparkSession.builder.master("local[1]").config("spark.driver.host", "127.0.0.1")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
@@ -379,14 +373,14 @@ found = [
     for _ in range(2)
 ]
 print(*found, flush=True)
-if sys.argv[1] == "spark":
+if sys.argv[1] == "application":
     spark.stop()
 print("ready", flush=True)
 time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("target", ["local", "spark"])
+@pytest.mark.parametrize("target", ["driver", "application"])
 def test_a_server_ends_with_its_driver_or_its_spark_application(target, tmp_path):
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
@@ -402,7 +396,7 @@ def test_a_server_ends_with_its_driver_or_its_spark_application(target, tmp_path
         first, second = next(line.split() for line in lines if line[:1].isdigit())
         next(line for line in lines if "ready" in line)
         assert first == second
-        if target == "local":
+        if target == "driver":
             assert is_server(int(first))
         else:  # it ends at spark.stop(), while the driver goes on
             wait_until(lambda: not is_server(int(first)))
