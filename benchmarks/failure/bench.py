@@ -2,7 +2,7 @@
 
 Two workers train on Spark under MultiWorkerMirroredStrategy; in the middle of an epoch something
 happens to one of them. Printed, as medians: seconds from there to the typed error, and with
-``max_restarts=1`` to the first step of the restarted group (which imports TensorFlow once more).
+``max_restarts=1`` to the first step of the restarted group (forked: it imports nothing anew).
 
 Then a chief trains one worker over a parameter server, and an evaluator follows. One of them is
 killed: seconds until the only worker's replacement has made a step, until the replaced evaluator
@@ -177,7 +177,10 @@ def main():
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     wanted = sys.argv[2] if len(sys.argv) > 2 else ""
     chosen = [case for case in cases() if wanted in case[1]]
-    print(f"seconds, medians of {repetitions} (each run behind it); goal: 20 at most", flush=True)
+    print(
+        f"seconds, medians of {repetitions} (each run behind it); goals: 20 at most; after SIGKILL of a worker or a chief to training again 3",
+        flush=True,
+    )
     for slots in sorted({case[0] for case in chosen}):
         with StandaloneCluster(workers=2, cores=slots, memory="2g") as cluster:
             spark = cluster.session()
