@@ -177,10 +177,8 @@ def main():
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     wanted = sys.argv[2] if len(sys.argv) > 2 else ""
     chosen = [case for case in cases() if wanted in case[1]]
-    print(
-        f"seconds, medians of {repetitions} (each run behind it); goals: 20 at most; after SIGKILL of a worker or a chief to training again 3",
-        flush=True,
-    )
+    print(f"seconds, medians of {repetitions} (each run behind it)")
+    print("goals: 20 at most; SIGKILL of a worker or a chief to training again: 3", flush=True)
     for slots in sorted({case[0] for case in chosen}):
         with StandaloneCluster(workers=2, cores=slots, memory="2g") as cluster:
             spark = cluster.session()
