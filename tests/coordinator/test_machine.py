@@ -144,6 +144,15 @@ def test_a_restart_clears_the_old_generation_in_living_agents():
     assert [attempt.generation for attempt in story.machine.attempts] == [0, 1]
 
 
+def test_a_killed_process_is_followed_by_a_restart_at_once():
+    killed = replace(failure(1, kind="signal"), signal="SIGKILL")
+    story = Story(restarts=1).train()
+    assert story(ev.TaskFailed, 1, killed) == [ev.ClearGeneration(0, restart=True)]
+    story = Story(restarts=0).train()
+    assert story(ev.TaskFailed, 1, killed) == []  # the error is to tell of its echoes, too
+    assert story.phase is Phase.COLLECTING
+
+
 def test_restarts_are_counted():
     story = Story(restarts=1).train()
     for generation in (0, 1):

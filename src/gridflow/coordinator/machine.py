@@ -315,11 +315,10 @@ class JobMachine:
             str(task) in known or member.succeeded or member.lost
             for task, member in zip(self.tasks, self._members, strict=True)
         )
-        has_cause = any(not failure.consequence for failure in self.failures)
-        patience = (
-            COLLECT_SECONDS if has_cause else self.deadlines.heartbeat_timeout + COLLECT_MARGIN
-        )
-        if at < self._collect_from + patience and not (everyone and has_cause):
+        causes = [failure for failure in self.failures if not failure.consequence]
+        patience = COLLECT_SECONDS if causes else self.deadlines.heartbeat_timeout + COLLECT_MARGIN
+        is_clear = bool(causes) and (everyone or self._needs_no_more(causes))
+        if at < self._collect_from + patience and not is_clear:
             return self._notice_silent(at)
         self.failures = choose_cause(self.failures)
         self._note_attempt(at, self.failures[0])
@@ -328,6 +327,15 @@ class JobMachine:
         self.phase = Phase.CLEARING
         self._deadline = at + self.deadlines.shutdown_timeout
         return [ev.ClearGeneration(self.generation, restart=True), *self._advance(at)]
+
+    def _needs_no_more(self, causes: Sequence[TaskFailure]) -> bool:
+        """Return whether a restart follows, whatever else may be reported.
+
+        No peer's failure ends a process by SIGKILL: that was the lack of memory, or a person.
+        """
+        killed = any(failure.signal == "SIGKILL" for failure in causes)
+        first = choose_cause(causes)[0]
+        return killed and self.policy.restart(first, len(self.attempts) + 1)
 
     def _notice_silent(self, at: float) -> list[ev.Command]:
         limit = self.deadlines.heartbeat_timeout
