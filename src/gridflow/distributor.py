@@ -219,7 +219,9 @@ class TensorflowDistributor:
         """
         from gridflow.plan import Plan
 
-        _, program, datasets, placement = self._check(train_fn, args, data, kwargs, wait=False)
+        _, program, modules, datasets, placement = self._check(
+            train_fn, args, data, kwargs, wait=False
+        )
         return Plan(
             self.tasks,
             self.strategy,
@@ -229,7 +231,11 @@ class TensorflowDistributor:
             tuple(datasets),
             self.deadlines,
             tuple(None if need.amount is None else float(need.amount) for need in self._gpus),
-            {"gpus": describe(self.tasks, self._gpus), **placement.details},
+            {
+                "modules": f"{len(modules):,} bytes beside the script",
+                "gpus": describe(self.tasks, self._gpus),
+                **placement.details,
+            },
             self._settings["backend"],
         )
 
@@ -246,7 +252,9 @@ class TensorflowDistributor:
         ----------
         train_fn : callable, str or Path
             A function, closures and those of a notebook included; it gets its `TrainingContext`
-            if its first parameter is named ``ctx``. Or the path of a script.
+            if its first parameter is named ``ctx``. Or the path of a script. Modules and packages
+            beside the script that Python runs (for a notebook: in the working directory) travel
+            along: the tasks can import them.
         *args, **kwargs
             Passed on to the function; the command line of a script.
         data : DataFrame or dict of str to DataFrame, optional
@@ -267,7 +275,7 @@ class TensorflowDistributor:
         KeyboardInterrupt
             After Ctrl-C, once everything has ended.
         """
-        launcher, program, datasets, placement = self._check(
+        launcher, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=True
         )
         from gridflow.coordinator.run import JobRun, JobSpec
@@ -280,6 +288,7 @@ class TensorflowDistributor:
             tasks=self.tasks,
             strategy=self.strategy,
             program=program,
+            modules=modules,
             data=datasets,
             deadlines=self.deadlines,
             feed=self._feed,
@@ -300,8 +309,9 @@ class TensorflowDistributor:
         kwargs: dict[str, Any],
         *,
         wait: bool,
-    ) -> tuple[Launcher, bytes, dict[str, Any], Placement]:
-        from gridflow.program import ScriptProgram, dump, make_program
+    ) -> tuple[Launcher, bytes, bytes, dict[str, Any], Placement]:
+        from gridflow.modules import pack
+        from gridflow.program import ScriptProgram, dump, folder_of, make_program
 
         made = make_program(train_fn, args, kwargs)
         if self._settings["classic_flags"] and not isinstance(made, ScriptProgram):
@@ -319,7 +329,7 @@ class TensorflowDistributor:
         placement = launcher.place(
             len(self.tasks), datasets, self.deadlines, fed=self._fed, gpus=self._gpus, wait=wait
         )
-        return launcher, program, datasets, placement
+        return launcher, program, pack(folder_of(made)), datasets, placement
 
     def _make_job_dir(self, job: str) -> Path:
         if self._job_dir is not None:

@@ -35,8 +35,8 @@ _HINTS: Final = (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
         (
             "the tasks' Python has no module {0!r}: install it there, ship it with "
-            "spark.addArtifact(..., pyfile=True) or --py-files, or define what you need inside the "
-            "training function"
+            "spark.addArtifact(..., pyfile=True) or --py-files, or put it beside the script: what "
+            "lies in its folder travels along"
         ),
     ),
     (

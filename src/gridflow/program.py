@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from gridflow.errors import InvalidArgument, UnpicklableFunction
+from gridflow.modules import INSTALLED, script_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-#: Parts of a path that tell an installed module, which the tasks have, or should.
-_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+#: cloudpickle's list of modules to pickle by value is the process's, jobs may have threads.
+_lock: Final = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class ScriptProgram:
     name: str
     text: str
     args: tuple[str, ...] = ()
+    folder: Path | None = field(default=None, compare=False)
 
     def run(self, context: object) -> None:  # noqa: ARG002 (the same call for both)
         """Run it as ``__main__`` would."""
@@ -99,7 +102,12 @@ def _script(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Script
         compile(text, str(path), "exec")
     except SyntaxError as error:
         raise InvalidArgument(f"{path} is no Python script: {error}") from error
-    return ScriptProgram(path.name, text, tuple(str(each) for each in args))
+    return ScriptProgram(path.name, text, tuple(str(each) for each in args), path.parent.resolve())
+
+
+def folder_of(program: FunctionProgram | ScriptProgram) -> Path | None:
+    """Return the folder whose modules the program can import in the driver."""
+    return program.folder if isinstance(program, ScriptProgram) else script_folder()
 
 
 def dump(program: FunctionProgram | ScriptProgram) -> bytes:
@@ -111,8 +119,7 @@ def dump(program: FunctionProgram | ScriptProgram) -> bytes:
         With the name of the captured object that can't be sent, where it can be found.
     """
     try:
-        with _by_value(_modules_beside_the_script()):
-            return bytes(cloudpickle.dumps(program))
+        return dump_by_value(program)
     except Exception as error:
         culprits = [
             f"{where} ({type(value).__name__})"
@@ -126,16 +133,24 @@ def dump(program: FunctionProgram | ScriptProgram) -> bytes:
         ) from error
 
 
+def dump_by_value(value: object) -> bytes:
+    """Pickle an object, with the modules beside the user's script by value."""
+    with _lock, _by_value(_modules_beside_the_script()):
+        return bytes(cloudpickle.dumps(value))
+
+
 def _modules_beside_the_script() -> list[ModuleType]:
     """Return the imported modules that lie in the folder of the script or notebook."""
-    root = Path(sys.path[0] if sys.path else "").resolve()
-    beside = []
+    root = script_folder()
+    beside: list[ModuleType] = []
+    if root is None:
+        return beside
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if file is None or name == "__main__" or name.partition(".")[0] == "gridflow":
             continue
         path = Path(file)
-        if path.is_relative_to(root) and not _INSTALLED.intersection(path.parts):
+        if path.is_relative_to(root) and not INSTALLED.intersection(path.parts):
             beside.append(module)
     return beside
 

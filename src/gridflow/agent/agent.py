@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from gridflow import modules
 from gridflow.agent import environment
 from gridflow.agent.board import Board
 from gridflow.agent.client import CoordinatorClient
@@ -175,6 +176,9 @@ class Agent:
             self._notice_idle_gpus(gpus)
         try:
             client.download({"kind": "function"}, folder / "function")
+            if payload.has_modules:
+                client.download({"kind": "modules"}, folder / "modules.zip")
+                modules.unpack(folder / "modules.zip", folder / "modules")
             if is_complete:  # else the coordinator refuses: nothing to start
                 self._runner.prepare()
             self._registered.set()

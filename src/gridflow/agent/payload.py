@@ -61,6 +61,8 @@ class AgentPayload:
         What Keras 3 trains with.
     warm_seconds : float
         How long a host's fork server stays without a process; 0: none is used.
+    has_modules : bool
+        Whether modules travel with the function.
     """
 
     job: str
@@ -85,6 +87,7 @@ class AgentPayload:
     communication: CommunicationOptions | None = None
     backend: str = "tensorflow"
     warm_seconds: float = 0.0
+    has_modules: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:

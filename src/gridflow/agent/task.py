@@ -209,6 +209,7 @@ class TaskRunner:
             "gpu_memory": None if isinstance(self._grant, str) else self._grant.memory_limit,
             "communication": self._payload.communication and self._payload.communication.to_dict(),
             "function": str(self._folder / "function"),
+            "modules": str(self._folder / "modules"),
             "spool": str(self._folder / "spool"),
             "results": str(self._folder / f"results-{self._generation}"),
             "tensorboard": str(self._folder / "tensorboard"),

@@ -180,10 +180,10 @@ class Desk:
                         self._send(rank, "borrow", dataset=header["name"])
 
     def find_file(self, header: dict[str, Any]) -> Path:
-        """Return the function, a checkpoint or a loan."""
+        """Return the function, the modules beside it, a checkpoint or a loan."""
         match header["kind"]:
-            case "function":
-                return self.job_dir / "function"
+            case "function" | "modules":
+                return self.job_dir / str(header["kind"])
             case "checkpoint":
                 return self._checkpoints.path(header["name"])
             case "loan":

@@ -50,6 +50,8 @@ class JobSpec:
         Those that train first, by rank.
     program : bytes
         What `gridflow.program.dump` returned.
+    modules : bytes
+        What `gridflow.modules.pack` returned; empty: none.
     data : mapping of str
         Datasets in the form that the launcher takes.
     job_dir, checkpoint_dir : Path
@@ -80,6 +82,7 @@ class JobSpec:
     communication: CommunicationOptions | None = None
     backend: str = "tensorflow"
     warm_seconds: float = 0.0
+    modules: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,9 @@ class JobRun:
         """
         spec = self._spec
         ours, agents = make_identities()
-        function = spec.job_dir / "function"
+        function, modules = spec.job_dir / "function", spec.job_dir / "modules"
         function.write_bytes(spec.program)
+        modules.write_bytes(spec.modules)
         server = CoordinatorServer(self._host, ours, self._desk)
         try:
             self._loop(self._payload(agents, server.port))
@@ -146,6 +150,7 @@ class JobRun:
             self._launcher.close()
             self._console.close()
             function.unlink()
+            modules.unlink()
         return self._outcome()
 
     # The listener of launches, called from their threads -----------------------------------------
@@ -252,6 +257,7 @@ class JobRun:
             communication=spec.communication,
             backend=spec.backend,
             warm_seconds=spec.warm_seconds,
+            has_modules=bool(spec.modules),
         )
 
     def _outcome(self) -> Outcome:

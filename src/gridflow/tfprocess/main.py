@@ -19,6 +19,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow import modules
 from gridflow.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.cluster import TRAINING_ROLES
 from gridflow.gpu import devices
@@ -79,6 +80,7 @@ def _live(channel: Channel, inbox: Inbox) -> int:
         if setup["seed"] is not None:
             _set_seed(setup["seed"])
     channel.send("ready")
+    modules.use(setup["modules"])
     program = _load(Path(setup["function"]))
     if setup["strategy"] == "server":
         server.announce_joins(channel, inbox)

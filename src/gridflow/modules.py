@@ -1,0 +1,127 @@
+"""The modules beside the user's script: they travel with the job, so that tasks can import them.
+
+A script that Python runs imports what lies in its folder. So does the training function on the same
+machine; on an executor it could not. The driver packs that folder's modules and packages, the agent
+unpacks them, the training process finds them in front of everything that is installed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+import zipfile
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["pack", "script_folder", "unpack", "use"]
+
+#: Parts of a path that tell an installed module, which the tasks have, or should.
+INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_MOST_BYTES: Final = 20 << 20
+_MOST_FILES: Final = 2_000
+#: Beside modules, a package may hold small files that it reads. Larger ones are data.
+_MOST_BYTES_OF_DATA: Final = 1 << 20
+_MODULES: Final = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
+_IGNORED: Final = frozenset({"__pycache__", "node_modules", *INSTALLED})
+
+
+def script_folder() -> Path | None:
+    """Return the folder that Python put first on its path: the script's, a notebook's.
+
+    None for a program that is installed, such as pytest.
+    """
+    first = sys.path[0] if sys.path else ""
+    if not Path(first or ".").is_dir():  # IPython leaves an archive of Python's own in front
+        if "" not in sys.path:
+            return None
+        first = ""
+    folder = Path(first).resolve()
+    is_installed = INSTALLED.intersection(folder.parts) or folder == Path(sys.executable).parent
+    return None if is_installed else folder
+
+
+def pack(folder: Path | None) -> bytes:
+    """Return the modules of a folder as an archive; empty if there is none, or too much.
+
+    Taken are modules, packages and, as far as they are small, the other files in packages.
+    """
+    if folder is None:
+        return b""
+    files, size = [], 0
+    for path in _importable(folder, set()):
+        files.append(path)
+        size += path.stat().st_size
+        if len(files) > _MOST_FILES or size > _MOST_BYTES:
+            warnings.warn(
+                f"the modules in {folder} are not sent to the tasks: they are more than "
+                f"{_MOST_FILES:,} files or {_MOST_BYTES >> 20} MiB. Put the script and what it "
+                "imports into a folder of their own, or ship what the tasks import with "
+                "--py-files.",
+                stacklevel=2,
+            )
+            return b""
+    if not files:
+        return b""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(
+        buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False
+    ) as archive:
+        archive.comment = os.fsencode(folder)
+        for path in files:
+            archive.write(path, path.relative_to(folder))
+    return buffer.getvalue()
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack what `pack` made, unless this process can import from the original folder."""
+    with zipfile.ZipFile(archive) as packed:
+        if os.fsdecode(packed.comment) not in sys.path:
+            packed.extractall(folder)  # names with ".." or a root lose them
+
+
+def use(folder: str) -> None:
+    """Let this process, and Pythons that it starts, import what was unpacked, if anything was."""
+    if not Path(folder).is_dir():
+        return
+    sys.path.insert(1, folder)  # behind the working directory
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}:{others}" if others else folder
+
+
+def _importable(folder: Path, seen: set[Path], package: bool = False) -> Iterator[Path]:
+    """Yield the files below a folder that are modules, or belong to a package."""
+    real = folder.resolve()
+    if real in seen or real == Path(__file__).parent:
+        return
+    seen.add(real)
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in entries:
+        if path.name in _IGNORED or path.name.startswith("."):
+            continue
+        if path.is_dir():
+            is_package = package or (path / "__init__.py").is_file()
+            if is_package or _is_namespace(path):
+                yield from _importable(path, seen, is_package)
+        elif path.is_file() and os.access(path, os.R_OK):
+            is_module = path.name.endswith(_MODULES)
+            if is_module or (package and path.stat().st_size <= _MOST_BYTES_OF_DATA):
+                yield path
+
+
+def _is_namespace(path: Path) -> bool:
+    """Return whether a folder without ``__init__.py`` holds modules that can be imported."""
+    if not path.name.isidentifier() or (path / "pyvenv.cfg").exists():
+        return False
+    try:
+        return any(each.name.endswith(".py") for each in path.iterdir())
+    except OSError:
+        return False
