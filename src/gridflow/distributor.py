@@ -64,7 +64,8 @@ class TensorflowDistributor:
     communication : CommunicationOptions, optional
         How the workers of ``multi_worker_mirrored`` exchange gradients.
     launcher : Launcher, optional
-        Default: `SparkLauncher` on the active session. `LocalLauncher` needs no Spark.
+        Default: `SparkLauncher` on the session of the data, else the active one, else the default
+        one. `LocalLauncher` needs no Spark.
     backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
         What Keras 3 trains with; see ``docs/backends.md``. JAX and torch know the strategies
         ``multi_worker_mirrored`` and ``none``.
@@ -321,11 +322,13 @@ class TensorflowDistributor:
             )
         program = dump(made)
         datasets = _named(data)
-        launcher = self._launcher
-        if launcher is None:
+        if self._launcher is not None:
+            launcher = self._launcher.for_job()
+        else:
             from gridflow.launch.spark import SparkLauncher
+            from gridflow.launch.spark_session import session_of
 
-            launcher = SparkLauncher()
+            launcher = SparkLauncher(session_of(datasets.values()))
         placement = launcher.place(
             len(self.tasks), datasets, self.deadlines, fed=self._fed, gpus=self._gpus, wait=wait
         )

@@ -49,7 +49,15 @@ class LaunchListener(Protocol):
 
 
 class Launcher(Protocol):
-    """Brings agents to life."""
+    """Brings agents to life.
+
+    The one that a user makes holds settings; each job gets one of its own from `for_job`, so that
+    jobs that run at the same time have nothing in common.
+    """
+
+    def for_job(self) -> Launcher:
+        """Return a launcher with the same settings that has launched nothing."""
+        ...
 
     def place(
         self,

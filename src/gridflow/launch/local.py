@@ -47,6 +47,10 @@ class LocalLauncher:
         self._folder: Path | None = None
         self._stack = contextlib.ExitStack()
 
+    def for_job(self) -> LocalLauncher:
+        """Return one that has launched nothing."""
+        return LocalLauncher()
+
     def place(
         self,
         num_tasks: int,

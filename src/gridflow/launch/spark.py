@@ -20,13 +20,13 @@ from gridflow.launch import spark_errors
 from gridflow.launch.base import Placement
 from gridflow.launch.spark_gpus import SparkGpuSettings, make_profile, shortage
 from gridflow.launch.spark_session import (
-    active_session,
     cancel,
     classic_context,
     num_executors,
     refuse_stopped,
     register_profile,
     run_this_python_where_it_can,
+    session_of,
     tag_this_thread,
     task_slots,
 )
@@ -56,7 +56,7 @@ class SparkLauncher:
     Parameters
     ----------
     spark : SparkSession, optional
-        Default: the active one.
+        Default: the active one, else the default one of this process.
     repartition : {'auto', 'always', 'never'}, default 'auto'
         Whether the rows are dealt out anew to the ranks. ``auto``: unless the DataFrame already
         has one partition per rank.
@@ -64,7 +64,7 @@ class SparkLauncher:
     Raises
     ------
     InvalidArgument
-        There is no active session.
+        There is no session.
     """
 
     def __init__(
@@ -73,12 +73,16 @@ class SparkLauncher:
         *,
         repartition: Literal["auto", "always", "never"] = "auto",
     ) -> None:
-        self._spark = spark or active_session()
+        self._spark = spark or session_of()
         run_this_python_where_it_can(self._spark)
         self._repartition = repartition
         self._jobs: dict[int, list[threading.Thread]] = {}
         self._tags: dict[int, str] = {}
         self._cancellers: list[threading.Thread] = []
+
+    def for_job(self) -> SparkLauncher:
+        """Return one for the same session, which has launched nothing."""
+        return SparkLauncher(self._spark, repartition=self._repartition)
 
     def place(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import SparkSession
 
 #: Masters whose executors run on this machine.
@@ -92,8 +95,8 @@ def cancel(spark: SparkSession, tag: str) -> None:
         spark.interruptTag(tag)
 
 
-def active_session() -> SparkSession:
-    """Return the session of this process.
+def session_of(data: Iterable[object] = ()) -> SparkSession:
+    """Return the session of the first DataFrame, else the one of this thread or this process.
 
     Raises
     ------
@@ -101,11 +104,16 @@ def active_session() -> SparkSession:
         There is none.
     """
     if "pyspark" in sys.modules:
+        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
 
-        session = SparkSession.getActiveSession()
-        if session is not None:
-            return session
+        for rows in data:
+            session = getattr(rows, "sparkSession", None)
+            if session is not None:
+                return session  # type: ignore[no-any-return]
+        with contextlib.suppress(PySparkRuntimeError):
+            # A thread that didn't make the session has no active one: this takes the default.
+            return SparkSession.active()
     raise InvalidArgument(
         "there is no active SparkSession to run on. Make one (SparkSession.builder…getOrCreate()), "
         "or run without Spark: TensorflowDistributor(launcher=LocalLauncher())."
@@ -115,13 +123,13 @@ def active_session() -> SparkSession:
 def run_this_python_where_it_can(spark: SparkSession | None = None) -> None:
     """Let executors on this machine run this Python, unless the user chose another.
 
-    Of a session; by default of the active one, if there is one.
+    Of a session; by default that of this process.
 
     PySpark's default is the first ``python3`` of the PATH, which is not the one of a virtual
     environment that was not activated. It holds for the session from now on, so that the model's
     ``predict_udf`` finds its packages, too.
     """
-    context = classic_context(spark or active_session())
+    context = classic_context(spark or session_of())
     chosen = "PYSPARK_PYTHON" in os.environ
     if context is not None and not chosen and str(context.master).startswith(_HERE):
         context.pythonExec = sys.executable
