@@ -99,11 +99,23 @@ def pack(value: Any, directory: Path, is_chief: bool) -> dict[str, Any]:
     return {"kind": "pickle", "files": [_PICKLE_FILE]}
 
 
-def unpack(header: Mapping[str, Any], directory: Path) -> Any:
+def unpack(
+    header: Mapping[str, Any], directory: Path, options: Mapping[str, Any] | None = None
+) -> Any:
     """Read a value back from its files.
 
     A model needs its flavour of Keras here, and classes of one's own registered
-    (``keras.saving.register_keras_serializable``); nothing else needs TensorFlow.
+    (``keras.saving.register_keras_serializable``) or among the options; nothing else needs
+    TensorFlow.
+
+    Parameters
+    ----------
+    header : mapping
+        What `pack` returned.
+    directory : Path
+        Where the files are.
+    options : mapping, optional
+        For a model: what Keras's ``load_model`` takes by name.
 
     Raises
     ------
@@ -121,7 +133,7 @@ def unpack(header: Mapping[str, Any], directory: Path) -> Any:
     if kind == "pickle":
         return _unpickled(path)
     if kind in FLAVOURS:
-        return _load_model(kind, path, header.get("class", "model"))
+        return _load_model(kind, path, header.get("class", "model"), options or {})
     raise InvalidArgument(
         f"a result's kind is one of {', '.join(KINDS)}, got {kind!r}.{did_you_mean(kind, KINDS)}"
     )
@@ -166,15 +178,15 @@ def _shapes(model: Any, kind: str) -> dict[str, list[int | None]]:
     }
 
 
-def _load_model(flavour: str, path: Path, name: str) -> Any:
+def _load_model(flavour: str, path: Path, name: str, options: Mapping[str, Any]) -> Any:
     try:
         if flavour == "keras":
             import keras
 
-            return keras.saving.load_model(path)
+            return keras.saving.load_model(path, **options)
         import tf_keras
 
-        return tf_keras.models.load_model(path)
+        return tf_keras.models.load_model(path, **options)
     except ModuleNotFoundError as error:
         extra = "tensorflow" if flavour == "keras" else "tf-keras"
         raise MissingDependency(
@@ -183,9 +195,10 @@ def _load_model(flavour: str, path: Path, name: str) -> Any:
         ) from error
     except Exception as error:
         raise GridflowError(
-            f"the result is a model ({name}) that can't be read here: {error} Its file is {path}; "
-            "a class of your own has to be imported and registered "
-            "(keras.saving.register_keras_serializable) before the result is used."
+            f"the result is a model ({name}) that can't be read here: {error} Its file is {path}. "
+            "Give classes and functions of your own by name, custom_objects={'Mine': Mine}, or "
+            "register them (keras.saving.register_keras_serializable) before the result is used; "
+            "a Lambda layer with Python code needs safe_mode=False."
         ) from error
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gridflow.agent.folder import temporary_folder
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -20,16 +19,17 @@ if TYPE_CHECKING:
 _loaded: dict[str, Any] = {}
 
 
-def load(key: str, model: bytes, header: Mapping[str, Any]) -> Any:
-    """Return the model of a ``.keras`` file's bytes."""
+def load(key: str, model: bytes, options: bytes, header: Mapping[str, Any]) -> Any:
+    """Return the model of a ``.keras`` file's bytes, read with pickled options."""
     if key not in _loaded:
+        import cloudpickle
+
         from gridflow.keras import results
 
         _loaded.clear()
-        with tempfile.TemporaryDirectory(prefix="gridflow-model-") as folder:
-            path = Path(folder) / header["files"][0]
-            path.write_bytes(model)
-            _loaded[key] = results.unpack(header, Path(folder))
+        with temporary_folder("gridflow-model-") as folder:  # goes even if Spark kills the worker
+            (folder / header["files"][0]).write_bytes(model)
+            _loaded[key] = results.unpack(header, folder, cloudpickle.loads(options))
     return _loaded[key]
 
 
@@ -49,7 +49,7 @@ def inputs(
         raise InvalidArgument(
             f"the model has {len(names)} inputs ({', '.join(names)}), got {len(columns)} columns."
         )
-    arrays = [_tensor(column, shape) for column, shape in zip(columns, shapes, strict=True)]
+    arrays = [_tensor(*each) for each in zip(columns, shapes, names, strict=True)]
     return arrays[0] if len(names) == 1 else dict(zip(names, arrays, strict=True))
 
 
@@ -80,8 +80,14 @@ def _is_one_number(column: pd.Series, shape: Sequence[int | None]) -> bool:
     return len(shape) == 2 and shape[1] == 1 and column.dtype != object  # noqa: PLR2004
 
 
-def _tensor(column: pd.Series, shape: Sequence[int | None]) -> np.ndarray:
+def _tensor(column: pd.Series, shape: Sequence[int | None], name: str) -> np.ndarray:
     values = column.to_numpy()
+    if values.dtype == object and column.isna().any():
+        raise InvalidArgument(
+            f"the column for the model's input {name!r} holds nulls, which only plain numbers may "
+            "(they become NaN). Fill them before, df.fillna({'column': value}), with what stood "
+            "for them in training, or drop their rows."
+        )
     if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
         values = np.stack([np.asarray(value) for value in values])
     if None not in shape[1:] and math.prod(values.shape[1:]) == math.prod(
