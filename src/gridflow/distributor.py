@@ -247,7 +247,7 @@ class TensorflowDistributor:
         data: Any = None,
         **kwargs: Any,
     ) -> Result:
-        """Run the function on every worker and return the chief's result.
+        """Run the function on every worker and return what they returned, the chief's first.
 
         Parameters
         ----------

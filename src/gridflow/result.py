@@ -2,19 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from gridflow.cluster import Task
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gridflow.coordinator.run import Outcome
     from gridflow.feed.ledger import Ledger
     from gridflow.ml.model import TrainedModel
     from gridflow.reports import Attempt
+
+
+class RankValues(Sequence[Any]):
+    """What each rank's function returned: ``Result.values``.
+
+    A value is read from its file when it is first asked for; ``list(result.values)`` reads all.
+
+    * Models are `TrainedModel`, histories dicts of lists, all else is what was returned.
+    * Under ``multi_worker_mirrored`` all ranks train one model: where another rank returned it,
+      it is the chief's `TrainedModel` here. With ``strategy="none"`` each rank's is its own.
+    * None for the workers of ``parameter_server``, which run no function. Servers and evaluators
+      have no rank.
+    * Each rank but the chief may send 256 MiB. To ask for a value that is larger, or that can't
+      be pickled, is a `GridflowError` that says so; the others can be read all the same.
+    """
+
+    def __init__(self, headers: Sequence[Mapping[str, Any]], job_dir: Path) -> None:
+        self._headers, self._job_dir = headers, job_dir
+        self._read: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._headers)
+
+    @overload
+    def __getitem__(self, rank: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, rank: slice) -> list[Any]: ...
+
+    def __getitem__(self, rank: int | slice) -> Any:
+        """Return the value of a rank, or those of a slice of ranks."""
+        if isinstance(rank, slice):
+            return [self[each] for each in range(len(self))[rank]]
+        try:
+            place = range(len(self))[rank]
+        except IndexError:
+            msg = f"there are the ranks 0 to {len(self) - 1}; got {rank!r}."
+            raise IndexError(msg) from None
+        if place not in self._read:
+            self._read[place] = self._value(place)
+        return self._read[place]
+
+    def __eq__(self, other: object) -> bool:
+        """Compare like a list."""
+        if not isinstance(other, RankValues | list | tuple):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(header["kind"] for header in self._headers)
+        return f"RankValues({kinds})"
+
+    def _value(self, rank: int) -> Any:
+        from gridflow.coordinator.desk import value_folder
+        from gridflow.keras import results
+        from gridflow.ml.model import MODEL_KINDS, TrainedModel
+
+        header, folder = self._headers[rank], value_folder(self._job_dir, rank)
+        if header["kind"] == "missing":
+            raise GridflowError(f"what rank {rank} returned was not sent: {header['why']}")
+        if header["kind"] == "shared":
+            return self._shared(rank)
+        if header["kind"] in MODEL_KINDS:
+            return TrainedModel(header, folder)
+        return results.unpack(header, folder)
+
+    def _shared(self, rank: int) -> Any:
+        chief, header = self._headers[0], self._headers[rank]
+        described = ("class", "inputs", "outputs")
+        if any(chief.get(name) != header[name] for name in described):
+            raise GridflowError(
+                f"rank {rank} returned a model ({header['class']}) that all ranks trained "
+                f"together, and the chief did not return the same: such a model comes from the "
+                "chief alone. Let the function return it on all ranks."
+            )
+        return self[0]
 
 
 class Result:
@@ -39,21 +119,18 @@ class Result:
         self.attempts: tuple[Attempt, ...] = outcome.attempts
         self.tensorboard_url: str | None = outcome.tensorboard_url
 
-    @cached_property
+    @property
     def value(self) -> Any:
         """What the chief's function returned; a model as a `TrainedModel`.
 
         Unpickled when first asked for.
         """
-        from gridflow.ml.model import MODEL_KINDS, TrainedModel
+        return self.values[0]
 
-        header = self._outcome.result
-        folder = self.job_dir / "result"
-        if header.get("kind") in MODEL_KINDS:
-            return TrainedModel(header, folder)
-        from gridflow.keras import results
-
-        return results.unpack(header, folder)
+    @cached_property
+    def values(self) -> RankValues:
+        """What each rank's function returned, by rank; ``values[0]`` is the chief's, `value`."""
+        return RankValues(self._outcome.results, self.job_dir)
 
     @property
     def model(self) -> TrainedModel:
@@ -113,5 +190,5 @@ class Result:
         return self._outcome.log_paths[Task.parse(task)]
 
     def __repr__(self) -> str:
-        kind = self._outcome.result.get("kind", "nothing")
+        kind = self._outcome.results[0]["kind"]
         return f"Result({kind}, {len(self.attempts)} attempt(s), job_dir={str(self.job_dir)!r})"

@@ -47,9 +47,17 @@ def test_plain_values_need_no_tensorflow(tmp_path):
     assert "array([0, 1, 2])" in ended.stdout
 
 
-def test_what_only_the_chief_returns_is_packed_by_the_chief_alone(tmp_path):
-    assert results.pack([1], tmp_path, is_chief=False) == {"kind": "none", "files": []}
-    assert list(tmp_path.iterdir()) == []
+def test_what_another_rank_cannot_send_is_missing_and_no_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "MOST_BYTES", 1 << 20)
+    assert results.pack(np.zeros(1000), tmp_path, is_chief=False)["kind"] == "pickle"
+    header = results.pack(np.zeros(1 << 18), tmp_path / "large", is_chief=False)
+    assert header["kind"] == "missing"
+    assert "ndarray of 2.0 MiB" in header["why"]
+    assert "1 MiB are the most" in header["why"]
+    assert list((tmp_path / "large").iterdir()) == []
+    header = results.pack(threading.Lock(), tmp_path / "lock", is_chief=False)
+    assert "can't be pickled" in header["why"]
+    assert results.pack(np.zeros(1 << 18), tmp_path, is_chief=True)["kind"] == "pickle"
 
 
 def test_a_value_that_cannot_be_pickled_is_refused_with_advice(tmp_path):
@@ -75,7 +83,7 @@ def returns_model_and_history(ctx, flavour):
         model.compile("sgd", "mse")
     x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
     history = model.fit(x, x[:, :3], batch_size=8, epochs=2, verbose=0)
-    header = results.pack(model, ctx.work_dir / "model", is_chief=ctx.is_chief)
+    header = results.pack(model, ctx.work_dir / "model", ctx.is_chief, ctx.strategy)
     mixed = {"history": history, "losses": history.history["loss"]}
     nested = results.pack(mixed, ctx.work_dir / "mixed", is_chief=ctx.is_chief)
     alone = results.pack(history, ctx.work_dir / "history", is_chief=ctx.is_chief)
@@ -100,5 +108,4 @@ def test_models_of_all_ranks_are_packed_together_and_come_back(flavour):
     assert chief["class"] == "Sequential"
     assert [shape[1:] for shape in chief["inputs"].values()] == [[4]]
     assert [shape[1:] for shape in chief["outputs"].values()] == [[3]]
-    assert headers[1]["kind"] == "none"
-    assert headers[1]["files"] == []
+    assert headers[1] == {**chief, "kind": "shared", "files": []}

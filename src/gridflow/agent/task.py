@@ -394,8 +394,8 @@ class TaskRunner:
             self._reporter.lines([f"gridflow: a checkpoint could not be sent: {error}"])
 
     def _hand_over(self, generation: int, result: dict[str, Any], folder: Path) -> None:
-        """Send the chief's files, then say that the task succeeded."""
-        names = result["files"] if self._rank == 0 else []
+        """Send the files of what it returned, then say that the task succeeded."""
+        names = result["files"]
         left = [len(names)]
 
         def sent(error: BaseException | None) -> None:
@@ -408,8 +408,9 @@ class TaskRunner:
 
         if self._rank == 0:
             self._uploads.catch_up()
+        header = {"kind": "result", "rank": self._rank}
         for name in names:
-            self._uploads.file(folder / name, {"kind": "result", "name": name}, sent)
+            self._uploads.file(folder / name, header | {"name": name}, sent)
         if not names:
             self._uploads.after(sent)  # the last checkpoint may still be on its way
 

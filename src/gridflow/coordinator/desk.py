@@ -41,6 +41,11 @@ class _Mailbox:
     counts: dict[str, Any] | None = None
 
 
+def value_folder(job_dir: Path, rank: int) -> Path:
+    """Return where the files lie of what a rank's function returned."""
+    return job_dir / "result" if rank == 0 else job_dir / "values" / f"rank-{rank}"
+
+
 class Desk:
     """The handler of the coordinator's server.
 
@@ -61,7 +66,7 @@ class Desk:
         self.ledger = Ledger()
         self.history: dict[int, dict[str, float]] = {}
         self.evaluation: dict[tuple[int, int], dict[str, float]] = {}
-        self.result: dict[str, Any] | None = None
+        self.results: dict[int, dict[str, Any]] = {}
         self.tensorboard_url: str | None = None
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
@@ -158,7 +163,7 @@ class Desk:
         """Return where a file is to be written."""
         match header["kind"]:
             case "result":
-                return inside(self.job_dir / "result", header["name"])
+                return inside(value_folder(self.job_dir, int(header["rank"])), header["name"])
             case "tensorboard":
                 return inside(self.job_dir / "tensorboard", header["name"])
             case "checkpoint":
@@ -205,8 +210,7 @@ class Desk:
                 failure = TaskFailure.from_dict(report["failure"])
                 self.events.put(ev.TaskFailed(now, rank, failure))
             case "succeeded":
-                if rank == 0:
-                    self.result = report["result"]
+                self.results[rank] = report["result"]
                 self.events.put(ev.TaskSucceeded(now, rank, generation))
             case "joined":
                 self.events.put(ev.TaskJoined(now, rank, generation))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.payload import AgentPayload
 from gridflow.backends import needed
+from gridflow.cluster import TRAINING_ROLES
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from gridflow.reports import Attempt
 
 _TICK_SECONDS: Final = 0.1
+#: The header of what a task returned that ran no function (a worker of parameter servers).
+_NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class JobSpec:
 class Outcome:
     """What a job that succeeded left behind."""
 
-    result: dict[str, Any]
+    results: tuple[dict[str, Any], ...]
     history: dict[int, dict[str, float]]
     ledger: Ledger
     attempts: tuple[Attempt, ...]
@@ -273,7 +276,11 @@ class JobRun:
             for attempt in self._machine.attempts
         )
         return Outcome(
-            result=self._desk.result or {},
+            results=tuple(
+                self._desk.results.get(place, _NO_VALUE)
+                for place, task in enumerate(self._spec.tasks)
+                if task.role in TRAINING_ROLES
+            ),
             history=self._desk.history,
             ledger=self._desk.ledger,
             attempts=attempts,

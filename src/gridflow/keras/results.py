@@ -10,6 +10,10 @@ kind           the value                                   files
 ``tf_keras``   a tf_keras model                            ``model.keras``
 ``history``    what ``fit`` returns, of either flavour     ``history.json``
 ``pickle``     anything else                               ``value.pickle``
+``shared``     a model that the group trained together,    none: the chief's is the same
+               on a rank other than the chief
+``missing``    what a rank other than the chief can't      none; ``why`` says it
+               send
 =============  ==========================================  =====================================
 
 A History, alone or inside of something else, becomes its dict of lists: the object itself would
@@ -18,10 +22,9 @@ bring the whole model along.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FLAVOURS: Final = ("keras", "tf_keras")
-KINDS: Final = ("none", *FLAVOURS, "history", "pickle")
+KINDS: Final = ("none", *FLAVOURS, "history", "pickle", "shared", "missing")
+#: What each rank but the chief may send to the driver. The training isn't lost for more.
+MOST_BYTES: Final = 256 << 20
 _MODEL_FILE: Final = "model.keras"
 _HISTORY_FILE: Final = "history.json"
 _PICKLE_FILE: Final = "value.pickle"
@@ -56,12 +61,11 @@ def is_tensorflow(model: Any) -> bool:
     return hasattr(model, "distribute_strategy")
 
 
-def pack(value: Any, directory: Path, is_chief: bool) -> dict[str, Any]:
+def pack(value: Any, directory: Path, is_chief: bool, group: Any = None) -> dict[str, Any]:
     """Write a value into files.
 
     All ranks have to call this with what they returned: to read a tf_keras model with
-    BatchNormalization is an operation of the whole group. The chief's files are the result; those
-    of the others can be thrown away.
+    BatchNormalization is an operation of the whole group.
 
     Parameters
     ----------
@@ -70,7 +74,10 @@ def pack(value: Any, directory: Path, is_chief: bool) -> dict[str, Any]:
     directory : Path
         Where the files go; made if it isn't there.
     is_chief : bool
-        Whether this rank's value is the result. The others write no more than they have to.
+        Whether this rank's value is the result. What another rank can't send, or what is larger
+        than `MOST_BYTES`, is no failure: its header says why it is missing.
+    group : tf.distribute.Strategy or SynchronousStrategy, optional
+        The strategy by which all ranks train one model; None where each has models of its own.
 
     Returns
     -------
@@ -81,22 +88,48 @@ def pack(value: Any, directory: Path, is_chief: bool) -> dict[str, Any]:
     Raises
     ------
     InvalidArgument
-        The value can be neither saved nor pickled.
+        The chief's value can be neither saved nor pickled.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    flavour = flavour_of(value)
+    if flavour is not None and not is_chief and _is_of(group, value):
+        return _pack_shared(value, flavour, directory)
+    if is_chief:
+        return _pack(value, flavour, directory)
+    try:
+        return _pack(value, flavour, directory, MOST_BYTES)
+    except InvalidArgument as error:
+        return {"kind": "missing", "files": [], "why": str(error)}
+
+
+def _pack(
+    value: Any, flavour: str | None, directory: Path, most: int | None = None
+) -> dict[str, Any]:
     if value is None:
         return {"kind": "none", "files": []}
-    flavour = flavour_of(value)
     if flavour is not None:
-        return _pack_model(value, flavour, directory, is_chief=is_chief)
-    if not is_chief:
-        return {"kind": "none", "files": []}
+        path = directory / _MODEL_FILE
+        header = _pack_model(value, flavour, path)
+        _check_size(type(value), path.stat().st_size, most, path)
+        return header
     if flavour_of(value, "History") is not None:
         text = json.dumps(_plain(value.history), allow_nan=True)
         (directory / _HISTORY_FILE).write_text(text)
         return {"kind": "history", "files": [_HISTORY_FILE]}
-    (directory / _PICKLE_FILE).write_bytes(_pickled(value))
+    path = directory / _PICKLE_FILE
+    _check_size(type(value), _pickle(value, path, most), most, path)
     return {"kind": "pickle", "files": [_PICKLE_FILE]}
+
+
+def _check_size(kind: type, size: int, most: int | None, path: Path) -> None:
+    if most is None or size <= most:
+        return
+    path.unlink()
+    raise InvalidArgument(
+        f"it is a {kind.__name__} of {size / 2**20:,.1f} MiB as a file, and {most / 2**20:,.0f} "
+        "MiB are the most that each rank but the chief sends. Return less, or write it to storage "
+        "that outlives the task and return the path."
+    )
 
 
 def unpack(
@@ -139,22 +172,37 @@ def unpack(
     )
 
 
-def _pack_model(model: Any, flavour: str, directory: Path, *, is_chief: bool) -> dict[str, Any]:
+def _is_of(group: Any, model: Any) -> bool:
+    """Return whether all ranks have trained this model together.
+
+    One that was made outside of the strategy's scope is the rank's own. Under JAX and torch a
+    group holds for the whole process.
+    """
+    return group is not None and getattr(model, "distribute_strategy", group) is group
+
+
+def _pack_shared(model: Any, flavour: str, directory: Path) -> dict[str, Any]:
     # A Keras 3 model is read without its peers; a tf_keras model may need them for each variable
     # that is summed or averaged over the ranks when it is read.
-    if is_chief or flavour == "tf_keras":
-        try:
-            model.save(directory / _MODEL_FILE)
-        except Exception as error:
-            name = type(model).__name__
-            raise InvalidArgument(
-                f"the model that the training function returned ({name}) can't be saved: {error} "
-                "A model class of your own needs get_config(), or return model.get_weights()."
-            ) from error
-    files = [_MODEL_FILE] if is_chief else []
+    if flavour == "tf_keras":
+        _pack_model(model, flavour, directory / _MODEL_FILE)
+    return {"kind": "shared", "files": [], **_described(model)}
+
+
+def _pack_model(model: Any, flavour: str, path: Path) -> dict[str, Any]:
+    try:
+        model.save(path)
+    except Exception as error:
+        name = type(model).__name__
+        raise InvalidArgument(
+            f"the model that the training function returned ({name}) can't be saved: {error} "
+            "A model class of your own needs get_config(), or return model.get_weights()."
+        ) from error
+    return {"kind": flavour, "files": [path.name], **_described(model)}
+
+
+def _described(model: Any) -> dict[str, Any]:
     return {
-        "kind": flavour if is_chief else "none",
-        "files": files,
         "class": type(model).__name__,
         "inputs": _shapes(model, "input"),
         "outputs": _shapes(model, "output"),
@@ -224,17 +272,35 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _pickled(value: Any) -> bytes:
+class _Measured:
+    """Write into a file as much as is allowed, and count what there would be."""
+
+    def __init__(self, file: IO[bytes], most: int | None) -> None:
+        self._file, self._most, self.size = file, most, 0
+
+    def write(self, data: Any) -> int:
+        """Write, unless that would be too much."""
+        size = memoryview(data).nbytes
+        self.size += size
+        if self._most is None or self.size <= self._most:
+            self._file.write(data)
+        return size
+
+
+def _pickle(value: Any, path: Path, most: int | None) -> int:
+    """Write a value, as far as is allowed, and return the size that it has."""
     try:
-        buffer = io.BytesIO()
-        _Pickler(buffer).dump(value)
-        return buffer.getvalue()
+        with path.open("wb") as file:
+            measured = _Measured(file, most)
+            _Pickler(measured).dump(value)
     except Exception as error:
+        path.unlink(missing_ok=True)
         raise InvalidArgument(
             f"what the training function returned ({type(value).__name__}) can't be pickled: "
             f"{error} Return a model, a History, or plain values (numbers, arrays, dicts of them); "
             "a tensor becomes an array by .numpy()."
         ) from error
+    return measured.size
 
 
 def _unpickled(path: Path) -> Any:

@@ -97,7 +97,9 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     if preload is None and setup["backend"] in sys.modules:
         # So that the next process on this host begins with it.
         channel.send("imported", packages=[setup["backend"]])
-    result = results.pack(value, folder, is_chief=ctx.is_chief)
+    group = ctx.strategy if setup["strategy"] == "multi_worker_mirrored" else None
+    # Nobody asks for the value of a task without a rank: a server or an evaluator.
+    result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
     ctx.close()
     sys.stdout.flush()
     sys.stderr.flush()
