@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch demo test lint conformance bench docs clean
+.PHONY: help setup torch demo test test-all quick lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -20,8 +20,14 @@ torch: .venv/.torch  ## torch, for the tests of that backend
 demo: setup  ## a Spark cluster, 336,776 flights, a Keras model on two workers
 	@$(PY) examples/flights/demo.py
 
-test: torch jar  ## the whole suite, two files at a time
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25
+test: torch jar  ## every case of the suite
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-all: torch jar  ## the same with all products in full, on all versions: for a release
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --all
+
+quick: setup  ## what needs neither Spark nor a training process: while writing
+	$(PY) -m pytest -n 2 --dist load --quick
 
 lint: setup  ## ruff and mypy
 	.venv/bin/ruff check .

@@ -16,6 +16,8 @@ import pytest
 
 from gridflow.agent.stat import began
 
+pytest_plugins = ("suite.selection", "suite.times")
+
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
 #: The module that a host's fork server runs: it outlives a job, but no executor and no driver.

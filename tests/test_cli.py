@@ -343,6 +343,7 @@ def test_marathon_without_an_address_says_which_variable(printed, job, monkeypat
     assert "MARATHON_URL" in printed("run", "-t", "marathon", job)[2]
 
 
+@pytest.mark.slow
 def test_run_on_this_machine_starts_every_role(printed, job):
     """The servers end, a standard server starts, the ranks are in order: without TensorFlow."""
     command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX; echo $TF_CONFIG']"
@@ -357,6 +358,7 @@ def test_run_on_this_machine_starts_every_role(printed, job):
     assert "worker:2 is ps:0" in err
 
 
+@pytest.mark.slow
 def test_a_failure_on_this_machine_names_the_task_and_its_code(printed, job):
     changes = ("--set", "command=[sh, -c, 'exit 3']", "--set", "restart_policy=never")
     code, out, err = printed("run", "-t", "local", job, *changes, "--json")
@@ -367,6 +369,7 @@ def test_a_failure_on_this_machine_names_the_task_and_its_code(printed, job):
     assert "worker:0" in record["error"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_every_process_without_a_traceback(job):
     command = "command=[sh, -c, 'echo process $$ started; sleep 300']"
     words = [sys.executable, "-m", "gridflow.cli", "run", "-t", "local", job, "--set", command]
@@ -386,6 +389,7 @@ def test_ctrl_c_ends_every_process_without_a_traceback(job):
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
+@pytest.mark.slow
 def test_run_on_spark_starts_every_role(job):
     """Real Spark on this machine, in a process of its own as for a user."""
     changes = ["roles={chief: {}, worker: {}}", 'spark={conf: {spark.master: "local[2]"}}']
@@ -400,6 +404,7 @@ def test_run_on_spark_starts_every_role(job):
         assert f"I am {task}" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_script_for_spark_submit_runs_the_job(job, tmp_path):
     """The rendered script itself, with the real spark-submit and a master on this machine."""
     command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX']"

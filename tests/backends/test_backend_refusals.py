@@ -58,6 +58,7 @@ def test_a_package_that_an_executor_lacks_or_has_in_another_version_is_named():
     assert environment_failure(_members(torch="2.9.0"), 0, needs=("torch", "keras")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
 def test_a_job_without_its_backend_ends_before_anything_is_started():
     distributor = TensorflowDistributor(

@@ -7,6 +7,8 @@ import pytest
 from gridflow.testing import asynchronous, conformance
 from gridflow.testing.cases import DATA_CASES, MODELS, TENSORFLOW_CASES, TENSORFLOW_MODELS
 
+pytestmark = pytest.mark.slow
+
 CASES = ("fit", "evaluate", "predict", "checkpoint and resume", "save", "custom loop")
 CELLS = [(case, model) for model in MODELS for case in CASES]
 CELLS += [(case, MODELS[0]) for case in DATA_CASES]

@@ -11,6 +11,8 @@ import pytest
 
 from gridflow.testing import asynchronous
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("servers_on_spark.py")
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from documents import check_what_the_readme_promises, python_blocks, run_as_a_user
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
 
 def test_the_script_of_the_readme_trains_and_predicts(tmp_path):

@@ -53,6 +53,7 @@ def test_the_wheel_holds_every_module_and_nothing_of_the_tests(wheel):
     assert all(name.startswith(("gridflow/", "gridflow-")) for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.usefixtures("no_leaks")
 def test_the_readmes_script_runs_from_a_wheel_in_a_fresh_environment(wheel, tmp_path):

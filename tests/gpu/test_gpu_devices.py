@@ -32,6 +32,7 @@ def use_memory(ctx):
     return ctx.gpus, part.memory_limit, product, too_much
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 def test_a_part_of_a_real_gpu_has_a_part_of_its_memory():
     distributor = TensorflowDistributor(
@@ -72,6 +73,7 @@ def communicate(ctx):
     return options.implementation.value, options.timeout_seconds, options.bytes_per_pack
 
 
+@pytest.mark.slow
 def test_communication_options_reach_tensorflow():
     options = CommunicationOptions("ring", timeout_seconds=90, bytes_per_pack=1 << 20)
     distributor = TensorflowDistributor(

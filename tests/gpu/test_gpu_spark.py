@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DRIVER = Path(__file__).with_name("on_gpus") / "driver.py"
 HOSTS = ({"0", "1"}, {"2", "3"})
 

@@ -68,6 +68,7 @@ def local_values(ctx, model):
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 def test_two_workers_report_the_same_and_hold_the_same(flavour, tmp_path):
     chief, other = run_job(

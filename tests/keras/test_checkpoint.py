@@ -166,6 +166,7 @@ def assert_same_run(got, expected, label):
         np.testing.assert_allclose(got["history"][name], want, rtol=1e-5, err_msg=str(label))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 @pytest.mark.parametrize(
     ("strategy", "workers"), [("none", 1), ("mirrored", 1), ("multi_worker_mirrored", 2)]
@@ -192,6 +193,7 @@ def test_a_run_that_died_at_any_step_ends_as_one_that_did_not(flavour, strategy,
         assert through["history"] == ranks[0][0]["history"]
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_are_replaced_by_new_ones_that_go_on(tmp_path):
     committed = tmp_path / "committed.npz"
     job = {"data": DATA, "checkpoint_every": 2, "committed": committed}
@@ -272,6 +274,7 @@ def more_situations(ctx):
     return results
 
 
+@pytest.mark.slow
 def test_other_situations_of_a_resume(tmp_path):
     (found,) = run_job(more_situations, data=DATA, committed=tmp_path / "committed.npz")
     through = run_job(lambda ctx: [fitted(ctx, "keras", epochs=n) for n in (2, 3)], data=DATA)[0]

@@ -198,6 +198,7 @@ def flavour(request):
     return request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "workers"), [("mirrored", 1), ("multi_worker_mirrored", 2)])
 def test_every_kind_of_data_trains_as_one_process_does(flavour, strategy, workers):
     job = job_of(flavour)

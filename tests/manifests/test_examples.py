@@ -81,6 +81,7 @@ def run(job, target):
     return outputs
 
 
+@pytest.mark.slow
 def test_the_flights_program_trains_on_two_workers_and_exports_a_model(records, tmp_path):
     model = tmp_path / "models" / "1"
     words = [f"--data={records}", f"--model={model}", "--batch-size=16", "--epochs=2"]
@@ -89,6 +90,7 @@ def test_the_flights_program_trains_on_two_workers_and_exports_a_model(records, 
     assert (model / "saved_model.pb").exists()
 
 
+@pytest.mark.slow
 def test_the_parameter_server_program_trains_with_standard_servers(records, tmp_path):
     model = tmp_path / "models" / "2"
     words = [f"--data={records}", f"--model={model}", "--batch-size=16", "--steps=100"]

@@ -325,6 +325,7 @@ def test_garbage_on_the_finish_port_changes_nothing():
     listener.close()
 
 
+@pytest.mark.slow
 def test_a_parameter_server_without_a_program_runs_a_standard_server():
     """A real TensorFlow server: the worker's program connects to it and runs an operation there."""
     program = (

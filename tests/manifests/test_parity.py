@@ -19,6 +19,8 @@ from jobs import flights
 
 from gridflow.job import Role
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 DEADLINE = 240
 

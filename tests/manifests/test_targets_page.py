@@ -97,6 +97,7 @@ def test_every_command_on_the_page_is_one_of_ours_and_its_job_renders(folder, ca
     assert seen >= {*PURE, "run", "status", "logs", "cancel"}
 
 
+@pytest.mark.slow
 def test_the_first_job_runs_on_this_machine(folder):
     words = [sys.executable, "-m", "gridflow.cli", "run", "-t", "local", "hello.yaml"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -156,6 +156,7 @@ def test_a_column_that_doesnt_exist_is_named_with_those_that_do(distribute):
         distributor.run(collect, ("tra",), batch_size=1, features="x", data={"train": np.ones(4)})
 
 
+@pytest.mark.slow
 def test_arrays_tables_and_pandas_are_shared_out_by_the_local_launcher():
     import pandas as pd
     import pyarrow as pa

@@ -17,6 +17,8 @@ from gridflow import SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.cluster import wait_for_slots
 from gridflow.testing.deaths import agent_of_this_task
 
+pytestmark = pytest.mark.slow
+
 SLEEP = """
 import sys
 from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor

@@ -64,6 +64,7 @@ def test_a_model_of_several_outputs_gives_the_one_that_is_asked_for(spark):
     ]
 
 
+@pytest.mark.slow
 def test_a_model_can_be_saved_and_loaded_again(tmp_path):
     model = trained(one_output)
     with pytest.raises(errors.InvalidArgument, match=r"ends in \.keras"):
@@ -72,6 +73,7 @@ def test_a_model_can_be_saved_and_loaded_again(tmp_path):
     assert model.load().predict(np.ones((1, 3)), verbose=0).tolist() == [[3.0]]
 
 
+@pytest.mark.slow
 def test_a_function_that_returns_no_model_says_so():
     quiet = {"launcher": LocalLauncher(), "logs": "none", "progress": False}
     result = TensorflowDistributor(**quiet).run(lambda: 3)

@@ -31,6 +31,7 @@ print("answer:", result.value.value)
 """
 
 
+@pytest.mark.slow
 def test_functions_and_classes_of_a_notebook_are_sent_with_what_they_use(tmp_path):
     """A cell's code lives in ``__main__``, in no file."""
     done = subprocess.run(
@@ -44,6 +45,7 @@ def test_functions_and_classes_of_a_notebook_are_sent_with_what_they_use(tmp_pat
     assert "answer: 84" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_modules_beside_the_users_script_are_sent_along(tmp_path):
     (tmp_path / "layers.py").write_text("def double(number):\n    return 2 * number\n")
     script = tmp_path / "job.py"

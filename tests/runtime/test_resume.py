@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROWS, BATCH, EPOCHS = 96, 8, 3
 STEPS = ROWS // 2 // BATCH
 

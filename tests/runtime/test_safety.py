@@ -173,6 +173,7 @@ def test_a_files_name_cant_lead_out_of_its_folder(tmp_path, name):
         inside(tmp_path, name)
 
 
+@pytest.mark.slow
 def test_keys_show_up_neither_in_text_nor_on_command_lines_nor_in_environments():
     import psutil
 

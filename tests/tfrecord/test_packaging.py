@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 IN_WHEEL = "gridflow/tfrecord/gridflow-tfrecord.jar"
 

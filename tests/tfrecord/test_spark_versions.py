@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 VERSIONS = ["4.0.5", "4.1.4", "4.3.0"]
 #: Where the cases run, too, that take long because of their size (512 MiB in a record, 10,000
