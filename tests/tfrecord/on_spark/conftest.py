@@ -16,7 +16,7 @@ if "GRIDFLOW_TFRECORD_SUITE" not in os.environ:
 def pytest_configure(config):
     """What pyspark itself, in one version or another, warns about is not ours to fail for."""
     config.addinivalue_line(
-        "markers", "expensive: about size, not about Spark's interfaces; run on one version"
+        "markers", "interface: about what one version of Spark does unlike another; run on all"
     )
     if "GRIDFLOW_TFRECORD_SUITE" in os.environ:
         for warning in (

@@ -44,6 +44,7 @@ def test_every_split_size_gives_every_row_once(spark, folder, size):
     assert partitions >= 900 // max(size, 17) // 2
 
 
+@pytest.mark.interface
 def test_a_file_is_not_split_when_told_not_to(spark, folder):
     judge.write(folder, [judge.example(id=("i", [i])) for i in range(60)])
     frame = read(spark, folder, "id bigint", splittable="false")
@@ -68,6 +69,7 @@ def test_tfrecord_bytes_inside_a_record_are_refused_or_read_right(spark, folder,
     assert with_partition_bytes(spark, 100, lambda: ids(whole)) == [0, 1, 2, 3]
 
 
+@pytest.mark.interface
 @pytest.mark.parametrize(
     ("option", "value", "tensorflow", "suffix"),
     [
@@ -110,7 +112,6 @@ def test_empty_files_and_files_of_one_record(spark, tmp_path):
     assert "UNABLE_TO_INFER_SCHEMA" in error_of(lambda: read(spark, str(tmp_path / "e")))
 
 
-@pytest.mark.expensive
 def test_ten_thousand_small_files(spark, tmp_path):
     record = judge.example(id=("i", [1]))
     judge.write(tmp_path / "one", [record])
@@ -122,7 +123,6 @@ def test_ten_thousand_small_files(spark, tmp_path):
     assert frame.agg(sf.sum("id"), sf.count("*")).first()[:] == (9000, 9000)
 
 
-@pytest.mark.expensive
 def test_a_record_of_512_mebibytes(spark, folder):
     # TensorFlow makes the first file and reads the second.
     text = b"abcdefgh" * (64 << 20)
@@ -136,6 +136,7 @@ def test_a_record_of_512_mebibytes(spark, folder):
     shutil.rmtree(folder + "2")
 
 
+@pytest.mark.interface
 def test_partitions_modes_and_file_sizes(spark, folder, rows):
     frame = rows.withColumn("p", sf.col("id") % 3).withColumn("q", sf.lit("ä/="))
     writer = frame.write.format("tfrecord").partitionBy("p", "q").option("maxRecordsPerFile", 20)
@@ -164,6 +165,7 @@ def test_partitions_modes_and_file_sizes(spark, folder, rows):
     assert read(spark, folder).count() == 200
 
 
+@pytest.mark.interface
 def test_partition_values_of_every_type_stand_beside_the_columns(spark, folder):
     values = {
         "pb": "true",
@@ -189,6 +191,7 @@ def test_partition_values_of_every_type_stand_beside_the_columns(spark, folder):
     assert row.pnull is None
 
 
+@pytest.mark.interface
 def test_only_the_columns_asked_for_are_parsed(spark, folder):
     # The other column would fail.
     judge.write(folder, [judge.example(id=("i", [3]), x=("f", [1.0]))] * 5)
@@ -209,6 +212,7 @@ def damaged(folder, good=6):
     return records
 
 
+@pytest.mark.interface
 def test_damaged_records_are_an_error_dropped_or_kept_as_bytes(spark, folder):
     records = damaged(folder)
     frame = read(spark, folder, "id bigint")
@@ -266,6 +270,7 @@ def test_checksums_can_be_left_out(spark, folder):
     assert ids(read(spark, folder, "id bigint", crcCheck="false")) == [1]
 
 
+@pytest.mark.interface
 def test_the_schema_is_inferred_over_all_files(spark, tmp_path):
     data = tmp_path / "d"
     judge.write(data / "a", [judge.example(z=("i", [1]), m=("i", [1]), b=("b", [b"x"]), n=None)])
@@ -286,6 +291,7 @@ def test_the_schema_is_inferred_over_all_files(spark, tmp_path):
     assert sampled.columns == ["b", "m", "z"]
 
 
+@pytest.mark.interface
 def test_the_schema_of_sequences_is_inferred(spark, folder):
     judge.write(
         folder,
@@ -303,6 +309,7 @@ def test_the_schema_of_sequences_is_inferred(spark, folder):
     assert "is recordType right?" in error_of(lambda: read(spark, folder + "2"))
 
 
+@pytest.mark.interface
 def test_old_names_answer(spark, folder, rows):
     names = [
         "tfrecord",
@@ -317,6 +324,7 @@ def test_old_names_answer(spark, folder, rows):
         assert spark.read.format(name).load(f"{folder}{i}").count() == 200
 
 
+@pytest.mark.interface
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
@@ -340,6 +348,7 @@ def test_wrong_options_are_refused_with_a_hint(spark, folder, option, value, wor
     assert words in error_of(lambda: writer.save(folder + "2"))
 
 
+@pytest.mark.interface
 def test_sql_knows_the_source(spark, folder, rows):
     rows.write.format("tfrecord").save(folder)
     assert spark.sql(f"select sum(id) from tfrecord.`{folder}`").first()[0] == 19900
@@ -354,6 +363,7 @@ def test_sql_knows_the_source(spark, folder, rows):
         spark.sql("drop table if exists t2")
 
 
+@pytest.mark.interface
 def test_metadata_columns_are_there(spark, folder, rows):
     rows.coalesce(1).write.format("tfrecord").save(folder)
     (path,) = judge.files(folder)
@@ -362,6 +372,7 @@ def test_metadata_columns_are_there(spark, folder, rows):
     assert row.file_size == os.path.getsize(path)
 
 
+@pytest.mark.interface
 def test_streams_read_and_write(spark, tmp_path, rows):
     rows.write.format("tfrecord").save(str(tmp_path / "in"))
     stream = spark.readStream.format("tfrecord").schema(SCHEMA).load(str(tmp_path / "in"))
@@ -378,6 +389,7 @@ def test_streams_read_and_write(spark, tmp_path, rows):
     assert ids(read(spark, str(tmp_path / "out"), SCHEMA)) == list(range(0, 200, 2))
 
 
+@pytest.mark.interface
 def test_functions_turn_rows_into_records_and_back(spark, rows):
     types = "struct<id: bigint, x: array<float>, s: string, none: int>"
     encoded = rows.selectExpr("gridflow.to_example(struct(*)) e")
@@ -409,6 +421,7 @@ def test_files_have_no_second_checksums_beside_them(spark, folder, rows):
     stream.close()
 
 
+@pytest.mark.interface
 def test_each_executor_can_write_on_its_own_disk(spark, folder, rows):
     writer = rows.withColumn("p", sf.col("id") % 2).repartition(3).write.format("tfrecord")
     writer.option("writeLocality", "local").partitionBy("p").mode("overwrite").save(folder)
@@ -420,6 +433,7 @@ def test_each_executor_can_write_on_its_own_disk(spark, folder, rows):
     assert [p for p in Path(folder + "2").rglob("*") if "part" in p.name] == []
 
 
+@pytest.mark.interface
 def test_a_limit_reads_no_more_than_it_needs(spark, folder, rows):
     rows.coalesce(1).write.format("tfrecord").save(folder)
     assert len(with_partition_bytes(spark, 500, lambda: read(spark, folder).take(3))) == 3

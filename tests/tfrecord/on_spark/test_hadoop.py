@@ -74,6 +74,7 @@ def test_keys_of_the_old_name_are_exactly_as_long_as_the_record(spark, folder):
     assert [bytes(key.getBytes()) for key in keys] == [b"long record", b"s"]
 
 
+@pytest.mark.interface
 def test_the_older_interface_reads_and_writes(spark, folder):
     context = spark.sparkContext
     records = [judge.example(id=("i", [i])) for i in range(20)]
@@ -101,6 +102,7 @@ def test_damage_and_the_key_that_ignores_it(spark, folder):
     assert [bytes(key) for key, _ in keep.collect()] == [b"abc"]
 
 
+@pytest.mark.interface
 def test_the_example_with_rdds_runs(spark, folder, capsys):
     judge.write(folder, [judge.example(label=("i", [i % 3])) for i in range(30)])
     example = runpy.run_path(str(EXAMPLES / "hadoop_rdd.py"))

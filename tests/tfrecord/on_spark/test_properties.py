@@ -7,6 +7,7 @@ import shutil
 import tempfile
 
 import judge
+import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -79,6 +80,7 @@ def sorted_by_text(items):
     return sorted(items, key=repr)
 
 
+@pytest.mark.interface
 @given(frames(1))
 @SLOW
 def test_examples_are_what_tensorflow_reads_and_come_back(spark, given_frame):

@@ -106,6 +106,7 @@ def test_of_several_values_the_first_is_taken_if_asked_for(spark, folder):
     assert one(spark, folder, "x int", record, multivaluescalar="FIRST").x == 7
 
 
+@pytest.mark.interface
 def test_without_ansi_a_decimal_that_overflows_is_null(spark, folder):
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
@@ -116,6 +117,7 @@ def test_without_ansi_a_decimal_that_overflows_is_null(spark, folder):
     assert (row.x, row.y, row.z) == (None, None, None)
 
 
+@pytest.mark.interface
 def test_a_vector_is_a_list_of_floats(spark, folder):
     schema = StructType([StructField("v", VectorUDT())])
     frame = spark.createDataFrame(
@@ -128,6 +130,7 @@ def test_a_vector_is_a_list_of_floats(spark, folder):
     assert rows == [Vectors.dense(1.5, 2.5), Vectors.dense(0, 3, 0, 0), None]
 
 
+@pytest.mark.interface
 def test_feature_lists_are_arrays_of_arrays(spark, folder):
     record = judge.sequence(
         {"label": ("i", [3]), "both": ("i", [1, 2])},
@@ -158,6 +161,7 @@ def test_feature_lists_are_arrays_of_arrays(spark, folder):
         assert words in error_of(frame.collect)
 
 
+@pytest.mark.interface
 def test_records_of_bytes_are_one_column(spark, folder):
     judge.write(folder, [b"", b"\x00\xff", b"abc"])
     frame = read(spark, folder, recordType="ByteArray")
@@ -171,6 +175,7 @@ def test_records_of_bytes_are_one_column(spark, folder):
     )
 
 
+@pytest.mark.interface
 def test_everything_written_is_what_tensorflow_reads(spark, folder):
     frame = spark.sql(
         "select true b, cast(-3 as tinyint) t, cast(4 as smallint) s, 5 i, -6L l,"
@@ -201,6 +206,7 @@ def test_everything_written_is_what_tensorflow_reads(spark, folder):
     assert read(spark, folder, frame.schema).collect() == frame.collect()
 
 
+@pytest.mark.interface
 @pytest.mark.parametrize(
     "expression",
     ["current_timestamp()", "current_date()", "map('a', 1)", "struct(1 a)", "array(struct(1 a))"],
@@ -237,6 +243,7 @@ def test_a_null_in_an_array_is_an_error(spark, folder, value):
     assert "'x'" in message
 
 
+@pytest.mark.interface
 def test_rows_that_python_made_are_written_too(spark, folder):
     rows = [Row(a=1, x=[1.0, 2.0]), Row(a=None, x=None)]
     spark.createDataFrame(rows, "a int, x array<float>").coalesce(1).write.format("tfrecord").save(
@@ -245,6 +252,7 @@ def test_rows_that_python_made_are_written_too(spark, folder):
     assert read(spark, folder, "a int, x array<float>").collect() == rows
 
 
+@pytest.mark.interface
 def test_a_read_type_that_no_feature_gives_is_refused(spark, folder):
     judge.write(folder, [judge.example()])
     for type_ in ("timestamp", "map<string,int>"):
