@@ -146,7 +146,8 @@ def test_columns_that_cant_be_fed_are_refused_at_the_call(spark, quiet):
         quiet().run(collect, batch_size=1, features="x", data=frame)
 
 
-def test_a_column_that_doesnt_exist_is_named_with_those_that_do(distribute):
+@pytest.mark.slow
+def test_a_column_that_doesnt_exist_is_named_with_those_that_do():
     from gridflow import LocalLauncher
 
     distributor = TensorflowDistributor(1, launcher=LocalLauncher(), logs="none", progress=False)
