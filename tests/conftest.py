@@ -16,7 +16,7 @@ import pytest
 
 from gridflow.agent.stat import began
 
-pytest_plugins = ("suite.selection", "suite.times")
+pytest_plugins = ("suite.cluster", "suite.selection", "suite.times")
 
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
@@ -50,24 +50,35 @@ def scratch(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def cluster(scratch):
-    """Start a standalone cluster of two workers with one core each."""
+def cluster(request, scratch, tmp_path_factory):
+    """Give the standalone cluster of the whole run: two workers, a core in each for us."""
     from gridflow.testing.cluster import StandaloneCluster
+    from suite.cluster import join
 
-    with StandaloneCluster(workers=2, cores=1, memory="2g") as cluster:
-        yield cluster
+    cluster = StandaloneCluster()
+    cluster.url = join(request.config, tmp_path_factory)
+    return cluster
 
 
 @pytest.fixture(scope="session")
-def spark(cluster):
-    """Give the session on the standalone cluster that all tests share."""
+def spark(cluster, scratch):
+    """Give this process's session on the standalone cluster."""
     from gridflow.testing.cluster import wait_for_slots
+    from suite.cluster import watch_executors_of
 
+    settings = {
+        "spark_cores_max": "2",
+        "spark_executor_cores": "1",
+        "spark_executor_memory": "800m",
+        "spark_sql_shuffle_partitions": "2",
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = cluster.session(spark_sql_shuffle_partitions="2", spark_executor_memory="800m")
+        session = cluster.session(**settings)
     session.sparkContext.setLogLevel("OFF")
+    session.sparkContext.environment |= {"GRIDFLOW_TEST_MARK": MARK, "TMPDIR": str(scratch)}
     wait_for_slots(session, 2)
+    watch_executors_of(session)
     yield session
     session.stop()
 
@@ -119,10 +130,13 @@ def left_ports():
 
 def left_files(scratch):
     """Return temporary files and folders of jobs, wherever they lie."""
+    from suite.cluster import executors_folders
+
     return [
         str(Path(folder, name))
         # Unlike rglob it goes on when a folder vanishes under it.
-        for folder, folders, files in os.walk(scratch)
+        for root in (scratch, *executors_folders)
+        for folder, folders, files in os.walk(root)
         for name in (*folders, *files)
         if name.startswith("gridflow-")
         and not name.startswith(("gridflow-jobs-", "gridflow-cluster-", "gridflow-forkserver-"))
