@@ -39,6 +39,7 @@ def test_an_exception_on_one_rank_is_named_with_its_traceback_and_log(distribute
     assert "last words of 1" in error.first.log_tail
 
 
+@pytest.mark.full(launcher="spark")
 def test_an_exception_on_all_ranks_names_them_all(distribute):
     def train(ctx):
         raise RuntimeError(f"rank {ctx.rank} is unhappy")
@@ -60,6 +61,7 @@ def test_a_call_of_sys_exit_is_reported_with_its_code(distribute):
     assert (error.first.task, error.first.kind, error.first.exit_code) == ("worker:1", "exit", 3)
 
 
+@pytest.mark.full(launcher="spark")
 def test_sys_exit_without_a_code_is_success(distribute):
     def train():
         import sys
@@ -69,6 +71,7 @@ def test_sys_exit_without_a_code_is_success(distribute):
     assert distribute().run(train).value is None
 
 
+@pytest.mark.full(launcher="spark")
 def test_a_second_run_right_after_a_failed_one_works(distribute):
     def fail():
         raise RuntimeError("no")
@@ -77,6 +80,7 @@ def test_a_second_run_right_after_a_failed_one_works(distribute):
     assert distribute().run(lambda: "fine").value == "fine"
 
 
+@pytest.mark.full(launcher="spark")
 def test_a_module_that_the_tasks_lack_is_named_with_a_hint(distribute):
     def train():
         import a_module_of_nobody
@@ -129,6 +133,9 @@ def train_mirrored(ctx, deed, victim):
 MIRRORED = {"strategy": "multi_worker_mirrored", "heartbeat_timeout": 5}
 
 
+# A killed rank on Spark is what the next test is about; of those that hang on, one is enough there.
+@pytest.mark.full(launcher="spark", deed=("SIGKILL", "SIGSEGV", "raise"))
+@pytest.mark.full(launcher="spark", victim=1)
 @pytest.mark.parametrize("victim", [0, 1], ids=["chief", "worker"])
 @pytest.mark.parametrize("deed", ["SIGKILL", "SIGSEGV", "SIGSTOP", "raise"])
 def test_a_rank_that_fails_in_the_middle_of_an_epoch_is_named(distribute, deed, victim):

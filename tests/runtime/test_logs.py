@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 
 def chatter(ctx, lines):
     """Print a lot, in every way there is."""
@@ -31,6 +33,7 @@ def test_nothing_is_lost_cut_or_out_of_order(distribute):
         assert lines[-1] == "the last one has no end of line"
 
 
+@pytest.mark.full(launcher="spark")
 def test_lines_are_shown_live_with_role_and_index(distribute, capsys):
     distribute(logs="all").run(chatter, 3)
     shown = capsys.readouterr().out.splitlines()
@@ -39,6 +42,7 @@ def test_lines_are_shown_live_with_role_and_index(distribute, capsys):
         assert mine == [f"[worker:{rank}] line {number}" for number in range(3)]
 
 
+@pytest.mark.full(launcher="spark")
 def test_the_chief_alone_is_shown_on_request(distribute, capsys):
     distribute(logs="chief").run(chatter, 1)
     shown = capsys.readouterr().out
