@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -136,17 +137,37 @@ def test_more_workers_than_slots_are_refused_at_once_with_the_numbers(spark):
         distributor.plan(print)
 
 
-def run_script(text, *, timeout=120, **environment):
-    """Run a script as a user would, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)],
-        capture_output=True,
+@pytest.fixture(scope="module")
+def run_script(scratch):
+    """Run scripts in one driver, beside this one, and return what each printed.
+
+    The sessions are new, the Java process is not: it would cost more than most of the scripts.
+    """
+    program = Path(__file__).with_name("kept_driver.py")
+    kept = subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
-        timeout=timeout,
-        check=False,
-        env={**os.environ, **environment},
+        start_new_session=True,
     )
-    return done.stdout + done.stderr
+
+    def run(text, **environment):
+        kept.stdin.write(json.dumps({"script": text, "environment": environment}) + "\n")
+        kept.stdin.flush()
+        answer = kept.stdout.readline()
+        assert answer, f"the driver ended with {kept.wait()}"
+        return json.loads(answer)
+
+    yield run
+    kept.stdin.close()
+    kept.stdout.close()
+    try:
+        kept.wait(30)
+    except subprocess.TimeoutExpired:
+        os.killpg(kept.pid, signal.SIGKILL)
+        kept.wait()
 
 
 LOCAL = """
@@ -164,17 +185,17 @@ except errors.GridflowError as error:
 """
 
 
-def test_tasks_run_as_threads_of_a_local_master():
+def test_tasks_run_as_threads_of_a_local_master(run_script):
     text = LOCAL.format(master="local[2]", settings="", options="")
     assert "value: [0, 2]" in run_script(text)
 
 
-def test_too_few_threads_of_a_local_master_are_refused():
+def test_too_few_threads_of_a_local_master_are_refused(run_script):
     printed = run_script(LOCAL.format(master="local[1]", settings="", options=""))
     assert "NotEnoughSlots the job has 2 tasks" in printed
 
 
-def test_a_python_without_tensorflow_is_named_with_the_cure(tmp_path):
+def test_a_python_without_tensorflow_is_named_with_the_cure(tmp_path, run_script):
     """The executors' Python is this one with everything but TensorFlow."""
     import site
 
@@ -198,7 +219,7 @@ def test_a_python_without_tensorflow_is_named_with_the_cure(tmp_path):
     assert "pip install 'gridflow[tensorflow]'" in printed
 
 
-def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path):
+def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path, run_script):
     """One of the executors' Pythons says that its TensorFlow is 2.20: its metadata is changed."""
     info = tmp_path / "tensorflow-2.20.0.dist-info"
     info.mkdir()
@@ -221,7 +242,7 @@ def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("python", ["/usr/bin/false", "/usr/bin/python3", "/no/such/python"])
-def test_a_python_without_gridflow_is_named_with_the_cure(python):
+def test_a_python_without_gridflow_is_named_with_the_cure(python, run_script):
     printed = run_script(
         LOCAL.format(master="local[2]", settings="", options=""), PYSPARK_PYTHON=python
     )
@@ -246,7 +267,7 @@ for stop in (lambda spark: spark.stop(), lambda spark: spark.sparkContext._jsc.s
 """
 
 
-def test_a_session_that_was_stopped_is_refused():
+def test_a_session_that_was_stopped_is_refused(run_script):
     printed = run_script(STOPPED)
     assert printed.count("refused: the SparkSession was stopped. Make a new one") == 2
 
@@ -276,7 +297,7 @@ with StandaloneCluster(workers=2, cores=1) as cluster:
 """
 
 
-def test_under_dynamic_allocation_executors_are_waited_for_until_start_timeout():
+def test_under_dynamic_allocation_executors_are_waited_for_until_start_timeout(run_script):
     printed = run_script(DYNAMIC)
     assert "value: [2, 5]" in printed
     assert "StartTimeout" in printed

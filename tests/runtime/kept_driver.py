@@ -1,0 +1,41 @@
+"""A driver that runs one script after the other in one Java process, as a notebook would.
+
+Each line of its input is a JSON object with a script and variables of its environment; each line of
+its output is a JSON string, what that script printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import traceback
+
+
+def run(script, environment):
+    """Run a script, end its session, and return what it printed."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            exec(script, {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc()
+        from pyspark.sql import SparkSession
+
+        if session := SparkSession.getActiveSession():
+            session.stop()
+    os.environ.clear()
+    os.environ.update(before)
+    return printed.getvalue()
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Java prints is no answer
+    for line in sys.stdin:
+        answers.write(json.dumps(run(**json.loads(line))) + "\n")
+        answers.flush()
