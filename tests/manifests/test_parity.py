@@ -1,6 +1,8 @@
-"""The same training on every target: processes started with each target's own variables.
+"""The same training on every target: who is who by each target's own variables, and the training.
 
-Only the names of the targets' networks are replaced, by ports of this host.
+What a target decides is who each process is, which is compared for all of them. Training itself is
+tried on two, whose processes are started with the target's variables; ``--all`` trains on every
+one. Only the names of the targets' networks are replaced, by ports of this host.
 """
 
 from __future__ import annotations
@@ -17,12 +19,27 @@ import pytest
 from environments import ENVIRONMENTS, on_this_host, processes
 from jobs import flights
 
+from gridflow.bootstrap.identity import addresses, identify
 from gridflow.job import Role
-
-pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 DEADLINE = 240
+OTHERS = [name for name in ENVIRONMENTS if name != "local"]
+#: Marathon starts an ended task again, as no other does.
+TRAINED_ON = "marathon"
+
+
+def identities(target):
+    """Return who each process of a job is, and whom it knows, by role and index."""
+    roles = {"chief": Role(), "worker": Role(2), "ps": Role(2), "evaluator": Role()}
+    job = flights(command=["python", "train.py"], args=[], roles=roles)
+    found = {}
+    for _, _, env, words in processes(job, target):
+        who = identify(env, words)
+        known = {role: addresses(hosts) for role, hosts in who.cluster.items()}
+        assert who.own_address in [*known.get(who.role, []), None]
+        found[str(who)] = known
+    return found
 
 
 def start(found, folder):
@@ -70,6 +87,30 @@ def reference(tmp_path_factory):
     return train("local", tmp_path_factory.mktemp("local"))
 
 
+def sizes(found):
+    """Return how many tasks of each role each process knows of."""
+    return {
+        task: {role: len(hosts) for role, hosts in knows.items()} for task, knows in found.items()
+    }
+
+
+def test_local_tells_every_process_who_it_is():
+    found = identities("local")
+    assert sorted(found) == ["chief:0", "evaluator:0", "ps:0", "ps:1", "worker:0", "worker:1"]
+    assert sizes(found)["chief:0"] == {"chief": 1, "ps": 2, "worker": 2}
+
+
+@pytest.mark.parametrize("target", OTHERS)
+def test_a_target_tells_every_process_who_it_is_as_local_does(target):
+    found = identities(target)
+    assert sizes(found) == sizes(identities("local"))
+    # All speak of the same places, each of one task.
+    (places,) = {json.dumps(known, sort_keys=True) for known in found.values()}
+    everyone = [address for hosts in json.loads(places).values() for address in hosts]
+    assert len(set(everyone)) == len(everyone)
+
+
+@pytest.mark.slow
 def test_local_trains_on_both_workers(reference):
     first, second = reference
     assert first == second
@@ -77,6 +118,8 @@ def test_local_trains_on_both_workers(reference):
     assert first["weights"] != [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("target", [name for name in ENVIRONMENTS if name != "local"])
+@pytest.mark.slow
+@pytest.mark.full(target=tuple(name for name in OTHERS if name != TRAINED_ON))
+@pytest.mark.parametrize("target", OTHERS)
 def test_a_target_trains_as_local_does(target, reference, tmp_path):
     assert train(target, tmp_path) == reference
