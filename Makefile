@@ -20,14 +20,17 @@ torch: .venv/.torch  ## torch, for the tests of that backend
 demo: setup  ## a Spark cluster, 336,776 flights, a Keras model on two workers
 	@$(PY) examples/flights/demo.py
 
+# Two tests at a time, in the order and the groups of tests/suite/schedule.py.
+TWO := -n 2 --dist loadgroup --no-loadscope-reorder
+
 test: torch jar  ## every case of the suite
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest $(TWO)
 
 test-all: torch jar  ## the same with all products in full, on all versions: for a release
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --all
+	$(PY) -m pytest $(TWO) --all
 
 quick: setup  ## what needs neither Spark nor a training process: while writing
-	$(PY) -m pytest -n 2 --dist load --quick
+	$(PY) -m pytest $(TWO) --quick
 
 lint: setup  ## ruff and mypy
 	.venv/bin/ruff check .

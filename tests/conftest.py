@@ -16,25 +16,13 @@ import pytest
 
 from gridflow.agent.stat import began
 
-pytest_plugins = ("suite.cluster", "suite.selection", "suite.times")
+pytest_plugins = ("suite.cluster", "suite.schedule", "suite.selection", "suite.times")
 
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
 #: The module that a host's fork server runs: it outlives a job, but no executor and no driver.
 FORK_SERVER = "gridflow.agent.forkserver.server"
 _PATIENCE = 8.0
-#: Files that take minutes; with several workers the longest have to begin first.
-LONGEST = ("tfrecord/test_spark_versions.py", "conformance/test_conformance.py", "runtime/")
-
-
-def pytest_collection_modifyitems(items):
-    """Begin with the longest files, keep the order otherwise."""
-
-    def place(item):
-        found = (i for i, part in enumerate(LONGEST) if part in str(item.path))
-        return next(found, len(LONGEST))
-
-    items.sort(key=place)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -156,7 +144,9 @@ def by_value(request):
 def no_leaks(request, scratch):
     """Fail a test that leaves a process, a port, a thread or a file behind."""
     parameters = getattr(request.node, "callspec", None)
-    if "spark" in request.fixturenames or (parameters and "spark" in parameters.params.values()):
+    if "spark" in request.fixturenames or (
+        parameters and parameters.params.get("launcher") == "spark"
+    ):
         request.getfixturevalue("spark")  # its own ports and threads are no leak of the test
     ports = set(left_ports())
     yield

@@ -6,6 +6,7 @@ import pytest
 
 from gridflow.testing import asynchronous, conformance
 from gridflow.testing.cases import DATA_CASES, MODELS, TENSORFLOW_CASES, TENSORFLOW_MODELS
+from suite.schedule import made_once
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +26,11 @@ ON_SPARK = ("multi_worker_mirrored",)
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    return conformance.run_plain(tmp_path_factory.mktemp("plain"))
+def expected(request, tmp_path_factory):
+    def make():
+        return conformance.run_plain(tmp_path_factory.mktemp("plain"))
+
+    return made_once(request.config, tmp_path_factory, "conformance-expected", make)
 
 
 @pytest.fixture(scope="module")

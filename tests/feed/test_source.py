@@ -18,7 +18,11 @@ from gridflow.feed.ledger import Ledger
 from gridflow.feed.source import EpochCounter, distribute, make_dataset, resumed_epochs
 from gridflow.feed.spool import SpoolReader, SpoolWriter
 
-tf = pytest.importorskip("tensorflow")
+
+@pytest.fixture(scope="module", autouse=True)
+def tf():
+    """Import it when the first test runs, not when tests are collected: it takes seconds."""
+    return pytest.importorskip("tensorflow")
 
 
 @pytest.fixture
@@ -103,7 +107,7 @@ def nested(value, function):
     return [nested(v, function) for v in value] if isinstance(value, list) else function(value)
 
 
-def test_elements_have_the_structure_and_static_shapes_that_keras_expects(spool):
+def test_elements_have_the_structure_and_static_shapes_that_keras_expects(spool, tf):
     reader = spool(
         a=np.arange(10),
         b=np.arange(10) / 2,
@@ -173,7 +177,7 @@ def test_an_iterator_that_is_made_but_not_drawn_takes_no_epoch(spool):
     assert counter.pending == (1, 0)
 
 
-def test_an_endless_dataset_goes_on_with_the_next_epoch(spool):
+def test_an_endless_dataset_goes_on_with_the_next_epoch(spool, tf):
     reader = spool(i=np.arange(20))
     options = {"features": "i", "batch_size": 4, "steps": 5, "shuffle": True}
     counter = EpochCounter(0, 2)
@@ -184,7 +188,7 @@ def test_an_endless_dataset_goes_on_with_the_next_epoch(spool):
     assert ids(endless.take(3 + 5 + 5)) == [*first[8:], *second, *third]
 
 
-def test_a_start_beyond_the_epoch_is_an_error_that_tells_the_way_out(spool):
+def test_a_start_beyond_the_epoch_is_an_error_that_tells_the_way_out(spool, tf):
     counter = EpochCounter(2, 5)
     dataset = make_dataset(
         spool(i=np.arange(20)), features="i", batch_size=4, steps=5, counter=counter
@@ -308,7 +312,7 @@ for changed, message in (({"batch_size": 5}, "multiple of 2"), ({"tail": "partia
     assert done.returncode == 0, done.stderr
 
 
-def test_other_strategies_get_the_plain_dataset(spool):
+def test_other_strategies_get_the_plain_dataset(spool, tf):
     options = {"features": "i", "batch_size": 8, "steps": 5}
     reader = spool(i=np.arange(40))
     for strategy in (None, tf.distribute.get_strategy()):

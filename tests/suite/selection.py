@@ -44,10 +44,8 @@ def pytest_configure(config):
 
 def is_slow(item):
     """Return whether a test starts Spark, a training process or Maven."""
-    parameters = getattr(item, "callspec", None)
-    on_spark = parameters is not None and "spark" in parameters.params.values()
     starts = bool(STARTERS.intersection(item.fixturenames))
-    return on_spark or starts or item.get_closest_marker("slow") is not None
+    return starts or item.get_closest_marker("slow") is not None
 
 
 def is_full(item):

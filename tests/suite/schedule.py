@@ -1,0 +1,96 @@
+"""In which order tests begin, and which stay together, so that all processes are busy to the end.
+
+Under xdist tests are handed out one by one, those that take long first. Tests that share something
+that is dear, such as a trained model or a Spark application, form a group that one process runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+
+import pytest
+
+#: Fixtures whose users stay together: one process makes what they give.
+_SHARED = {
+    "spark": "spark",
+    "run_script": "local masters",
+    "uninterrupted": "resume",
+    "reference": "parity",
+    "wheel": "wheel",
+}
+#: Files that stay together, as all of their tests share a fixture, or import TensorFlow here.
+_TOGETHER = {
+    "conformance/test_conformance.py": "conformance",
+    "distribution/test_servers_on_spark.py": "servers on spark",
+    "distribution/test_worker_records.py": "tensorflow",
+    "feed/test_source.py": "tensorflow",
+    "gpu/test_gpu_devices.py": "tensorflow",
+    "gpu/test_gpu_spark.py": "gpus on spark",
+    "keras/test_results.py": "tensorflow",
+    "tfrecord/test_fuzz.py": "tensorflow",
+}
+#: What takes longest, in this order: groups, and parts of the paths of other tests.
+_FIRST = (
+    "conformance",
+    "spark",
+    "tests/tfrecord/test_spark_versions",
+    "tests/tfrecord/test_java",
+    "tests/tfrecord/test_packaging",
+    "tests/keras",
+    "local masters",
+    "gpus on spark",
+    "tests/backends",
+    "tests/docs",
+)
+
+
+def group_of(item):
+    """Return the group of tests that a test belongs to, or None."""
+    for fixture, group in _SHARED.items():
+        if fixture in item.fixturenames:
+            return group
+    values = item.callspec.params if hasattr(item, "callspec") else {}
+    if values.get("launcher") == "spark":
+        return "spark"
+    if "backend" in values and "distribute" in item.fixturenames:
+        return f"backend {values['backend']}"
+    path = item.path.as_posix()
+    return next((group for end, group in _TOGETHER.items() if path.endswith(end)), None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Group the tests, and sort them; among equals their order stays."""
+    from suite.selection import is_slow
+
+    places = {}
+    for item in items:
+        group = group_of(item)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+        # What is compared with what other processes compute comes when they have done so.
+        waits = group == "spark" and "conformance" in item.nodeid
+        places[item] = (_place(group or item.nodeid, is_slow(item) or group), waits)
+    items.sort(key=places.__getitem__)
+
+
+def _place(name, is_long):
+    """Return where a group or a test stands; what is over in a moment fills the end."""
+    path = name.split("::")[0]
+    found = (
+        i for i, first in enumerate(_FIRST) if name == first or ("/" in first and first in path)
+    )
+    return next(found, len(_FIRST)) if is_long else len(_FIRST) + 1
+
+
+def made_once(config, tmp_path_factory, name, make):
+    """Return what a function makes, in one process of the run; the others wait and read it."""
+    if not hasattr(config, "workerinput"):
+        return make()
+    place = tmp_path_factory.getbasetemp().parent / name
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            place.write_bytes(pickle.dumps(make()))
+    return pickle.loads(place.read_bytes())
