@@ -23,6 +23,8 @@ SPARK_CELLS = [(flavour, cell) for flavour in conformance.FLAVOURS for cell in C
 SPARK_CELLS += [(backend, cell) for backend in conformance.BACKENDS for cell in BACKEND_CELLS]
 #: A single process computes the same whoever started it; `make conformance` runs those, too.
 ON_SPARK = ("multi_worker_mirrored",)
+#: What Spark adds, feed and launch, is the same for the other flavours; `--all` runs them, too.
+FLAVOURS_ON_SPARK = ("keras",)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +41,15 @@ def local(expected, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def on_spark(expected, spark, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("spark")
-    return conformance.run_table(expected, directory, spark, strategies=ON_SPARK)
+def on_spark(expected, spark, request, tmp_path_factory):
+    whole = request.config.getoption("whole")
+    return conformance.run_table(
+        expected,
+        tmp_path_factory.mktemp("spark"),
+        spark,
+        strategies=ON_SPARK,
+        flavours=conformance.installed() if whole else FLAVOURS_ON_SPARK,
+    )
 
 
 def check(outcome, cell):
@@ -75,6 +83,7 @@ def test_parameter_servers_are_as_good_as_synchronous_training(local, cell, flav
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.full(flavour=("tf_keras", *conformance.BACKENDS))
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), SPARK_CELLS, ids=str)
 def test_it_computes_the_same_on_spark(on_spark, cell, strategy, flavour):

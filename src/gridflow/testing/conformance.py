@@ -162,6 +162,7 @@ def run_table(
     spark: SparkSession | None = None,
     at_once: int = 1,
     strategies: Sequence[Strategy] = (*STRATEGIES, _SERVERS),
+    flavours: Sequence[str] = (*FLAVOURS, *BACKENDS),
 ) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
     """Run all columns and return the outcomes.
 
@@ -178,11 +179,14 @@ def run_table(
         Columns beside one another.
     strategies : sequence of str
         Default: all.
+    flavours : sequence of str
+        Default: all that are installed.
     """
     columns = [
         (strategy, flavour)
         for strategy in strategies
         for flavour in (installed() if strategy == _MULTI_WORKER else FLAVOURS)
+        if flavour in flavours
     ]
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         running = [
