@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -61,7 +63,11 @@ def join(config, tmp_path_factory):
 def watch_executors_of(session):
     """Remember where the executors of an application keep what is temporary."""
     each = session.sparkContext.parallelize(range(2), 2).barrier()
-    found = each.mapPartitions(lambda _: os.environ["SPARK_LOCAL_DIRS"].split(",")).collect()
+    with warnings.catch_warnings():
+        # PySpark leaves the socket that they came by to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        found = each.mapPartitions(lambda _: os.environ["SPARK_LOCAL_DIRS"].split(",")).collect()
+        gc.collect()
     executors_folders.update(Path(folder).parent for folder in found)
 
 
