@@ -272,6 +272,7 @@ def test_the_columns_are_checked_at_the_call(spool):
         make_dataset(reader, features="speed", batch_size=4, steps=2, tail="drop")
 
 
+@pytest.mark.slow
 def test_replicas_of_a_process_share_a_batch(spool, tmp_path):
     """In a process of its own: logical devices must be made before TensorFlow starts."""
     spool(i=np.arange(40))

@@ -29,6 +29,7 @@ def in_new_process(source: str) -> str:
     return ended.stdout.strip()
 
 
+@pytest.mark.slow
 def test_upstream_still_has_each_bug_that_is_cured():
     # When this fails, Keras has cured something: the cure can be taken out.
     found = in_new_process(
@@ -43,6 +44,7 @@ def test_upstream_still_has_each_bug_that_is_cured():
     assert [line for line in found.splitlines() if not line.endswith("True")] == []
 
 
+@pytest.mark.slow
 def test_each_probe_no_longer_sees_its_bug_once_it_is_cured():
     found = in_new_process(
         """
@@ -58,6 +60,7 @@ def test_each_probe_no_longer_sees_its_bug_once_it_is_cured():
     assert found == ""
 
 
+@pytest.mark.slow
 def test_cures_are_applied_on_import_and_import_nothing_themselves():
     found = in_new_process(
         """
@@ -82,6 +85,7 @@ def test_cures_are_applied_on_import_and_import_nothing_themselves():
     assert found == "ok"
 
 
+@pytest.mark.slow
 def test_probes_leave_tensorflow_unstarted():
     # Devices can be configured, and a multi-worker strategy made, only before the context starts.
     found = in_new_process(

@@ -165,16 +165,17 @@ def test_arrays_tables_and_pandas_are_shared_out_by_the_local_launcher():
     from gridflow import LocalLauncher
 
     columns = {"x": np.arange(10, dtype="float32"), "y": np.arange(10) * 2}
-    for data in (columns, pd.DataFrame(columns), pa.table(columns), tuple(columns.values())):
-        result = TensorflowDistributor(
-            2, "none", launcher=LocalLauncher(), logs="none", progress=False
-        ).run(collect, batch_size=5, features="x", label="y", data={"train": data})
-        rows = [
-            row
-            for seen in result.values
-            for x, y in seen["train"]
-            for row in zip(x, y, strict=True)
-        ]
+    data = {
+        "columns": columns,
+        "pandas": pd.DataFrame(columns),
+        "arrow": pa.table(columns),
+        "pair": tuple(columns.values()),
+    }
+    result = TensorflowDistributor(
+        2, "none", launcher=LocalLauncher(), logs="none", progress=False
+    ).run(collect, tuple(data), batch_size=5, features="x", label="y", data=data)
+    for name in data:
+        rows = [row for seen in result.values for x, y in seen[name] for row in zip(x, y, strict=True)]
         assert sorted(rows) == [(i, 2 * i) for i in range(10)]
 
 
