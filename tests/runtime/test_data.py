@@ -175,7 +175,9 @@ def test_arrays_tables_and_pandas_are_shared_out_by_the_local_launcher():
         2, "none", launcher=LocalLauncher(), logs="none", progress=False
     ).run(collect, tuple(data), batch_size=5, features="x", label="y", data=data)
     for name in data:
-        rows = [row for seen in result.values for x, y in seen[name] for row in zip(x, y, strict=True)]
+        rows = [
+            row for seen in result.values for x, y in seen[name] for row in zip(x, y, strict=True)
+        ]
         assert sorted(rows) == [(i, 2 * i) for i in range(10)]
 
 
