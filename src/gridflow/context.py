@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.cluster import EVALUATOR, ClusterSpec, Task
-from gridflow.errors import GridflowError, SchemaError, did_you_mean
+from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
 from gridflow.fitting import Fitting
 from gridflow.options import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.channel import Channel
     from gridflow.feed.batches import Tail
@@ -172,18 +172,23 @@ class TrainingContext(Fitting):
         sample_weight: str | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
-        tail: Tail = "repeat",
+        tail: Tail = "spread",
+        map: Callable[..., Any] | None = None,  # noqa: A002 (that of tf.data)
+        prefetch: int | None = None,
     ) -> Any:
         """Return this rank's rows of a dataset given to ``run(data=…)``, in batches.
 
-        Each iteration is one epoch. All ranks make the same number of steps, with real rows in
-        every batch. Waits until the rows of all ranks have arrived.
+        Each iteration is one epoch of training. All ranks make the same number of steps, with real
+        rows in every batch. As validation data of ``fit``, in ``evaluate`` and in ``predict`` each
+        row counts once, whatever ``tail`` and ``shuffle`` say. Waits until the rows of all ranks
+        have arrived.
 
         Parameters
         ----------
         name : str, default "train"
         batch_size : int
-            Rows per step and rank. The global batch has ``batch_size * num_workers`` rows.
+            Rows per step and rank, at most. The global batch has up to ``batch_size * num_workers``
+            rows.
         features : str, list or dict
             ``"x"`` or ``["x"]``: one tensor. ``["a", "b"]``: a dict of tensors by column.
             ``{"input": "x", "other": ["a", "b"]}``: a dict with names of your own, where a list of
@@ -196,15 +201,28 @@ class TrainingContext(Fitting):
             Anew in each epoch. Default: True for ``"train"``, False for any other name.
         seed : int, optional
             For shuffling. Default: the job's seed, or 0.
-        tail : {'repeat', 'drop'}
-            ``repeat``: every row is used, ranks that have fewer repeat some of theirs.
+        tail : {'spread', 'repeat', 'drop'}
+            How uneven ranks make equal steps. ``spread``: every row is used, each rank deals its
+            own out to all steps, in batches whose sizes differ by one; rows are repeated only by a
+            rank that has fewer of them than there are steps.
+            ``repeat``: every batch is full, ranks that have fewer rows repeat some of theirs.
             ``drop``: no row is repeated, what doesn't fill a step on all ranks is left out.
-            Both are accounted for in ``result.ledger``.
+            All are accounted for in ``result.ledger``.
+        map : callable, optional
+            What each batch goes through: a function of ``x``, ``x, y`` or ``x, y, sample_weight``
+            that returns what Keras is to get. It is applied by ``tf.data.Dataset.map``, several
+            batches at a time, in order; under JAX and torch to numpy arrays.
+        prefetch : int, optional
+            Batches that are made ahead, 2 by default. Not under JAX and torch, where batches are
+            made when they are asked for.
 
         Returns
         -------
         tf.data.Dataset, tf.distribute.DistributedDataset, WorkerDataset or ArrayDataset
-            Elements as Keras takes them: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
+            Elements as Keras takes them: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. It has
+            ``len``, ``map`` and ``take``, but for that of ``parameter_server``; rows repeated to
+            make equal steps are left out by Keras only of what this function, or ``map`` and
+            ``take`` under a mirrored strategy, JAX and torch, have returned.
             Under ``parameter_server`` a function that makes such a dataset, without end, in the
             worker's server: for `fit`, `evaluate` and ``create_per_worker_dataset``. ``tail`` has
             no meaning there. Under JAX and torch a ``keras.utils.PyDataset`` of numpy arrays.
@@ -214,11 +232,13 @@ class TrainingContext(Fitting):
         SchemaError
             There is no such dataset or column, or too few rows for a step on each rank.
         """
-        from gridflow.feed import batches, source
+        from gridflow.feed import batches, once, source
         from gridflow.feed.spool import SpoolReader
 
         rows = self._rows(name)
+        own_rows = once.own_rows(rows, self._inbox.wait("counts")["borrowed"][name])
         shuffled = name == "train" if shuffle is None else shuffle
+        ahead = _ahead(prefetch, self.backend)
         if self._strategy_name == "parameter_server":
             from gridflow.feed.records import decode_specs
             from gridflow.keras import worker_data
@@ -227,6 +247,9 @@ class TrainingContext(Fitting):
                 name,
                 decode_specs(self._inbox.wait("counts")["specs"].get(name, {})),
                 tuple(rows),
+                own_rows=tuple(own_rows),
+                function=map,
+                prefetch=ahead,
                 features=features,
                 label=label,
                 sample_weight=sample_weight,
@@ -247,6 +270,8 @@ class TrainingContext(Fitting):
             "shuffle": shuffled,
             "seed": seed if seed is not None else (self.seed or 0),
             "rank": self.rank,
+            "own_rows": own_rows,
+            "function": map,
             "counter": counter,
             "on_epoch": lambda record: self._channel.send("epoch", record=record),
         }
@@ -254,11 +279,12 @@ class TrainingContext(Fitting):
         if self.backend != "tensorflow":
             from gridflow.keras import array_data
 
-            return array_data.make(reader, backend=self.backend, **options)
-        return source.distribute(self.strategy, reader, **options)
+            is_alone = self._strategy_name != "multi_worker_mirrored"
+            return array_data.make(reader, backend=self.backend, is_alone=is_alone, **options)
+        return source.distribute(self.strategy, reader, prefetch=ahead, **options)
 
     def steps_per_epoch(
-        self, name: str = "train", *, batch_size: int, tail: Tail = "repeat"
+        self, name: str = "train", *, batch_size: int, tail: Tail = "spread"
     ) -> int:
         """Return how many steps an epoch of a dataset has, the same on all ranks."""
         from gridflow.feed import batches
@@ -334,6 +360,18 @@ class TrainingContext(Fitting):
                 f"there is no dataset {name!r}; there is {there}.{did_you_mean(name, rows)}"
             )
         return rows[name]
+
+
+def _ahead(prefetch: int | None, backend: str) -> int:
+    """Return how many batches are made ahead."""
+    if prefetch is None:
+        return 2
+    if backend != "tensorflow":
+        raise InvalidArgument(
+            f"prefetch={prefetch} is for tf.data; under backend={backend!r} batches are made when "
+            "they are asked for. Leave it out."
+        )
+    return whole_number("prefetch", prefetch, 0)
 
 
 def make_context(setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> TrainingContext:

@@ -55,6 +55,29 @@ def test_repeat_fills_every_batch_and_uses_each_row_equally_often(options, more)
     assert plan.rows_fed - plan.rows_repeated + plan.rows_left_out == n
 
 
+@given(plans, st.integers(0, 40), st.integers(0, 40), st.integers(1, 3))
+def test_spread_repeats_no_row_but_where_there_are_fewer_than_batches(options, more, wanted, times):
+    n, size = sum(options["segment_rows"]), options.pop("batch_size")
+    size = -(-size // times) * times
+    steps = -(-max(n, wanted) // size) + more
+    plan = BatchPlan(
+        steps=steps, tail="spread", batch_size=size, rows_wanted=wanted, multiple=times, **options
+    )
+    batches = rows_of(plan)
+    sizes = [len(batch) for batch in batches]
+    assert len(sizes) == steps
+    assert sizes == sorted(sizes, reverse=True)
+    assert 0 < sizes[-1] <= sizes[0] <= sizes[-1] + times
+    assert all(each % times == 0 for each in sizes)
+    assert sizes[0] <= size
+    assert sum(sizes) == times * max(-(-max(n, wanted) // times), steps)
+    assert plan.is_even == (set(sizes) == {size})
+    found = Counter(np.concatenate(batches).tolist())
+    assert set(found) == set(range(n))
+    assert plan.rows_repeated == sum(sizes) - n
+    assert max(found.values()) - min(found.values()) <= 1
+
+
 @given(plans)
 def test_drop_and_partial_use_each_row_at_most_once(options):
     n, size = sum(options["segment_rows"]), options["batch_size"]
@@ -97,7 +120,7 @@ def test_a_shuffled_window_mixes_rows_from_all_over_the_spool():
 
 
 def test_without_shuffle_rows_come_in_order():
-    assert np.concatenate(rows_of(BatchPlan([3, 4], 2, 4))).tolist() == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert np.concatenate(rows_of(BatchPlan([3, 4], 2, 4))).tolist() == [*range(7)]
 
 
 def test_skipping_leaves_out_windows_without_planning_their_rows():
@@ -109,6 +132,7 @@ def test_skipping_leaves_out_windows_without_planning_their_rows():
 def test_steps_are_equal_for_all_ranks():
     assert steps_for([10, 3, 7], 4, "repeat") == 3
     assert steps_for({1: 3, 0: 10}, 4, "repeat") == 3
+    assert steps_for([10, 3, 7], 4) == steps_for([10, 3, 7], 4, "spread") == 3
     assert steps_for([10, 5, 7], 2, "drop") == 2
     assert steps_for([10], 4, "partial") == 3
 
@@ -122,6 +146,7 @@ def test_steps_are_equal_for_all_ranks():
         ([5, 1], 2, "partial", InvalidArgument, "trains alone"),
         ([], 2, "repeat", InvalidArgument, "no rank"),
         ([5], 0, "repeat", InvalidArgument, "batch_size"),
+        ([5, 0], 2, "spread", DataError, "rank 0: 5, rank 1: 0"),
         ([5], 2, "repeats", InvalidArgument, "Did you mean 'repeat'"),
     ],
 )

@@ -53,7 +53,7 @@ def test_negative_counts_are_refused():
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=4),
     st.integers(1, 9),
-    st.sampled_from(["repeat", "drop"]),
+    st.sampled_from(["spread", "repeat", "drop"]),
     st.integers(0, 3),
 )
 def test_the_ledger_of_any_plan_balances_and_survives_json(rows, batch_size, tail, dropped):

@@ -42,7 +42,7 @@ def spool(tmp_path):
 
 
 def ids(dataset):
-    return [int(i) for (x, *_) in dataset for i in np.ravel(x)]
+    return [int(i) for x in dataset for i in np.ravel(x)]
 
 
 ROWS = st.integers(1, 40)
@@ -88,7 +88,7 @@ def test_tensors_equal_the_rows_of_any_table(tmp_path_factory, table, batch_size
         window_rows=8,
     )
     seen = []
-    for (batch,) in dataset.as_numpy_iterator():
+    for batch in dataset.as_numpy_iterator():
         seen += batch["row"].tolist()
         for name in table.column_names:
             want = table.column(name).take(pa.array(batch["row"])).to_pylist()
@@ -120,6 +120,7 @@ def test_elements_have_the_structure_and_static_shapes_that_keras_expects(spool,
         features={"num": ["a", "b"], "text": "s"},
         label="b",
         sample_weight="w",
+        tail="repeat",
         **options,
     )
     x, y, w = full.element_spec
@@ -130,16 +131,18 @@ def test_elements_have_the_structure_and_static_shapes_that_keras_expects(spool,
     assert batch["num"].numpy().tolist() == [[0, 0], [1, 0.5], [2, 1], [3, 1.5]]
     assert batch["text"].numpy().tolist() == [b"0", b"1", b"2", b"3"]
     alone = make_dataset(reader, features="a", **options)
-    assert isinstance(alone.element_spec, tuple)
-    assert len(alone.element_spec) == 1
+    assert alone.element_spec == tf.TensorSpec((None,), tf.int64)
+    assert [len(x) for x in alone] == [4, 3, 3]
+    again = make_dataset(reader, features="a", tail="repeat", **options)
+    assert again.element_spec == tf.TensorSpec((4,), tf.int64)
     partial = make_dataset(reader, features="a", tail="partial", **options)
-    assert [len(x) for (x,) in partial] == [4, 4, 2]
+    assert [len(x) for x in partial] == [4, 4, 2]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_cardinality_and_every_epoch_have_the_same_number_of_full_batches(spool, shuffle):
     dataset = make_dataset(
-        spool(i=np.arange(23)), features="i", batch_size=4, steps=9, shuffle=shuffle
+        spool(i=np.arange(23)), features="i", batch_size=4, steps=9, tail="repeat", shuffle=shuffle
     )
     assert int(dataset.cardinality()) == 9
     assert int(dataset.map(lambda x: x).cardinality()) == 9
@@ -153,6 +156,7 @@ def test_cardinality_and_every_epoch_have_the_same_number_of_full_batches(spool,
 def test_a_set_epoch_and_batch_give_the_end_of_that_epoch_and_then_the_next(spool):
     reader = spool(i=np.arange(50))
     options = {"features": "i", "batch_size": 4, "steps": 13, "shuffle": True, "seed": 3}
+    options["tail"] = "repeat"
     plain = make_dataset(reader, **options)
     first, second, third = (ids(plain) for _ in range(3))
     counter = EpochCounter()
@@ -205,7 +209,13 @@ def test_each_epoch_is_reported_once_and_the_ledger_balances(spool):
     ledger.set_counts("train", 0, reader.counts)
     counter = EpochCounter()
     dataset = make_dataset(
-        reader, features="i", batch_size=4, steps=15, on_epoch=ledger.add, counter=counter
+        reader,
+        features="i",
+        batch_size=4,
+        steps=15,
+        tail="repeat",
+        on_epoch=ledger.add,
+        counter=counter,
     )
     ids(dataset)
     counter.set(1, 5)
@@ -257,7 +267,7 @@ def test_numeric_batches_are_aligned_fresh_and_never_written_again(spool):
         shuffle=True,
         window_rows=100,
     )
-    kept = [x for (x,) in dataset]
+    kept = list(dataset)
     copies = [x.numpy().copy() for x in kept]
     ids(dataset)
     assert all((x.numpy() == copy).all() for x, copy in zip(kept, copies, strict=True))
@@ -293,12 +303,17 @@ counter = EpochCounter()
 options = {"features": "i", "batch_size": 8, "steps": 5, "counter": counter}
 distributed = distribute(strategy, reader, **options)
 assert int(distributed.cardinality) == 5, distributed.cardinality
-values = [[v.numpy().tolist() for v in x.values] for (x,) in distributed]
+values = [[v.numpy().tolist() for v in x.values] for x in distributed]
 assert values[0] == [[0, 1, 2, 3], [4, 5, 6, 7]], values
 assert len(values) == 5
 counter.set(1, 3)
 assert len(list(distributed)) == 2
 assert counter.pending == (2, 0)
+assert len(distributed) == 5
+twice = distributed.map(lambda x: 2 * x).take(3).map(lambda x: x + 1)
+values = [[v.numpy().tolist() for v in x.values] for x in twice]
+assert len(twice) == len(values) == 3
+assert values[0] == [[1, 3, 5, 7], [9, 11, 13, 15]], values
 for changed, message in (({"batch_size": 5}, "multiple of 2"), ({"tail": "partial"}, "partial")):
     try:
         distribute(strategy, reader, **{**options, **changed})

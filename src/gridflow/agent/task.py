@@ -164,7 +164,7 @@ class TaskRunner:
             case "start":
                 self._start(command)
             case "counts":
-                self._counts = {"rows": command["rows"], "specs": command["specs"]}
+                self._counts = {name: command[name] for name in ("rows", "borrowed", "specs")}
                 self._send("counts", **self._counts)
             case "replace" if command["generation"] == self._generation:
                 self._replace()
@@ -280,7 +280,7 @@ class TaskRunner:
         counts = loans.take(spool, dataset, path, self._payload.feed)
         specs = {}
         if self._part.serves:
-            specs = {dataset: records.encode_specs(records.write(spool, dataset))}
+            specs = {dataset: records.encode_specs(records.write(spool, dataset, own_rows=0))}
         self._reporter.report("spooled", counts={dataset: asdict(counts)}, specs=specs)
 
     def leave(self) -> None:

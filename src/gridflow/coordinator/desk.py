@@ -271,6 +271,9 @@ class Desk:
             for each_rank, each in enumerate(known):
                 for name, count in each.items():
                     self.ledger.set_counts(name, each_rank, DatasetCounts(**count))
-            self._broadcast("counts", rows=rows, specs=self._specs)
+            borrowed = {
+                name: [each[name].get("borrowed", 0) for each in known] for name in known[0]
+            }
+            self._broadcast("counts", rows=rows, borrowed=borrowed, specs=self._specs)
             for name in self._lent:
                 self._loan(name).unlink(missing_ok=True)

@@ -6,6 +6,7 @@ copying it, and keeps it as long as it likes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,20 +50,20 @@ def assemble(
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the batches of an epoch, several at a time.
 
-    Each item is a tuple with an array for each tensor, of shape (batches, batch size, ...): a
-    window of the plan. A smaller last batch comes by itself.
+    Each item is a tuple with an array for each tensor, of shape (batches, batch size, ...): those
+    batches of a window of the plan that have the same size.
     """
     for window in plan.windows(start_batch):
         arrays = [
             _text(reader, tensor, window) if tensor.is_text else _numbers(reader, tensor, window)
             for tensor in tensors
         ]
-        full = sum(rows == plan.batch_size for rows in window.batch_rows)
-        cut = full * plan.batch_size
-        if full:
-            yield tuple(a[:cut].reshape(full, plan.batch_size, *a.shape[1:]) for a in arrays)
-        if cut < window.rows:
-            yield tuple(array[None, cut:] for array in arrays)
+        begin = 0
+        for size, alike in itertools.groupby(window.batch_rows):
+            batches = sum(1 for _ in alike)
+            end = begin + batches * size
+            yield tuple(a[begin:end].reshape(batches, size, *a.shape[1:]) for a in arrays)
+            begin = end
 
 
 def _numbers(reader: SpoolReader, tensor: Tensor, window: Window) -> np.ndarray:

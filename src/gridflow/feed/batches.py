@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TAILS", "BatchPlan", "Piece", "Tail", "Window", "rank_seed", "steps_for"]
 
-Tail = Literal["repeat", "drop", "partial"]
-#: How an epoch ends: short ranks repeat rows; rows that don't fill a batch of every rank are left
-#: out; or the last batch is smaller (only for a process that reads alone).
-TAILS: Final = ("repeat", "drop", "partial")
+Tail = Literal["spread", "repeat", "drop", "partial"]
+#: How uneven rows become equal steps: each rank deals its rows out to all batches, whose sizes
+#: differ by one; short ranks repeat rows; rows that don't fill a batch of every rank are left out;
+#: or the last batch is smaller (only for a process that reads alone).
+TAILS: Final = ("spread", "repeat", "drop", "partial")
 #: A window mixes rows of about this many places of the spool.
 _BLOCKS_PER_WINDOW: Final = 16
 
 
 def steps_for(
-    counts_per_rank: Sequence[int] | Mapping[int, int], batch_size: int, tail: Tail = "repeat"
+    counts_per_rank: Sequence[int] | Mapping[int, int], batch_size: int, tail: Tail = "spread"
 ) -> int:
     """Return the steps of an epoch, the same for all ranks.
 
@@ -39,11 +40,11 @@ def steps_for(
     counts_per_rank
         Rows of each rank.
     batch_size
-        Rows per rank and step.
-    tail : {"repeat", "drop", "partial"}
-        ``"repeat"``: as many steps as the rank with the most rows needs. ``"drop"``: as many as
-        the rank with the fewest can fill. ``"partial"``: one rank alone, all rows, the last batch
-        smaller.
+        Rows per rank and step; with ``"spread"`` the most that a batch may have.
+    tail : {"spread", "repeat", "drop", "partial"}
+        ``"spread"`` and ``"repeat"``: as many steps as the rank with the most rows needs.
+        ``"drop"``: as many as the rank with the fewest can fill. ``"partial"``: one rank alone, all
+        rows, the last batch smaller.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def steps_for(
         if len(counts) > 1:
             raise InvalidArgument(
                 f"tail='partial' is for a process that trains alone, these are {len(counts)} "
-                f"ranks. Use 'repeat' or 'drop'."
+                f"ranks. Use 'spread', 'repeat' or 'drop'."
             )
         steps = math.ceil(counts[0] / batch_size)
     elif tail == "drop":
@@ -72,7 +73,7 @@ def steps_for(
         raise DataError(
             f"with batch_size={batch_size} and tail='drop' there is no step, as every rank needs "
             f"{batch_size} rows ({listed}). Use a smaller batch_size, fewer workers, more rows, "
-            f"or tail='repeat'."
+            f"or tail='spread'."
         )
     if min(counts) == 0:
         raise DataError(
@@ -133,11 +134,12 @@ class BatchPlan:
     segment_rows : sequence of int
         Rows in each chunk of the spool.
     batch_size : int
-        Rows in each batch.
+        Rows in each batch; with ``tail="spread"`` the most that there are.
     steps : int
         Batches in the epoch (see `steps_for`).
-    tail : {"repeat", "drop", "partial"}
-        See `steps_for`.
+    tail : {"spread", "repeat", "drop", "partial"}
+        See `steps_for`. With ``"spread"`` the larger batches come first, and rows are repeated only
+        where there are fewer rows than batches, each of which has one at least.
     shuffle : bool, default False
         Whether to permute blocks, then rows within windows.
     seed : int, default 0
@@ -146,16 +148,23 @@ class BatchPlan:
         Each epoch has an order of its own.
     window_rows : int, default 65,536
         About how many rows are permuted together, and held in memory at a time.
+    rows_wanted : int, default 0
+        With ``"spread"``: as if there were so many rows, if there are fewer. For ranks whose
+        batches must have equal sizes.
+    multiple : int, default 1
+        With ``"spread"``: what the size of each batch is a multiple of.
     """
 
     segment_rows: Sequence[int]
     batch_size: int
     steps: int
-    tail: Tail = "repeat"
+    tail: Tail = "spread"
     shuffle: bool = False
     seed: int = 0
     epoch: int = 0
     window_rows: int = 65_536
+    rows_wanted: int = 0
+    multiple: int = 1
     #: Rows of the rank.
     rows: int = field(init=False)
     #: Rows in all batches, repeated ones included.
@@ -172,6 +181,8 @@ class BatchPlan:
         wanted = self.steps * self.batch_size
         if self.tail == "partial":
             wanted = min(wanted, rows)
+        if self.tail == "spread":
+            wanted = self._spread(rows)
         if wanted > rows and (self.tail == "drop" or rows == 0):
             raise InvalidArgument(
                 f"{self.steps} steps of {self.batch_size} rows need {wanted} rows, there are "
@@ -179,6 +190,23 @@ class BatchPlan:
             )
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "rows_fed", wanted)
+
+    def _spread(self, rows: int) -> int:
+        if not self.steps:
+            return 0
+        parts = max(math.ceil(max(rows, self.rows_wanted) / self.multiple), self.steps)
+        largest = math.ceil(parts / self.steps) * self.multiple
+        if largest > self.batch_size:
+            raise InvalidArgument(
+                f"{max(rows, self.rows_wanted)} rows don't fit into {self.steps} batches of up to "
+                f"{self.batch_size} rows, in multiples of {self.multiple}."
+            )
+        return parts * self.multiple
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all batches have ``batch_size`` rows."""
+        return self.rows_fed == self.steps * self.batch_size
 
     @property
     def rows_repeated(self) -> int:
@@ -192,7 +220,10 @@ class BatchPlan:
 
     def rows_before(self, batch: int) -> int:
         """Return how many rows the batches before this one hold."""
-        return min(batch * self.batch_size, self.rows_fed)
+        if self.tail != "spread" or not self.steps:
+            return min(batch * self.batch_size, self.rows_fed)
+        size, larger = divmod(self.rows_fed // self.multiple, self.steps)
+        return (batch * size + min(batch, larger)) * self.multiple
 
     def windows(self, start_batch: int = 0) -> Iterator[Window]:
         """Yield the windows from the one that holds ``start_batch``, which then begins with it.

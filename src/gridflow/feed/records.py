@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 
     from gridflow.feed.schema import TensorSpec
 
-__all__ = ["FOLDER", "decode_specs", "encode_specs", "tensor_proto", "write"]
+__all__ = ["FOLDER", "OWN_ROWS", "decode_specs", "encode_specs", "tensor_proto", "write"]
 
 #: Beside the spool's own files of a dataset.
 FOLDER: Final = "records"
+#: There, how many of the worker's rows no other one has lent: a tensor of one number.
+OWN_ROWS: Final = "own_rows.tensor"
 _RECORD_BYTES: Final = 64 << 10
 _MOST_ROWS: Final = 1024
 #: ``DataType`` of TensorFlow's types.proto.
@@ -53,8 +55,15 @@ _TYPES: Final = {
 }
 
 
-def write(spool: Path, dataset: str) -> dict[str, TensorSpec]:
+def write(spool: Path, dataset: str, own_rows: int | None = None) -> dict[str, TensorSpec]:
     """Write the records of a dataset of a spool that was closed; return its columns.
+
+    Parameters
+    ----------
+    spool, dataset
+        Where, and what.
+    own_rows : int, optional
+        Rows that count outside of training; all by default.
 
     Raises
     ------
@@ -66,6 +75,8 @@ def write(spool: Path, dataset: str) -> dict[str, TensorSpec]:
     rows = max(1, min(_MOST_ROWS, _RECORD_BYTES // reader.row_bytes()))
     try:
         folder.mkdir(exist_ok=True)
+        own = np.array([reader.rows if own_rows is None else own_rows], np.int64)
+        (folder / OWN_ROWS).write_bytes(tensor_proto(own, own.dtype, ()))
         for name, (kind, shape) in reader.specs.items():
             known = tuple(size or 0 for size in shape)
             write_records(folder / f"{name}.tfrecord", _column(reader, name, kind, known, rows))

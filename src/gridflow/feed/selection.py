@@ -87,14 +87,15 @@ class Selection:
         """All columns that are read."""
         return list(dict.fromkeys(c for tensor in self.tensors for c in tensor.columns))
 
-    def pack(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """Put one thing per tensor into the structure that Keras expects."""
-        return tuple(
+    def pack(self, flat: Sequence[Any]) -> Any:
+        """Put one thing per tensor into the structure that Keras expects: x alone, or a tuple."""
+        packed = tuple(
             {name: flat[key] for name, key in part.items()}
             if isinstance(part, dict)
             else flat[part]
             for part in self.parts
         )
+        return packed if len(packed) > 1 else packed[0]
 
 
 def select(

@@ -36,10 +36,11 @@ from gridflow.errors import InvalidArgument
 from gridflow.feed.assemble import assemble, window_rows_for
 from gridflow.feed.batches import BatchPlan, Tail, rank_seed
 from gridflow.feed.ledger import EpochRecord
+from gridflow.feed.once import Once, attach, source_of_once
 from gridflow.feed.selection import Columns, Selection, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
 
@@ -96,7 +97,7 @@ class Source:
     selection: Selection
     batch_size: int
     steps: int
-    tail: Tail = "repeat"
+    tail: Tail = "spread"
     shuffle: bool = False
     seed: int = 0
     rank: int = 0
@@ -106,6 +107,15 @@ class Source:
     #: Elements per step: each replica of this process gets one.
     replicas: int = 1
     endless: bool = False
+    #: For batches that must be as large as those of other ranks, see `BatchPlan`.
+    rows_wanted: int = 0
+    multiple: int = 1
+    #: What a batch goes through.
+    function: Callable[..., Any] | None = None
+    #: Steps that are given, where these are fewer.
+    first_steps: int | None = None
+    #: Outside training: the rows that count, each of which comes once, in order.
+    own_rows: int | None = None
     _ended_early: bool = False
 
     def plan(self, epoch: int) -> BatchPlan:
@@ -122,7 +132,14 @@ class Source:
             rank_seed(self.seed, self.rank),
             epoch,
             rows,
+            self.rows_wanted,
+            self.multiple,
         )
+
+    @property
+    def has_empty_batches(self) -> bool:
+        """Whether there are fewer rows that count than batches."""
+        return self.own_rows is not None and self.own_rows < self.steps * self.replicas
 
     def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the next epoch, window by window, and report it when it ends or is closed."""
@@ -154,13 +171,17 @@ class Source:
         if self.on_epoch is None:
             return
         before, until = plan.rows_before(start), plan.rows_before(at)
+        left_out = plan.rows_left_out
+        if self.own_rows is not None:  # batches are emptied again that repeat rows
+            before, until = min(before, self.own_rows), min(until, self.own_rows)
+            left_out = plan.rows - self.own_rows
         record = EpochRecord(
             self.reader.dataset,
             self.rank,
             epoch,
             rows_fed=until - before,
             rows_repeated=max(0, until - plan.rows),
-            rows_left_out=plan.rows_left_out,
+            rows_left_out=left_out,
             complete=at == plan.steps,
             rows_before=before,
         )
@@ -170,7 +191,7 @@ class Source:
         """Return the ``tf.data.Dataset``."""
         import tensorflow as tf
 
-        rows = None if self.tail == "partial" else self.batch_size // self.replicas
+        rows = self.batch_size // self.replicas if self.plan(0).is_even else None
         signature = tuple(
             tf.TensorSpec(
                 (None, rows, *tensor.row_shape),
@@ -185,11 +206,26 @@ class Source:
             lambda *tensors: tf.data.Dataset.from_tensor_slices(self.selection.pack(tensors))
         ).repeat()
         if not self.endless:
-            batches = batches.take(self.steps * self.replicas)
+            steps = self.steps if self.first_steps is None else self.first_steps
+            batches = batches.take(steps * self.replicas)
+        if self.function is not None:
+            batches = batches.map(self.function, num_parallel_calls=tf.data.AUTOTUNE)
+        if self.has_empty_batches:
+            batches = batches.enumerate().map(self._emptied)
         options = tf.data.Options()
         options.autotune.enabled = False
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return batches.prefetch(prefetch * self.replicas).with_options(options)
+
+    def _emptied(self, number: Any, batch: Any) -> Any:
+        """Take the rows out of batches that have none of their own: they are repeated ones.
+
+        Only now: what they went through needn't know batches without rows.
+        """
+        import tensorflow as tf
+
+        most = tf.where(number < self.own_rows, tf.int64.max, tf.constant(0, tf.int64))
+        return tf.nest.map_structure(lambda part: part[:most], batch)
 
 
 def make_dataset(
@@ -200,7 +236,7 @@ def make_dataset(
     sample_weight: str | None = None,
     batch_size: int,
     steps: int,
-    tail: Tail = "repeat",
+    tail: Tail = "spread",
     shuffle: bool = False,
     seed: int = 0,
     rank: int = 0,
@@ -217,15 +253,16 @@ def make_dataset(
     reader
         The rank's spool of the dataset.
     features, label, sample_weight
-        The columns, see `gridflow.feed.selection`. Elements are ``(x,)``, ``x`` alone being a
-        tensor or a dict, ``(x, y)`` or ``(x, y, weight)``.
+        The columns, see `gridflow.feed.selection`. Elements are ``x``, a tensor or a dict,
+        ``(x, y)`` or ``(x, y, weight)``.
     batch_size : int
-        Rows in a batch of this rank.
+        Rows in a batch of this rank; with ``tail="spread"`` the most that there are.
     steps : int
         Batches in an epoch, the same on all ranks: `gridflow.feed.batches.steps_for`. It is the
         dataset's cardinality.
-    tail : {"repeat", "drop", "partial"}, default "repeat"
-        How an epoch ends; with ``"partial"`` the size of a batch isn't static.
+    tail : {"spread", "repeat", "drop", "partial"}, default "spread"
+        How uneven rows become equal steps. With ``"spread"`` and ``"partial"`` the size of a batch
+        is static only where all batches are full.
     shuffle : bool, default False
         Whether each epoch has an order of its own, decided by seed, rank and epoch.
     seed, rank : int, default 0
@@ -272,6 +309,7 @@ def distribute(
     label: Columns | None = None,
     sample_weight: str | None = None,
     prefetch: int = 2,
+    own_rows: Sequence[int] | None = None,
     **options: Any,
 ) -> Any:
     """Return the dataset in the form that the strategy's ``Model.fit`` and ``run`` want.
@@ -280,6 +318,12 @@ def distribute(
     each gets its share. Mirrored strategies get a distributed dataset, which TensorFlow neither
     shards nor re-batches; all others, and None, the plain one. Other parameters as in
     `make_dataset`.
+
+    Parameters
+    ----------
+    own_rows : sequence of int, optional
+        Rows of each rank that count outside of training. With them the dataset knows its
+        `gridflow.feed.once.Once`.
 
     Raises
     ------
@@ -294,12 +338,17 @@ def distribute(
         reader, select(reader.specs, features, label, sample_weight, reader.dataset), **options
     )
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    if not isinstance(strategy, mirrored):
-        return source.dataset(prefetch)
+    if isinstance(strategy, mirrored):
+        source = _shared(strategy, source)
+    return _made(strategy, source, prefetch, own_rows)
+
+
+def _shared(strategy: Any, source: Source) -> Source:
+    """Return the source of a process whose replicas share its batches."""
     if source.tail == "partial":
         raise InvalidArgument(
             f"tail='partial' gives a smaller last batch, which {type(strategy).__name__} can't "
-            f"share out evenly. Use tail='repeat' or 'drop'."
+            f"share out evenly. Use tail='spread', 'repeat' or 'drop'."
         )
     replicas = len(strategy.extended.worker_devices)
     if source.batch_size % replicas:
@@ -307,13 +356,30 @@ def distribute(
             f"batch_size={source.batch_size} can't be shared evenly among the {replicas} replicas "
             f"of this process. Use a multiple of {replicas}."
         )
-    source = replace(source, replicas=replicas)
-    distributed = strategy.distribute_datasets_from_function(lambda _: source.dataset(prefetch))
-    if replicas > 1 and not source.endless:
-        # TensorFlow reports the elements of the inner dataset, of which a step takes one for each
-        # replica; Keras would go on past the end.
-        distributed._cardinality //= replicas  # noqa: SLF001
-    return distributed
+    return replace(source, replicas=replicas)
+
+
+def _made(strategy: Any, source: Source, prefetch: int, own_rows: Sequence[int] | None) -> Any:
+    """Return the dataset of a source, with what it is outside of training."""
+    import tensorflow as tf
+
+    def make(source: Source) -> Any:
+        if not isinstance(strategy, mirrored):
+            return source.dataset(prefetch)
+        from gridflow.feed.distributed import distributed
+
+        return distributed(
+            strategy, source, prefetch, lambda other: _made(strategy, other, prefetch, own_rows)
+        )
+
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    dataset = make(source)
+    if own_rows is None:
+        return dataset
+    together = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    rows = own_rows if together else [own_rows[source.rank]]
+    rank = source.rank if together else 0
+    return attach(dataset, Once(source_of_once(source, rank, rows), make, rows))
 
 
 def _source(reader: SpoolReader, selection: Selection, **options: Any) -> Source:

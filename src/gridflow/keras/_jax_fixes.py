@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,8 +14,14 @@ from keras.src.backend.jax import distribution_lib, trainer
 from keras.src.utils import jax_utils
 
 import keras
-from gridflow.keras import _group_fixes
+from gridflow.keras import _group_fixes, _group_once, _once
 from gridflow.keras.fixes import Fix
+from gridflow.keras.neutral import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gridflow.keras.array_data import ArrayOnce
 
 
 def _broadcast(variables: list[Any]) -> None:
@@ -44,29 +51,79 @@ def _cure_distribute_tensor() -> None:
     distribution_lib.distribute_tensor = distribute_tensor
 
 
+@contextlib.contextmanager
+def _alone(
+    model: Any, variables: list[Any], function_name: str, known: Any = None
+) -> Iterator[None]:
+    """Let this process run a model by itself inside, with a function made for that."""
+    distribution = keras.distribution.distribution()
+    values = [variable._value for variable in variables]
+    function = getattr(model, function_name)
+    setattr(model, function_name, known)
+    keras.distribution.set_distribution(None)
+    try:
+        for variable, value in zip(variables, values, strict=True):
+            # A copy, as the step takes the memory of its arguments for its results.
+            variable._value = jax.numpy.array(np.asarray(value), copy=True)
+        yield
+    finally:
+        keras.distribution.set_distribution(distribution)
+        for variable, value in zip(variables, values, strict=True):
+            variable._value = value
+        setattr(model, function_name, function)
+
+
+def _is_group() -> bool:
+    distribution = keras.distribution.distribution()
+    return distribution is not None and bool(distribution._is_multi_process)
+
+
 def _cure_predict() -> None:
     original = trainer.JAXTrainer.predict
 
     def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        distribution = keras.distribution.distribution()
-        if distribution is None or not distribution._is_multi_process:
+        if not _is_group():
             return original(self, *args, **kwargs)
         variables = [*self.trainable_variables, *self.non_trainable_variables]
-        values = [variable._value for variable in variables]
-        function, self.predict_function = self.predict_function, None
-        keras.distribution.set_distribution(None)
-        try:
-            for variable, value in zip(variables, values, strict=True):
-                # A copy, as the step takes the memory of its arguments for its results.
-                variable._value = jax.numpy.array(np.asarray(value), copy=True)
+        with _alone(self, variables, "predict_function"):
             return original(self, *args, **kwargs)
-        finally:
-            keras.distribution.set_distribution(distribution)
-            for variable, value in zip(variables, values, strict=True):
-                variable._value = value
-            self.predict_function = function
 
     trainer.JAXTrainer.predict = predict
+
+
+def _add_up(values: list[Any]) -> list[Any]:
+    """Return the values' sums over all processes. To be called by all."""
+    everywhere = multihost_utils.process_allgather([np.asarray(value) for value in values])
+    return [np.sum(each, axis=0, dtype=each.dtype) for each in everywhere]
+
+
+@contextlib.contextmanager
+def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
+    """Let ranks test on different numbers of rows, which global batches can't have."""
+    results = model._get_metrics_result_or_logs
+    if once.is_global or not _is_group():
+        yield results
+        return
+    # Variables that the test would make must be those of all processes.
+    model._symbolic_build(data_batch=once.view.sample())
+    metrics = model.metrics_variables
+
+    def of_all(logs: Any) -> Any:
+        for variable, total in zip(metrics, _add_up([v.value for v in metrics]), strict=True):
+            variable.assign(total)
+        found = results(logs)
+        if found is not logs:
+            return found
+        # A step of the user's own says what it likes.
+        mine = numbers(logs)
+        means = [total / jax.process_count() for total in _add_up(list(mine.values()))]
+        return {**logs, **dict(zip(mine, means, strict=True))}
+
+    variables = [*model.trainable_variables, *model.non_trainable_variables, *metrics]
+    known = _once.known_function(once, model, "test")
+    with _alone(model, variables, "test_function", known):
+        yield of_all
+        _once.keep_function(once, model, "test")
 
 
 FIXES = (
@@ -87,4 +144,5 @@ FIXES = (
         jax.distributed.is_initialized,
         _cure_predict,
     ),
+    _group_once.fix(trainer.JAXTrainer, _evaluating),
 )

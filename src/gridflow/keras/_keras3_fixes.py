@@ -17,7 +17,7 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras import _keras3_step_fixes, _parameter_server_fixes
+from gridflow.keras import _keras3_step_fixes, _parameter_server_fixes, _tensorflow_once
 from gridflow.keras._datasets import map_distributed, steps_after_distribution, without_autoshard
 from gridflow.keras.fixes import Fix
 
@@ -303,4 +303,7 @@ FIXES: Final = (
     ),
     *_keras3_step_fixes.FIXES,
     *_parameter_server_fixes.FIXES,
+    _tensorflow_once.fix(
+        "keras", trainer.TensorFlowTrainer, lambda model: list(model.metrics_variables)
+    ),
 )

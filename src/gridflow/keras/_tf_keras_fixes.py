@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib
-from tf_keras.src.engine import data_adapter
+from tf_keras.src.engine import data_adapter, training
 
+from gridflow.keras import _tensorflow_once
 from gridflow.keras._datasets import (
     is_distributed,
     map_distributed,
@@ -264,5 +265,10 @@ FIXES: Final = (
         "of a dataset with autoshard OFF only the first 1/workers is trained",
         _counts_before_distribution,
         _cure_counting,
+    ),
+    _tensorflow_once.fix(
+        "tf_keras",
+        training.Model,
+        lambda model: [each for metric in model.metrics for each in metric.variables],
     ),
 )

@@ -8,6 +8,7 @@ of the global batch. The state of metrics is added up when an epoch or an evalua
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from keras.src.optimizers import loss_scale_optimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from torch import distributed
 
-from gridflow.keras import _group_fixes
+from gridflow.keras import _group_fixes, _group_once
 from gridflow.keras.fixes import Fix
 from gridflow.keras.neutral import numbers
 
@@ -157,5 +158,10 @@ FIXES = (
         "a compiled model imports torch wherever it is loaded, which TensorFlow may not survive",
         _have_other_names,
         _cure_names,
+    ),
+    # Each rank tests alone as it is, and its logs are those of all.
+    _group_once.fix(
+        trainer.TorchTrainer,
+        lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
     ),
 )

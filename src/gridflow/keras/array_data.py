@@ -7,18 +7,25 @@ are read one after the other, whatever the number: their order is that of the pl
 
 from __future__ import annotations
 
+import functools
+import math
+import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import keras
 from gridflow.errors import SchemaError
+from gridflow.feed.once import attach, chain
 from gridflow.feed.selection import select
-from gridflow.feed.source import Source
+from gridflow.feed.source import EpochCounter, Source
+from gridflow.options import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
 
+    from gridflow.feed.batches import Tail
     from gridflow.feed.selection import Columns
     from gridflow.feed.spool import SpoolReader
 
@@ -30,30 +37,57 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
     ----------
     source : Source
         Which rows make up which batch.
+    own_rows : sequence of int
+        Rows of each rank that count outside of training; of this rank alone where each trains for
+        itself.
 
     Attributes
     ----------
     batch_size : int
-        Rows of this rank in a step.
+        Rows of this rank in a step, at most.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, own_rows: Sequence[int] = ()) -> None:
         super().__init__()
         self._source = source
-        self._epoch: Generator[tuple[Any, ...]] | None = None
+        self._own_rows = own_rows
+        self._epoch: Generator[Any] | None = None
         self._left = 0
         self.batch_size = source.batch_size
+        if own_rows:
+            attach(self, ArrayOnce(source, own_rows))
 
     @property
     def num_batches(self) -> int:
         """Steps of an epoch, the same on all ranks."""
-        return self._source.steps
+        return self._source.steps if self._source.first_steps is None else self._source.first_steps
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def __len__(self) -> int:
+        """Return the steps of an epoch."""
+        return self.num_batches
+
+    def map(self, function: Callable[..., Any]) -> ArrayDataset:
+        """Return a dataset whose batches went through a function.
+
+        Parameters
+        ----------
+        function : callable
+            It is given ``x``, ``x, y`` or ``x, y, sample_weight`` of a batch, numpy arrays or dicts
+            of them, and returns what Keras is to get.
+        """
+        both = chain(self._source.function, function)
+        return ArrayDataset(replace(self._source, function=both), self._own_rows)
+
+    def take(self, steps: int) -> ArrayDataset:
+        """Return a dataset of the first steps of each epoch."""
+        steps = min(whole_number("steps", steps, 1), len(self))
+        return ArrayDataset(replace(self._source, first_steps=steps), self._own_rows)
+
+    def __getitem__(self, index: int) -> Any:
         """Return the next batch, of the next epoch if one has ended."""
         del index
         if self._epoch is None:
-            self._left = self._source.steps - self._source.counter.pending[1]
+            self._left = self.num_batches - self._source.counter.pending[1]
             self._epoch = self._batches()
         batch = next(self._epoch)
         self._left -= 1
@@ -61,7 +95,7 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
             self._end()
         return batch
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch."""
         self._end()
         yield self[0]
@@ -76,8 +110,11 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """Give up what is left of the epoch."""
         self._end()
 
-    def sample(self) -> tuple[Any, ...]:
-        """Return a batch of zeros, to build a model for; no row is read."""
+    def sample(self) -> Any:
+        """Return a batch to build a model for, of zeros unless it has to go through a function."""
+        if self._source.function is not None:
+            aside = replace(self._source, counter=EpochCounter(), on_epoch=None)
+            return next(iter(ArrayDataset(aside)))
         rows = self._source.batch_size
         return self._source.selection.pack(
             [
@@ -86,15 +123,71 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
             ]
         )
 
-    def _batches(self) -> Generator[tuple[Any, ...]]:
+    def _batches(self) -> Generator[Any]:
+        function = self._source.function
         for window in self._source.epoch():
             for number in range(len(window[0])):
-                yield self._source.selection.pack([array[number] for array in window])
+                batch = self._source.selection.pack([array[number] for array in window])
+                if function is not None:
+                    batch = function(*batch) if isinstance(batch, tuple) else function(batch)
+                yield batch
 
     def _end(self) -> None:
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
             epoch.close()
+
+
+class ArrayOnce:
+    """Its rows outside of training: each rank's own, each once, in order.
+
+    Parameters
+    ----------
+    source, own_rows
+        As for `ArrayDataset`.
+
+    Attributes
+    ----------
+    is_empty : bool
+        Whether this rank has none. Its one batch is a row that another rank has lent, and isn't to
+        be counted.
+    is_global : bool
+        Whether the batches of all ranks make up global ones of which each row is a part once.
+    functions : mapping
+        Keras's functions for this rank alone, by model.
+    """
+
+    def __init__(self, source: Source, own_rows: Sequence[int]) -> None:
+        own = own_rows[source.rank if len(own_rows) > 1 else 0]
+        self.is_empty = own == 0
+        # The number of steps is its own: no rank waits for another one.
+        steps = math.ceil(own / source.batch_size)
+        size = source.batch_size
+        tail: Tail = "spread"
+        if self.is_empty:
+            steps, size, tail = 1, 1, "repeat"
+        once = replace(
+            source,
+            steps=steps,
+            batch_size=size,
+            tail=tail,
+            shuffle=False,
+            counter=EpochCounter(),
+            rows_wanted=0,
+            own_rows=own,
+        )
+        self.is_global = own > 0 and len(set(own_rows)) == 1 and not once.plan(0).rows_repeated
+        if not self.is_global:
+            once = replace(once, multiple=1)
+        self._source = once
+        self.functions: MutableMapping[Any, Any] = weakref.WeakKeyDictionary()
+
+    @functools.cached_property
+    def view(self) -> ArrayDataset:
+        """The dataset, which knows this object in turn."""
+        dataset = ArrayDataset(self._source)
+        attach(dataset, self)
+        return dataset
 
 
 def make(
@@ -104,9 +197,18 @@ def make(
     label: Columns | None = None,
     sample_weight: str | None = None,
     backend: str,
+    is_alone: bool,
+    own_rows: Sequence[int],
     **options: Any,
 ) -> ArrayDataset:
     """Return the dataset; `options` are those of `gridflow.feed.source.Source`.
+
+    Parameters
+    ----------
+    is_alone : bool
+        Whether each rank trains for itself.
+    own_rows : sequence of int
+        Rows of each rank that count outside of training.
 
     Raises
     ------
@@ -122,5 +224,14 @@ def make(
             "backend='tensorflow'."
         )
     source = Source(reader, selection, endless=True, **options)
+    if is_alone:
+        own_rows = [own_rows[source.rank]]
+    elif backend == "jax":
+        import jax
+
+        # The parts of a global batch are equal, and so are those of the devices of a rank.
+        source = replace(
+            source, rows_wanted=max(reader.rows, *own_rows), multiple=jax.local_device_count()
+        )
     source.plan(0)  # refuses what can't be planned
-    return ArrayDataset(source)
+    return ArrayDataset(source, own_rows)

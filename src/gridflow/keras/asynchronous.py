@@ -170,7 +170,7 @@ class Trainer:
         made.reset()
         rows, source = None, _unmarked(data)
         if isinstance(data, WorkerDataset) and steps is None:
-            rows, source = sum(data.rows), _marked(data)
+            rows, source = sum(data.own_rows), _marked(data)
         iterator = iter(self._coordinator.create_per_worker_dataset(source))
         under_way: deque[Any] = deque()
         every.on_test_begin()
@@ -241,7 +241,7 @@ def _marked(data: WorkerDataset) -> Callable[[], Any]:
 
     def make() -> Any:
         rows = data.once()
-        rest = rows.take(1).repeat()
+        rest = data.row()
         return rows.map(lambda *parts: (parts, True)).concatenate(
             rest.map(lambda *parts: (parts, False))
         )

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.feed.records import FOLDER
+from gridflow.feed.records import FOLDER, OWN_ROWS
 from gridflow.feed.selection import select
 from gridflow.tfprocess.server import SPOOL_LINK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gridflow.feed.schema import TensorSpec
     from gridflow.feed.selection import Columns, Selection, Tensor
@@ -46,6 +46,12 @@ class WorkerDataset:
         Rows in a step, which is made by one worker.
     shuffle : bool
     seed : int
+    own_rows : tuple of int
+        Those of them that no other worker has lent.
+    function : callable, optional
+        What a batch goes through, in the worker's server: operations of TensorFlow alone.
+    prefetch : int
+        Batches that a worker makes ahead.
     """
 
     name: str
@@ -55,6 +61,9 @@ class WorkerDataset:
     batch_size: int
     shuffle: bool
     seed: int
+    own_rows: tuple[int, ...]
+    function: Callable[..., Any] | None = None
+    prefetch: int = 2
 
     @property
     def steps(self) -> int:
@@ -64,11 +73,25 @@ class WorkerDataset:
     def __call__(self) -> Any:
         """Return batches of equal size, without end."""
         rows = self._rows(shuffle=self.shuffle).repeat()
-        return rows.batch(self.batch_size, drop_remainder=True).prefetch(2)
+        return self._mapped(rows.batch(self.batch_size, drop_remainder=True))
 
     def once(self) -> Any:
-        """Return every row of the worker once; the last batch may be smaller."""
-        return self._rows(shuffle=False).batch(self.batch_size).prefetch(2)
+        """Return every row of the worker's own once; the last batch may be smaller."""
+        import tensorflow as tf
+
+        # The same operations run on all workers: each finds its own number.
+        count = tf.io.read_file(f"{SPOOL_LINK}/{self.name}/{FOLDER}/{OWN_ROWS}")
+        own = self._rows(shuffle=False).take(tf.io.parse_tensor(count, tf.int64)[0])
+        return self._mapped(own.batch(self.batch_size))
+
+    def row(self) -> Any:
+        """Return one row of the worker, a lent one if it has no other, without end."""
+        return self._mapped(self._rows(shuffle=False).take(1).repeat().batch(1))
+
+    def _mapped(self, batches: Any) -> Any:
+        if self.function is not None:
+            batches = batches.map(self.function)
+        return batches.prefetch(self.prefetch)
 
     def _rows(self, *, shuffle: bool) -> Any:
         import tensorflow as tf
@@ -87,7 +110,7 @@ class WorkerDataset:
             rows = rows.shuffle(window, seed=self.seed)
         return rows
 
-    def _parse(self, *records: Any) -> tuple[Any, ...]:
+    def _parse(self, *records: Any) -> Any:
         import tensorflow as tf
 
         columns = {}
@@ -129,7 +152,8 @@ def make(
     batch_size: int,
     shuffle: bool,
     seed: int,
+    **options: Any,
 ) -> WorkerDataset:
     """Find the columns and return the dataset; parameters as in `TrainingContext.dataset`."""
     selection = select(specs, features, label, sample_weight, name)
-    return WorkerDataset(name, selection, specs, rows, batch_size, shuffle, seed)
+    return WorkerDataset(name, selection, specs, rows, batch_size, shuffle, seed, **options)
