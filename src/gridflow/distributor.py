@@ -16,6 +16,7 @@ from gridflow.gpu.needs import GpuOptions, describe, needs_of
 from gridflow.options import (
     LOG_CHOICES,
     STRATEGIES,
+    WARM_SECONDS,
     Deadlines,
     LogChoice,
     Strategy,
@@ -145,7 +146,7 @@ class TensorflowDistributor:
         heartbeat_timeout: float = Deadlines.heartbeat_timeout,
         step_timeout: float | None = Deadlines.step_timeout,
         shutdown_timeout: float = Deadlines.shutdown_timeout,
-        warm_seconds: float = 300.0,
+        warm_seconds: float = WARM_SECONDS,
         max_restarts: int = 0,
         checkpoint_every: int | None = None,
         checkpoint_dir: str | Path | None = None,

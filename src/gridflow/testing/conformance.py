@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from gridflow.backends import KERAS_VARIABLE
+from gridflow.options import WARM_SECONDS
 from gridflow.roles import Role
 from gridflow.testing import asynchronous
 from gridflow.testing.cases import (
@@ -163,6 +164,7 @@ def run_table(
     at_once: int = 1,
     strategies: Sequence[Strategy] = (*STRATEGIES, _SERVERS),
     flavours: Sequence[str] = (*FLAVOURS, *BACKENDS),
+    warm_seconds: float = WARM_SECONDS,
 ) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
     """Run all columns and return the outcomes.
 
@@ -181,6 +183,8 @@ def run_table(
         Default: all.
     flavours : sequence of str
         Default: all that are installed.
+    warm_seconds : float, default 300
+        Of `gridflow.TensorflowDistributor`; 0: no training process is forked.
     """
     columns = [
         (strategy, flavour)
@@ -190,7 +194,14 @@ def run_table(
     ]
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         running = [
-            pool.submit(_run_column, strategy, flavour, directory / f"{strategy}-{flavour}", spark)
+            pool.submit(
+                _run_column,
+                strategy,
+                flavour,
+                directory / f"{strategy}-{flavour}",
+                spark,
+                warm_seconds,
+            )
             for strategy, flavour in columns
         ]
         found = [each.result() for each in running]
@@ -203,7 +214,11 @@ def run_table(
 
 
 def _run_column(
-    strategy: Strategy, flavour: str, shared: Path, spark: SparkSession | None
+    strategy: Strategy,
+    flavour: str,
+    shared: Path,
+    spark: SparkSession | None,
+    warm_seconds: float,
 ) -> list[dict[Cell, Result]]:
     from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 
@@ -224,6 +239,7 @@ def _run_column(
         launcher=launcher,
         env={"CUDA_VISIBLE_DEVICES": "-1"},
         job_dir=shared / "job",
+        warm_seconds=warm_seconds,
         step_timeout=_TIMEOUT,
         logs="none",
         progress=False,
@@ -262,7 +278,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--launcher", choices=choices, action="append", help="default: both, one after the other"
     )
-    chosen = parser.parse_args(arguments).launcher or choices
+    parser.add_argument(
+        "--anew", action="store_true", help="start every training process anew, fork none"
+    )
+    options = parser.parse_args(arguments)
+    chosen = options.launcher or choices
+    warm_seconds = 0.0 if options.anew else WARM_SECONDS
     sys.stdout.write(
         "Largest difference to one process on the same global batches "
         f"(at most {TOLERANCE:.0e}; where replicas can't compute the same, of the loss).\n"
@@ -273,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         expected = run_plain(directory)
         for launcher in chosen:
             (directory / launcher).mkdir()
-            outcomes = _run_on(launcher, expected, directory / launcher)
+            outcomes = _run_on(launcher, expected, directory / launcher, warm_seconds)
             cells = [cell for column in outcomes.values() for cell in column.values()]
             passed = sum(cell.passed for cell in cells)
             failed += len(cells) - passed
@@ -286,10 +307,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_on(
-    launcher: str, expected: Mapping[str, Mapping[Cell, Result]], directory: Path
+    launcher: str,
+    expected: Mapping[str, Mapping[Cell, Result]],
+    directory: Path,
+    warm_seconds: float,
 ) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
     if launcher == "local":
-        return run_table(expected, directory, at_once=2)
+        return run_table(expected, directory, at_once=2, warm_seconds=warm_seconds)
     from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
     with StandaloneCluster(workers=2, cores=2) as cluster:
@@ -297,7 +321,7 @@ def _run_on(
         try:
             spark.sparkContext.setLogLevel("ERROR")
             wait_for_slots(spark, 4)
-            return run_table(expected, directory, spark)
+            return run_table(expected, directory, spark, warm_seconds=warm_seconds)
         finally:
             spark.stop()
 
