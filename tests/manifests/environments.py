@@ -146,13 +146,13 @@ def _is_env(word):
 def split_commands(script):
     """Split a script into commands, quoted newlines kept."""
     line = ""
-    text = script.replace("\\\n", " ")
-    for part in text.split("\n"):
+    for part in script.split("\n"):
         line += part
         try:
             words = shlex.split(line)
-        except ValueError:  # a quoted newline
-            line += "\n"
+        except ValueError as error:
+            goes_on = "escaped" in str(error)  # a backslash at the end, which no quotes hold
+            line = f"{line[:-1]} " if goes_on else f"{line}\n"
             continue
         yield words
         line = ""

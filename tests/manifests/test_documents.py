@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from environments import ENVIRONMENTS, processes, split_commands
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jobs import HAS_SCHEMAS, SCHEMAS, TRAINING, TRICKY, flights, full, matrix
 
@@ -128,6 +128,7 @@ def test_tricky_texts_reach_the_process_unchanged(target):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60))
+@example("\\\n")
 @settings(deadline=None, max_examples=300)
 def test_any_text_survives_yaml_and_expansion(text):
     job = flights(command=["python", text], args=[], env={"TEXT": text})
