@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import importlib
 import os
+import re
 
 import numpy as np
 import pytest
-from harness import run_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from ranks import run_job
 
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.keras.checkpoint_file import Checkpoint, Entry, check_same
@@ -81,27 +82,33 @@ def test_a_model_that_differs_is_refused_by_name():
 
 
 class DiedError(Exception):
-    """What ends a run in the middle."""
+    """What ends a life in the middle."""
 
 
 def dying_callback(keras, at, die):
     class Dying(keras.callbacks.Callback):
-        steps = 0
-
         def on_train_batch_end(self, batch, logs=None):
-            type(self).steps += 1
-            if self.steps == at:
+            if int(self.model.optimizer.iterations.numpy()) == at:
                 die()
 
-    return [Dying()]
+    return [Dying()] if at is not None else []
 
 
 def raise_died():
     raise DiedError
 
 
-def fitted(ctx, flavour, *, at=None, die=raise_died, epochs=EPOCHS):
-    """Train, dying after `at` steps of this life; return weights, optimizer and History."""
+def exit_at_once():
+    os._exit(9)
+
+
+def life_of(ctx, deaths):
+    """Return the step at which this generation is to die, or None."""
+    return deaths[ctx.generation] if ctx.generation < len(deaths) else None
+
+
+def fitted(ctx, flavour, deaths=(), die=raise_died, epochs=EPOCHS):
+    """Train, dying after some steps; return weights, optimizer and History."""
     keras = importlib.import_module(flavour)
     keras.utils.set_random_seed(3)
     with ctx.strategy.scope():
@@ -114,16 +121,14 @@ def fitted(ctx, flavour, *, at=None, die=raise_died, epochs=EPOCHS):
             layers.insert(2, keras.layers.Dropout(0.25))
         model = keras.Sequential(layers)
         model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
-    per_worker = BATCH // ctx.num_workers
-    rows = ctx.dataset("rows", per_worker, ["x"], ["y"], shuffle=True)
-    held_out = ctx.dataset("rows", per_worker, ["x"], ["y"])
-    dying = dying_callback(keras, at, die) if at else []
+    columns = {"batch_size": BATCH // ctx.num_workers, "features": "x", "label": "y"}
+    dying = dying_callback(keras, life_of(ctx, deaths), die)
     history = model.fit(
-        rows,
-        validation_data=held_out,
+        ctx.dataset("rows", shuffle=True, **columns),
+        validation_data=ctx.dataset("rows", **columns),
         epochs=epochs,
         verbose=0,
-        callbacks=[*ctx.callbacks(), *dying],
+        callbacks=[*ctx.callbacks(tensorboard=False), *dying],
     )
     return {
         "weights": [np.array(weight) for weight in model.get_weights()],
@@ -131,29 +136,6 @@ def fitted(ctx, flavour, *, at=None, die=raise_died, epochs=EPOCHS):
         "history": history.history,
         "epochs": history.epoch,
     }
-
-
-def next_life(ctx, **changes):
-    fresh = {"epoch_counters": [], "reports": [], "checkpoints": [], "epochs": []}
-    return dataclasses.replace(ctx, generation=ctx.generation + 1, **{**fresh, **changes})
-
-
-def dies_at_many_steps(ctx, flavour, deaths):
-    """Return the run without a death, and for each (every, at) the run that died there."""
-    through = fitted(ctx, flavour)
-    resumed = {}
-    for every, at in deaths:
-        committed = ctx.committed.with_name(f"{every}-{at}.npz")
-        life = next_life(ctx, checkpoint_every=every, committed=committed)
-        try:
-            fitted(life, flavour, at=at)
-        except DiedError:
-            pass
-        else:
-            raise AssertionError("the run was to die")
-        again = next_life(life, resume_from=committed if committed.exists() else None)
-        resumed[every, at] = fitted(again, flavour)
-    return through, resumed
 
 
 def assert_same_run(got, expected, label):
@@ -166,124 +148,157 @@ def assert_same_run(got, expected, label):
         np.testing.assert_allclose(got["history"][name], want, rtol=1e-5, err_msg=str(label))
 
 
+#: Steps between checkpoints, and the steps at which the lives of a job die: in the first epoch, at
+#: an epoch's end, just after it, in the last epoch.
+DEATHS = {1: (2, EPOCHS * STEPS), 4: (STEPS + 3,), None: (STEPS, STEPS + 1)}
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("by_value", "no_leaks")
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 @pytest.mark.parametrize(
     ("strategy", "workers"), [("none", 1), ("mirrored", 1), ("multi_worker_mirrored", 2)]
 )
-def test_a_run_that_died_at_any_step_ends_as_one_that_did_not(flavour, strategy, workers, tmp_path):
-    # In the first epoch, at an epoch's end, just after it, in the last epoch; checkpoints at every
-    # step, at some steps, and at the ends of epochs only.
-    deaths = [(1, 2), (4, STEPS + 3), (None, STEPS), (None, STEPS + 1), (1, EPOCHS * STEPS)]
-    ranks = run_job(
-        lambda ctx: dies_at_many_steps(ctx, flavour, deaths),
-        workers,
-        strategy,
-        data=DATA,
-        committed=tmp_path / "committed.npz",
-    )
-    for through, resumed in ranks:
-        for death, got in resumed.items():
-            assert_same_run(got, through, death)
-    for through, resumed in ranks[1:]:
-        first = ranks[0][1]
-        for death, got in resumed.items():
-            for have, want in zip(got["weights"], first[death]["weights"], strict=True):
+def test_a_run_that_died_at_any_step_ends_as_one_that_did_not(flavour, strategy, workers):
+    group = {"num_workers": workers, "strategy": strategy, "data": DATA}
+    through, _ = run_job(fitted, arguments=(flavour,), **group)
+    for every, deaths in DEATHS.items():
+        ranks, result = run_job(
+            fitted,
+            arguments=(flavour, deaths),
+            checkpoint_every=every,
+            max_restarts=len(deaths),
+            **group,
+        )
+        assert len(result.attempts) == len(deaths) + 1
+        for got, expected in zip(ranks, through, strict=True):
+            assert_same_run(got, expected, (every, deaths))
+        for got in ranks[1:]:
+            for have, want in zip(got["weights"], ranks[0]["weights"], strict=True):
                 np.testing.assert_array_equal(have, want, err_msg="ranks differ")
-        assert through["history"] == ranks[0][0]["history"]
+    assert all(rank["history"] == through[0]["history"] for rank in through)
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_are_replaced_by_new_ones_that_go_on(tmp_path):
-    committed = tmp_path / "committed.npz"
-    job = {"data": DATA, "checkpoint_every": 2, "committed": committed}
-    group = 2, "multi_worker_mirrored"
-    through = run_job(lambda ctx: fitted(ctx, "keras"), *group, data=DATA)
-    ended = run_job(
-        lambda ctx: fitted(ctx, "keras", at=STEPS + 4, die=lambda: os._exit(9)),
-        *group,
-        allow_death=True,
-        **job,
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_workers_that_are_killed_are_replaced_by_new_ones_that_go_on():
+    group = {"num_workers": 2, "strategy": "multi_worker_mirrored", "data": DATA}
+    through, _ = run_job(fitted, arguments=("keras",), **group)
+    deaths = (STEPS + 4,)
+    again, result = run_job(
+        fitted,
+        arguments=("keras", deaths, exit_at_once),
+        checkpoint_every=2,
+        max_restarts=1,
+        **group,
     )
-    assert ended == [None, None]
-    there = Checkpoint.read(committed)
-    assert (there.epoch, there.step) in {(1, 2), (1, 4)}
-    again = run_job(
-        lambda ctx: fitted(ctx, "keras"), *group, generation=1, resume_from=committed, **job
-    )
+    first, second = result.attempts
+    assert first.failure.exit_code == 9
+    # Of the checkpoints of the second epoch those count that had arrived by then.
+    assert second.resumed_from in {(1, 0), (1, 2), (1, 4)}
     for got, expected in zip(again, through, strict=True):
         assert_same_run(got, expected, "killed")
 
 
-def more_situations(ctx):
-    """Several small situations, in one process as each costs less than starting it."""
+def model_of(keras, width=4):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(width)])
+    model.add(keras.layers.Dense(1))
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    return model
+
+
+def fit_arrays(ctx, model, callbacks=(), **options):
+    y = DATA["rows"]["y"]
+    options = {"epochs": 2, "batch_size": BATCH, "shuffle": False, "verbose": 0, **options}
+    callbacks = [*ctx.callbacks(tensorboard=False), *callbacks]
+    return model.fit(X, y, callbacks=callbacks, **options)
+
+
+def two_fits(ctx, deaths=()):
     import keras
 
-    results = {}
-    committed = ctx.committed
-    at_epoch_ends = next_life(ctx, committed=committed)
-    fitted(at_epoch_ends, "keras", epochs=2)
-    results["complete"] = fitted(next_life(ctx, resume_from=committed), "keras", epochs=2)
-    results["longer"] = fitted(next_life(ctx, resume_from=committed), "keras", epochs=3)
+    model = model_of(keras)
+    first = fit_arrays(ctx, model)
+    model.compile(keras.optimizers.SGD(0.001), "mse")
+    dying = dying_callback(keras, life_of(ctx, deaths), raise_died)
+    second = fit_arrays(ctx, model, dying, epochs=3)
+    return model.get_weights(), first.epoch, second.epoch
 
-    def model_of(width=4):
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(width)])
-        model.add(keras.layers.Dense(1))
-        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
-        return model
 
-    def fit(life, model, callbacks=(), **options):
-        y = DATA["rows"]["y"]
-        options = {"epochs": 2, "batch_size": BATCH, "shuffle": False, "verbose": 0, **options}
-        return model.fit(X, y, callbacks=[*life.callbacks(), *callbacks], **options)
+def undisturbed(ctx):
+    """Do what the others do, without a death."""
+    import keras
 
-    model = model_of()
-    fit(next_life(ctx, committed=None), model)
-    results["arrays, through"] = model.get_weights()
-    life = next_life(ctx, committed=committed, checkpoint_every=1)
-    with pytest.raises(DiedError):
-        fit(life, model_of(), dying_callback(keras, STEPS + 2, raise_died))
-    model = model_of()
-    fit(next_life(ctx, resume_from=committed), model)
-    results["arrays, resumed"] = model.get_weights()
-    with pytest.raises(InvalidArgument, match=r"variable .* has shape"):
-        fit(next_life(ctx, resume_from=committed), model_of(width=5))
+    arrays = model_of(keras)
+    fit_arrays(ctx, arrays)
+    return {
+        "complete": fitted(ctx, "keras", epochs=2),
+        "longer": fitted(ctx, "keras", epochs=3),
+        "arrays": arrays.get_weights(),
+        "two fits": two_fits(ctx),
+    }
 
-    stopped = next_life(ctx, committed=committed)
-    early = [keras.callbacks.EarlyStopping(monitor="loss", min_delta=1e9, patience=0)]
-    results["stopped"] = fit(stopped, model_of(), early, epochs=9).epoch
-    results["stopped, resumed"] = fit(
-        next_life(ctx, resume_from=committed), model_of(), epochs=9
-    ).epoch
 
-    def two_fits(life, at=None):
-        model = model_of()
-        first = fit(life, model)
-        model.compile(keras.optimizers.SGD(0.001), "mse")
-        dying = dying_callback(keras, at, raise_died) if at else []
-        second = fit(life, model, dying, epochs=3)
-        return model.get_weights(), first.epoch, second.epoch
+def completes(ctx, place):
+    """Train to the end and die; find all done and die; train for longer."""
+    if ctx.generation < 2:
+        complete = fitted(ctx, "keras", epochs=2)
+        if ctx.generation == 1:
+            np.save(place, complete, allow_pickle=True)
+        raise_died()
+    return fitted(ctx, "keras", epochs=3)
 
-    results["two fits"] = two_fits(next_life(ctx))
-    life = next_life(ctx, committed=committed, checkpoint_every=4)
-    with pytest.raises(DiedError):
-        two_fits(life, at=STEPS + 5)
-    life = next_life(ctx, resume_from=committed, committed=None)
-    results["two fits, resumed"] = two_fits(life)
-    return results
+
+def resumes_arrays(ctx, place):
+    """Die; resume with another model, which is refused, and die; resume."""
+    import keras
+
+    if ctx.generation == 1:
+        try:
+            fit_arrays(ctx, model_of(keras, width=5))
+        except InvalidArgument as error:
+            np.save(place, str(error))
+        raise_died()
+    model = model_of(keras)
+    fit_arrays(ctx, model, dying_callback(keras, life_of(ctx, (STEPS + 2,)), raise_died))
+    return model.get_weights()
+
+
+def stops_early(ctx, place):
+    """Stop before the last epoch, and die; find that it was so."""
+    import keras
+
+    if ctx.generation == 0:
+        early = keras.callbacks.EarlyStopping(monitor="loss", min_delta=1e9, patience=0)
+        np.save(place, fit_arrays(ctx, model_of(keras), [early], epochs=9).epoch)
+        raise_died()
+    return fit_arrays(ctx, model_of(keras), epochs=9).epoch
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("by_value", "no_leaks")
 def test_other_situations_of_a_resume(tmp_path):
-    (found,) = run_job(more_situations, data=DATA, committed=tmp_path / "committed.npz")
-    through = run_job(lambda ctx: [fitted(ctx, "keras", epochs=n) for n in (2, 3)], data=DATA)[0]
-    assert_same_run(found["complete"], through[0], "a complete run trains no further")
-    assert_same_run(found["longer"], through[1], "a longer run goes on after the last epoch")
-    for have, want in zip(found["arrays, resumed"], found["arrays, through"], strict=True):
+    (through,), _ = run_job(undisturbed, data=DATA)
+    place = str(tmp_path / "found.npy")
+
+    (longer,), _ = run_job(completes, arguments=(place,), data=DATA, max_restarts=2)
+    complete = np.load(place, allow_pickle=True).item()
+    assert_same_run(complete, through["complete"], "a complete run trains no further")
+    assert_same_run(longer, through["longer"], "a longer run goes on after the last epoch")
+
+    (arrays,), _ = run_job(resumes_arrays, arguments=(place,), checkpoint_every=1, max_restarts=2)
+    assert re.search("variable .* has shape", str(np.load(place)))
+    for have, want in zip(arrays, through["arrays"], strict=True):
         np.testing.assert_allclose(have, want, atol=1e-6)
-    assert len(found["stopped"]) < 9
-    assert found["stopped, resumed"] == found["stopped"]
-    assert found["two fits, resumed"][1:] == found["two fits"][1:] == ([0, 1], [0, 1, 2])
-    for have, want in zip(found["two fits, resumed"][0], found["two fits"][0], strict=True):
+
+    (epochs,), _ = run_job(stops_early, arguments=(place,), max_restarts=1)
+    assert epochs == np.load(place).tolist()
+    assert len(epochs) < 9
+
+    (found,), _ = run_job(two_fits, arguments=((STEPS + 5,),), checkpoint_every=4, max_restarts=1)
+    assert found[1:] == through["two fits"][1:] == ([0, 1], [0, 1, 2])
+    for have, want in zip(found[0], through["two fits"][0], strict=True):
         np.testing.assert_allclose(have, want, atol=1e-6)

@@ -8,7 +8,7 @@ import textwrap
 
 import numpy as np
 import pytest
-from harness import run_job
+from ranks import run_job
 
 ROWS, BATCH = 64, 16
 rng = np.random.default_rng(0)
@@ -146,7 +146,7 @@ def everything(ctx, keras):
         return trained(model, model.fit(*args, verbose=0, epochs=2, **options))
 
     def rows():
-        return ctx.dataset("rows", per_worker, ["x"], ["y"])
+        return ctx.dataset("rows", batch_size=per_worker, features="x", label="y")
 
     def sliced(array=(X, Y)):
         return tf.data.Dataset.from_tensor_slices(array)
@@ -164,7 +164,8 @@ def everything(ctx, keras):
         "sample weights": fit(X, Y, batch_size=BATCH, shuffle=False, sample_weight=weights),
         "ctx.dataset": fit(rows(), validation_data=rows()),
         "ctx.dataset, class_weight": fit(
-            ctx.dataset("classes", per_worker, ["x"], ["y"]), class_weight={0: 1.0, 1: 3.0}
+            ctx.dataset("classes", batch_size=per_worker, features="x", label="y"),
+            class_weight={0: 1.0, 1: 3.0},
         ),
         "steps_per_execution": fit(rows(), compiled={"steps_per_execution": 3}),
     }
@@ -177,7 +178,9 @@ def everything(ctx, keras):
         "evaluate ctx.dataset": np.array(model.evaluate(rows(), verbose=0)),
         "predict numpy": model.predict(X[:49], batch_size=BATCH, verbose=0),
         "predict tf.data": model.predict(sliced(X).batch(BATCH), verbose=0),
-        "predict ctx.dataset": model.predict(ctx.dataset("rows", per_worker, ["x"]), verbose=0),
+        "predict ctx.dataset": model.predict(
+            ctx.dataset("rows", batch_size=per_worker, features="x"), verbose=0
+        ),
     }
 
 
@@ -188,13 +191,10 @@ def in_order_of(num_workers: int) -> dict:
     return {name: {c: v[order] for c, v in columns.items()} for name, columns in DATA.items()}
 
 
-def job_of(flavour: str):
-    def job(ctx):
-        import importlib
+def everything_of(ctx, flavour):
+    import importlib
 
-        return everything(ctx, importlib.import_module(flavour))
-
-    return job
+    return everything(ctx, importlib.import_module(flavour))
 
 
 @pytest.fixture(scope="module", params=["keras", "tf_keras"])
@@ -203,11 +203,12 @@ def flavour(request):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
 @pytest.mark.parametrize(("strategy", "workers"), [("mirrored", 1), ("multi_worker_mirrored", 2)])
 def test_every_kind_of_data_trains_as_one_process_does(flavour, strategy, workers):
-    job = job_of(flavour)
-    alone = run_job(job, data=in_order_of(workers))[0]
-    ranks = run_job(job, workers, strategy, data=DATA)
+    given = {"arguments": (flavour,)}
+    (alone,), _ = run_job(everything_of, data=in_order_of(workers), **given)
+    ranks, _ = run_job(everything_of, workers, strategy, data=DATA, **given)
     for fits, others in ranks:
         for name, expected in alone[0].items():
             got = fits[name]

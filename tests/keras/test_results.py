@@ -10,9 +10,9 @@ import threading
 
 import numpy as np
 import pytest
-from harness import run_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import run_job
 
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.keras import results
@@ -98,10 +98,12 @@ def returns_model_and_history(ctx, flavour):
     return header
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 def test_models_of_all_ranks_are_packed_together_and_come_back(flavour):
-    headers = run_job(
-        lambda ctx: returns_model_and_history(ctx, flavour), 2, "multi_worker_mirrored"
+    headers, _ = run_job(
+        returns_model_and_history, 2, "multi_worker_mirrored", arguments=(flavour,)
     )
     chief = headers[0]
     assert (chief["kind"], chief["files"]) == (flavour, ["model.keras"])
