@@ -123,6 +123,7 @@ def test_a_task_on_spark_imports_what_lies_beside_the_script(
         monkeypatch.delitem(sys.modules, name)
 
 
+@pytest.mark.slow
 def test_a_script_that_is_run_imports_what_lies_beside_it(project, no_leaks):
     (project / "job.py").write_text("import single, mypkg.consts\nprint('X', mypkg.consts.X)\n")
     quiet = {"launcher": LocalLauncher(), "logs": "none", "progress": False}

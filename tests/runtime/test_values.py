@@ -8,6 +8,8 @@ import pytest
 from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
 from gridflow.result import RankValues
 
+pytestmark = pytest.mark.slow
+
 
 def job(num_workers, strategy, **options):
     """Make a silent job of plain processes."""

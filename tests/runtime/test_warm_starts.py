@@ -21,6 +21,8 @@ from gridflow.agent.forkserver import client, safety
 from gridflow.agent.forkserver.server import Server
 from gridflow.channel import Channel
 
+pytestmark = pytest.mark.slow
+
 SERVER = "gridflow.agent.forkserver.server"
 
 
