@@ -11,6 +11,7 @@ from documents import check_what_the_readme_promises, python_blocks, run_as_a_us
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
 
+@pytest.mark.full  # make test runs it from a wheel, in an environment of its own: test_wheel.py
 def test_the_script_of_the_readme_trains_and_predicts(tmp_path):
     (script,) = python_blocks("README.md")
     check_what_the_readme_promises(run_as_a_user(sys.executable, script, tmp_path))
