@@ -78,6 +78,7 @@ def make_parser(*, tfrecord: bool = True) -> argparse.ArgumentParser:
     _add_documents(subcommands)
     _add_running(subcommands)
     _add_launch(subcommands)
+    _add_jobs(subcommands)
     if tfrecord and _is_there("gridflow.tfrecord") and _is_there("gridflow.tfrecord.cli"):
         importlib.import_module("gridflow.tfrecord.cli").add_parser(subcommands)
     return parser
@@ -194,6 +195,23 @@ def _add_launch(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     for flag in ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_hosts"):
         add(f"--{flag}", help="instead of what the environment says")
     parser.set_defaults(run=_launch)
+
+
+def _add_jobs(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
+    parser = subcommands.add_parser(
+        "jobs",
+        help="list, or delete, what jobs left in the driver",
+        description="List the folders of jobs (logs, results, event files), the latest first.",
+    )
+    parser.add_argument("--dir", help="where they lie; the temporary folder by default")
+    parser.add_argument(
+        "--days", type=float, default=0.0, metavar="N", help="only those that began N days ago"
+    )
+    parser.add_argument(
+        "--delete", nargs="*", metavar="ID", help="delete these; without IDs all that have ended"
+    )
+    _json(parser)
+    _calls(parser, "gridflow.jobs", "command")
 
 
 def _launch(arguments: argparse.Namespace) -> int:

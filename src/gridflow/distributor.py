@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,8 +98,12 @@ class TensorflowDistributor:
     spool_dir : str, optional
         Where rows are kept on each host. Default: the first of Spark's local folders.
     job_dir : str or Path, optional
-        Where logs, results and event files are put in the driver. Default: a new folder in
-        the temporary folder.
+        Where logs, results and event files are put in the driver, a folder for each job. Default:
+        a folder in the temporary folder.
+    keep_jobs : int or None, default 20
+        How many jobs' folders stay in the temporary folder: older ones are deleted when a run
+        begins, unless their driver still runs and has use for them. None: all. What ``job_dir``
+        names is left alone. ``gridflow jobs`` lists and deletes them.
     tensorboard : bool, default False
         Serve TensorBoard beside the chief and print its URL.
     variable_partitioner : MinSizePartitioner or FixedShardsPartitioner, optional
@@ -155,6 +157,7 @@ class TensorflowDistributor:
         seed: int | None = None,
         spool_dir: str | None = None,
         job_dir: str | Path | None = None,
+        keep_jobs: int | None = 20,
         tensorboard: bool = False,
         variable_partitioner: Partitioner | None = None,
         classic_flags: bool = False,
@@ -207,6 +210,9 @@ class TensorflowDistributor:
             "show_progress": progress,
         }
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
+        if keep_jobs is not None:
+            whole_number("keep_jobs", keep_jobs, 0)
+        self._keep_jobs = keep_jobs
 
     def plan(
         self,
@@ -280,6 +286,7 @@ class TensorflowDistributor:
         launcher, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=True
         )
+        from gridflow import jobs
         from gridflow.coordinator.run import JobRun, JobSpec
         from gridflow.result import Result
 
@@ -299,7 +306,8 @@ class TensorflowDistributor:
             max_restarts=self.max_restarts,
             **self._settings,
         )
-        return Result(JobRun(spec, launcher, placement.host).run(), job_dir)
+        with jobs.running(job_dir):
+            return Result(JobRun(spec, launcher, placement.host).run(), job_dir)
 
     # ---------------------------------------------------------------------------------------------
 
@@ -336,12 +344,14 @@ class TensorflowDistributor:
         return launcher, program, pack(folder_of(made)), datasets, placement
 
     def _make_job_dir(self, job: str) -> Path:
+        from gridflow import jobs
+
         if self._job_dir is not None:
-            job_dir = Path(self._job_dir) / job
-        else:
-            job_dir = Path(tempfile.gettempdir()) / f"gridflow-jobs-{getpass.getuser()}" / job
-        job_dir.mkdir(parents=True, mode=0o700)
-        return job_dir
+            return jobs.make(Path(self._job_dir), job)
+        folder = jobs.default_folder()
+        if self._keep_jobs is not None:
+            jobs.prune(folder, self._keep_jobs)
+        return jobs.make(folder, job)
 
 
 def _roles(num_workers: int | None, roles: Sequence[Role] | None, gpus: float | None) -> list[Role]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from gridflow import jobs
 from gridflow.cluster import Task
 from gridflow.errors import GridflowError, InvalidArgument
 
@@ -33,8 +34,9 @@ class RankValues(Sequence[Any]):
       be pickled, is a `GridflowError` that says so; the others can be read all the same.
     """
 
-    def __init__(self, headers: Sequence[Mapping[str, Any]], job_dir: Path) -> None:
+    def __init__(self, headers: Sequence[Mapping[str, Any]], job_dir: Path, keeper: Result) -> None:
         self._headers, self._job_dir = headers, job_dir
+        self._keeper = keeper  # while it lives, the folder stays
         self._read: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -82,7 +84,9 @@ class RankValues(Sequence[Any]):
         if header["kind"] == "shared":
             return self._shared(rank)
         if header["kind"] in MODEL_KINDS:
-            return TrainedModel(header, folder)
+            model = TrainedModel(header, folder)
+            jobs.note_user(model, self._job_dir)
+            return model
         return results.unpack(header, folder)
 
     def _shared(self, rank: int) -> Any:
@@ -115,6 +119,7 @@ class Result:
     def __init__(self, outcome: Outcome, job_dir: Path) -> None:
         self._outcome = outcome
         self.job_dir = job_dir
+        jobs.note_user(self, job_dir)
         self.ledger: Ledger = outcome.ledger
         self.attempts: tuple[Attempt, ...] = outcome.attempts
         self.tensorboard_url: str | None = outcome.tensorboard_url
@@ -130,7 +135,7 @@ class Result:
     @cached_property
     def values(self) -> RankValues:
         """What each rank's function returned, by rank; ``values[0]`` is the chief's, `value`."""
-        return RankValues(self._outcome.results, self.job_dir)
+        return RankValues(self._outcome.results, self.job_dir, self)
 
     @property
     def model(self) -> TrainedModel:

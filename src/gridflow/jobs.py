@@ -1,0 +1,190 @@
+"""The folders that jobs leave in the driver: logs, results, event files. Made, listed, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+#: Says in a job's folder which process is its driver.
+_DRIVER_FILE: Final = "driver.json"
+_SECONDS_PER_DAY: Final = 86_400
+#: What lives in this process and reads from a job's folder: results, models.
+_users: weakref.WeakKeyDictionary[object, Path] = weakref.WeakKeyDictionary()
+_running: set[Path] = set()
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """A job's folder.
+
+    Attributes
+    ----------
+    path : Path
+    began : float
+        Seconds since 1970.
+    in_use : bool
+        Whether its driver still runs, or lives on another host, where nobody here can look.
+    """
+
+    path: Path
+    began: float
+    in_use: bool
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.path.name
+
+    def size(self) -> int:
+        """Return the bytes of all its files."""
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += (Path(folder) / name).lstat().st_size
+        return total
+
+    def delete(self) -> None:
+        """Delete it with all that it holds."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def default_folder() -> Path:
+    """Return where jobs without a ``job_dir=`` have their folders."""
+    return Path(tempfile.gettempdir()) / f"gridflow-jobs-{getpass.getuser()}"
+
+
+def make(folder: Path, job: str) -> Path:
+    """Make a job's folder."""
+    path = folder / job
+    path.mkdir(parents=True, mode=0o700)
+    driver = {"host": socket.gethostname(), "pid": os.getpid(), "began": _began(os.getpid())}
+    (path / _DRIVER_FILE).write_text(json.dumps(driver))
+    return path
+
+
+def note_user(user: object, path: Path) -> None:
+    """Keep a job's folder as long as an object lives that reads from it."""
+    _users[user] = path
+
+
+@contextlib.contextmanager
+def running(path: Path) -> Iterator[None]:
+    """Keep a job's folder during a block."""
+    _running.add(path)
+    try:
+        yield
+    finally:
+        _running.discard(path)
+
+
+def find(folder: Path) -> list[JobFolder]:
+    """Return the jobs' folders in a folder, the latest first."""
+    found = []
+    used = {*_users.values(), *_running}
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                file = path / _DRIVER_FILE
+                if path.is_dir() and not path.is_symlink() and file.is_file():
+                    in_use = path in used or _lives_elsewhere(json.loads(file.read_text()))
+                    found.append(JobFolder(path, file.stat().st_mtime, in_use))
+    return sorted(found, key=lambda job: job.began, reverse=True)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the latest folders, and those in use."""
+    for job in find(folder)[keep:]:
+        if not job.in_use:
+            job.delete()
+
+
+def _lives_elsewhere(driver: dict[str, Any]) -> bool:
+    """Return whether another process than this one, which knows its own users, is the driver."""
+    if driver.get("host") != socket.gethostname():
+        return True
+    pid = driver.get("pid", 0)
+    return pid != os.getpid() and bool(_began(pid)) and _began(pid) == driver.get("began")
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in the kernel's ticks; empty if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+# The command line --------------------------------------------------------------------------------
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """List jobs' folders, or delete some: ``gridflow jobs``."""
+    folder = Path(arguments.dir) if arguments.dir else default_folder()
+    before = time.time() - arguments.days * _SECONDS_PER_DAY
+    jobs = [job for job in find(folder) if job.began <= before]
+    if arguments.delete is None:
+        _print(jobs, as_json=arguments.json)
+        return 0
+    chosen = _chosen(jobs, arguments.delete, folder)
+    size = sum(job.size() for job in chosen)
+    for job in chosen:
+        job.delete()
+    sys.stdout.write(f"{len(chosen)} deleted, {_megabytes(size)}\n")
+    return 0
+
+
+def _chosen(jobs: list[JobFolder], ids: list[str], folder: Path) -> list[JobFolder]:
+    by_id = {job.id: job for job in jobs}
+    for each in ids:
+        if each not in by_id:
+            raise InvalidArgument(
+                f"there is no job {each!r} in {folder}; gridflow jobs lists them."
+            )
+        if by_id[each].in_use:
+            raise InvalidArgument(f"the driver of job {each!r} still runs, or on another host.")
+    return [job for job in jobs if not job.in_use and (not ids or job.id in ids)]
+
+
+def _print(jobs: list[JobFolder], *, as_json: bool) -> None:
+    if as_json:
+        listed = [
+            {
+                "id": job.id,
+                "began": job.began,
+                "in_use": job.in_use,
+                "bytes": job.size(),
+                "path": str(job.path),
+            }
+            for job in jobs
+        ]
+        sys.stdout.write(json.dumps(listed, indent=2) + "\n")
+        return
+    for job in jobs:
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.began))
+        state = "in use" if job.in_use else "ended"
+        sys.stdout.write(
+            f"{job.id}  {began}  {state:<6}  {_megabytes(job.size()):>10}  {job.path}\n"
+        )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

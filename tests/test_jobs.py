@@ -1,0 +1,110 @@
+"""The folders that jobs leave: which are kept, which go, and the command for it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gridflow import LocalLauncher, TensorflowDistributor, cli, errors, jobs
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Give five jobs of drivers that have ended, the first the oldest."""
+    for number in range(5):
+        path = jobs.make(tmp_path, f"job{number}")
+        (path / "result").write_bytes(bytes(1000))
+        (path / "driver.json").write_text(
+            json.dumps({"host": os.uname().nodename, "pid": 1 << 30, "began": "1"})
+        )
+        os.utime(path / "driver.json", (1e9 + number * 86_400,) * 2)
+    (tmp_path / "no job").mkdir()
+    return tmp_path
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_latest_folders_are_kept_and_no_others(folder):
+    jobs.prune(folder, 2)
+    assert left(folder) == ["job3", "job4", "no job"]
+    jobs.prune(folder, 0)
+    assert left(folder) == ["no job"]
+
+
+def test_a_folder_in_use_is_kept_however_old_it_is(folder):
+    class Result:
+        pass
+
+    result = Result()
+    jobs.note_user(result, folder / "job0")
+    with jobs.running(folder / "job1"):
+        jobs.prune(folder, 0)
+    assert left(folder) == ["job0", "job1", "no job"]
+    del result
+    gc.collect()
+    jobs.prune(folder, 0)
+    assert left(folder) == ["no job"]
+
+
+def test_a_folder_whose_driver_lives_is_kept_however_old_it_is(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from gridflow import jobs\n"
+        "print(jobs.make(Path(sys.argv[1]), 'other'), flush=True); sys.stdin.read()"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with driver:
+        driver.stdout.readline()
+        jobs.prune(tmp_path, 0)
+        assert left(tmp_path) == ["other"]
+        with pytest.raises(errors.InvalidArgument, match="still runs"):
+            jobs._chosen(jobs.find(tmp_path), ["other"], tmp_path)
+        driver.stdin.close()
+    jobs.prune(tmp_path, 0)
+    assert left(tmp_path) == []
+
+
+def test_the_command_lists_jobs_and_deletes_those_that_have_ended(folder, capsys):
+    with jobs.running(folder / "job4"):
+        assert cli.main(["jobs", "--dir", str(folder)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == [f"job{n}" for n in (4, 3, 2, 1, 0)]
+        assert ["in use" in line for line in lines] == [True, False, False, False, False]
+        assert cli.main(["jobs", "--dir", str(folder), "--delete", "job2"]) == 0
+        assert left(folder) == ["job0", "job1", "job3", "job4", "no job"]
+        assert cli.main(["jobs", "--dir", str(folder), "--delete", "job9"]) == 1
+        assert "no job 'job9'" in capsys.readouterr().err
+        assert cli.main(["jobs", "--dir", str(folder), "--delete"]) == 0
+        assert left(folder) == ["job4", "no job"]
+    os.utime(folder / "job4" / "driver.json")
+    assert cli.main(["jobs", "--dir", str(folder), "--days", "1", "--delete"]) == 0
+    assert left(folder) == ["job4", "no job"]
+    capsys.readouterr()
+    assert cli.main(["jobs", "--dir", str(folder), "--json"]) == 0
+    (job,) = json.loads(capsys.readouterr().out)
+    assert (job["id"], job["in_use"]) == ("job4", False)
+    assert job["bytes"] > 1000
+
+
+def test_a_run_deletes_what_is_older_than_keep_jobs(folder, monkeypatch):
+    monkeypatch.setattr(jobs, "default_folder", lambda: folder)
+    distributor = TensorflowDistributor(launcher=LocalLauncher(), keep_jobs=2)
+    made = distributor._make_job_dir("new")
+    assert left(folder) == ["job3", "job4", "new", "no job"]
+    assert made.stat().st_mode & 0o777 == 0o700
+    TensorflowDistributor(launcher=LocalLauncher(), keep_jobs=None)._make_job_dir("newer")
+    TensorflowDistributor(launcher=LocalLauncher(), keep_jobs=0, job_dir=folder)._make_job_dir("a")
+    assert left(folder) == ["a", "job3", "job4", "new", "newer", "no job"]
+    with pytest.raises(errors.InvalidArgument, match="keep_jobs"):
+        TensorflowDistributor(keep_jobs=-1)
