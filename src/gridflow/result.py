@@ -34,7 +34,9 @@ class RankValues(Sequence[Any]):
       be pickled, is a `GridflowError` that says so; the others can be read all the same.
     """
 
-    def __init__(self, headers: Sequence[Mapping[str, Any]], job_dir: Path, keeper: Result) -> None:
+    def __init__(
+        self, headers: Sequence[Mapping[str, Any]], job_dir: Path, keeper: object = None
+    ) -> None:
         self._headers, self._job_dir = headers, job_dir
         self._keeper = keeper  # while it lives, the folder stays
         self._read: dict[int, Any] = {}
