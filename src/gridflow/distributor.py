@@ -266,9 +266,9 @@ class TensorflowDistributor:
         *args, **kwargs
             Passed on to the function; the command line of a script.
         data : DataFrame or dict of str to DataFrame, optional
-            Rows for ``ctx.dataset(name)``; a single DataFrame is named ``train``. With
-            `LocalLauncher` pandas, pyarrow, numpy arrays, tuples of them (``x, y``), and under a
-            dataset's name dicts of them by column.
+            Rows for ``ctx.dataset(name)``; a single DataFrame is named ``train``. Also pandas,
+            pyarrow, numpy arrays, tuples of them (``x, y``), and under a dataset's name dicts of
+            them by column. `LocalLauncher` takes these only.
 
         Returns
         -------

@@ -162,7 +162,9 @@ def stage_frame(
     frames = {name: _vectors_to_arrays(frame) for name, frame in datasets.items()}
     if len(frames) == 1:
         ((name, frame),) = frames.items()
-        tags = Tags((name,), (tuple((c, c) for c in frame.columns),))
+        own = frame.columns
+        frame = _plainly_named(frame)
+        tags = Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
         keeps = repartition == "never" or (
             repartition == "auto" and _partitions(frame) == num_partitions
         )
@@ -191,6 +193,16 @@ def _vectors_to_arrays(frame: DataFrame) -> DataFrame:
     return frame.select(columns)
 
 
+def _plainly_named(frame: DataFrame) -> DataFrame:
+    """Return the frame with its columns numbered, if Spark would misunderstand a name.
+
+    ``mapInArrow`` looks its columns up by name: ``a.b`` would be a field of ``a``.
+    """
+    if not any(character in name for name in frame.columns for character in ".`"):
+        return frame
+    return frame.toDF(*(f"{_RESERVED}c{number}" for number in range(len(frame.columns))))
+
+
 def _repartitioned(frame: DataFrame, num_partitions: int) -> DataFrame:
     """Shuffle into exactly this number of partitions, empty frames as well.
 
@@ -211,12 +223,15 @@ def _tagged_union(frames: Mapping[str, DataFrame]) -> tuple[DataFrame, Tags]:
     shared: dict[str, DataType] = {}
     fields: dict[str, DataType] = {}
     named: list[dict[str, str]] = []
+    odd: dict[str, str] = {}
     for tag, frame in enumerate(frames.values()):
         names = {}
         for field in frame.schema.fields:
             kind = shared.setdefault(field.name, field.dataType)
             same = kind.simpleString() == field.dataType.simpleString()
             inside = field.name if same else f"{_RESERVED}{tag}_{field.name}"
+            if "." in inside or "`" in inside:  # mapInArrow would look for a field
+                inside = odd.setdefault(inside, f"{_RESERVED}c{len(odd)}")
             names[field.name] = inside
             fields.setdefault(inside, field.dataType)
         named.append(names)
@@ -286,7 +301,9 @@ def _uniform_partitions(rdd: Any) -> int | None:
 def split(batch: pa.RecordBatch, tags: Tags) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of each dataset in a batch of the staged DataFrame."""
     if len(tags.datasets) == 1:
-        yield tags.datasets[0], batch
+        own_names = [own for _, own in tags.columns[0]]
+        same = batch.schema.names == own_names
+        yield tags.datasets[0], batch if same else batch.rename_columns(own_names)
         return
     tag = batch.column(_TAG).to_numpy()
     for number in np.unique(tag):

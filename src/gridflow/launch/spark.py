@@ -79,6 +79,7 @@ class SparkLauncher:
         self._jobs: dict[int, list[threading.Thread]] = {}
         self._tags: dict[int, str] = {}
         self._cancellers: list[threading.Thread] = []
+        self._frames: tuple[Mapping[str, Any], dict[str, DataFrame]] = ({}, {})
 
     def for_job(self) -> SparkLauncher:
         """Return one for the same session, which has launched nothing."""
@@ -99,7 +100,7 @@ class SparkLauncher:
 
         refuse_stopped(self._spark)
         if data:
-            frames.check(data)
+            frames.check(self._as_frames(data))
         self._refuse_speculation()
         settings = self._gpu_settings()
         fed = range(num_tasks) if fed is None else fed
@@ -137,6 +138,7 @@ class SparkLauncher:
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> None:
         """Start the Spark jobs, each in a thread of its own."""
+        data = self._as_frames(data)
         launch, tag = payload.launch, _tag(payload.job, payload.launch)
         stages = _stages(len(payload.tasks), payload.fed, payload.gpus, has_data=bool(data))
         ending = _Ending(len(stages), partial(listener.launch_ended, launch))
@@ -165,6 +167,14 @@ class SparkLauncher:
         for thread in self._cancellers:
             thread.join(_CLOSE_SECONDS)
         self._jobs, self._tags, self._cancellers = {}, {}, []
+
+    def _as_frames(self, data: Mapping[str, Any]) -> dict[str, DataFrame]:
+        """Return DataFrames of the data, the same for the same data."""
+        from gridflow.launch.spark_data import as_frames
+
+        if self._frames[0] is not data:
+            self._frames = data, as_frames(self._spark, data)
+        return self._frames[1]
 
     def _in_thread(self, name: str, target: Any, *args: Any) -> threading.Thread:
         """Start a thread with the caller's Spark properties, which closes its line to the JVM."""

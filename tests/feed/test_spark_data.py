@@ -1,0 +1,95 @@
+"""Data of other kinds than DataFrames on Spark, and columns whose names mean more to Spark."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.frames import check, stage_frame
+from gridflow.launch.spark_data import as_frames
+from gridflow.launch.spark_session import run_this_python_where_it_can
+
+#: pyspark leaves the sockets of collect() to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def arrived(spark, data):
+    """Return all rows by dataset, as the agents get them."""
+    run_this_python_where_it_can(spark)
+    frames = as_frames(spark, data)
+    check(frames)
+    frame, tags = stage_frame(frames, 1)
+
+    def body(batches):
+        import json
+
+        import pyarrow as pa
+
+        from gridflow.feed.frames import agent_batches
+
+        for name, rows in agent_batches(batches, tags):
+            text = json.dumps([name, rows.to_pylist()], default=str)
+            yield pa.RecordBatch.from_pydict({"text": [text]})
+
+    found = {}
+    for row in frame.mapInArrow(body, "text string").collect():
+        name, rows = json.loads(row.text)
+        found.setdefault(name, []).extend(rows)
+    return {name: sorted(rows, key=lambda row: json.dumps(row)) for name, rows in found.items()}
+
+
+def test_what_lies_in_the_drivers_memory_becomes_dataframes(spark):
+    import pandas as pd
+    import pyarrow as pa
+
+    images = np.arange(12, dtype="uint8").reshape(2, 2, 3)
+    moments = np.array(["2026-01-01T12:00", "2026-01-02"], "datetime64[ns]")
+    found = arrived(
+        spark,
+        {
+            "table": pa.table({"x": [1, 2]}),
+            "pandas": pd.DataFrame({"x": [1.5, None], "kind": pd.Categorical(["a", "b"])}),
+            "pair": (images, np.array([0.5, 1.5], "float16")),
+            "columns": {"when": moments, "words": ["one", "two"]},
+        },
+    )
+    assert found["table"] == [{"x": 1}, {"x": 2}]
+    assert [row["kind"] for row in found["pandas"]] == ["b", "a"]  # NaN before 1.5
+    assert found["pair"] == [{"x": images[i].tolist(), "y": i + 0.5} for i in (0, 1)]
+    assert found["columns"] == [
+        {"when": "2026-01-01 12:00:00", "words": "one"},
+        {"when": "2026-01-02 00:00:00", "words": "two"},
+    ]
+
+
+def test_names_with_dots_and_backticks_are_names(spark):
+    frame = spark.range(2).selectExpr("id AS `a.b`", "id * 2 AS `c``d`", "id AS plain")
+    rows = [{"a.b": i, "c`d": 2 * i, "plain": i} for i in (0, 1)]
+    assert arrived(spark, {"train": frame}) == {"train": rows}
+    other = spark.sql("SELECT 'text' AS `a.b`, 1 AS `x.y`")
+    assert arrived(spark, {"train": frame, "other": other}) == {
+        "train": rows,
+        "other": [{"a.b": "text", "x.y": 1}],
+    }
+
+
+def test_other_kinds_of_data_are_refused_with_the_way_to_a_dataframe(spark):
+    for rows, said in (
+        (spark.range(3).rdd, r"is an RDD.*toDF"),
+        ("rows.parquet", r"is a path or a name, 'rows.parquet'.*spark\.read"),
+        ([1, 2], "is a list; it can be .* Or a DataFrame of Spark"),
+        (3, "is a int"),
+        ({"x": np.ones(2), "y": np.ones(3)}, "columns of different length"),
+    ):
+        with pytest.raises(InvalidArgument, match=f"'train' .*{said}"):
+            as_frames(spark, {"train": rows})
+    with pytest.raises(SchemaError, match="'train' has no rows"):
+        as_frames(spark, {"train": np.ones(0)})
+    with pytest.raises(SchemaError, match="'train' can't become a DataFrame"):
+        as_frames(spark, {"train": {"x": np.array([1 + 2j])}})
