@@ -143,7 +143,10 @@ class EnvironmentMismatch(_FailureError):
 
 
 class DataError(_FailureError):
-    """Rows that can't be fed: nulls that no rule covers, arrays of changing length, a full disk."""
+    """Rows that can't be fed: nulls that no rule covers, arrays of changing length, a full disk.
+
+    Or rows that Spark failed to compute; ``__cause__`` is then what Spark raised.
+    """
 
 
 class TrainingFailed(_FailureError):

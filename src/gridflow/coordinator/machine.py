@@ -36,6 +36,7 @@ from gridflow.coordinator.policies import (
     stuck_rank,
     to_error,
 )
+from gridflow.errors import DataError
 from gridflow.reports import Attempt, TaskFailure
 from gridflow.roles import parts_of
 
@@ -186,9 +187,12 @@ class JobMachine:
         if self.phase is Phase.GATHERING and event.error is not None:
             # It never came to life as a whole: the launcher's own error says best why.
             return self._close(event.at, event.error)
+        known = any(not failure.consequence for failure in self.failures)
+        if isinstance(event.error, DataError) and not known:
+            return self._close(event.at, event.error)  # rows that can't be had come no better again
         for member in self._members:
             member.lost = True
-        if any(not failure.consequence for failure in self.failures):
+        if known:
             return self._advance(event.at)
         detail = f"all agents ended early: {event.error or 'without an error'}"
         return self._fail(event.at, self._failure(self._silent_rank(), "lost", detail))

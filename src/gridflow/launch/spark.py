@@ -78,6 +78,8 @@ class SparkLauncher:
         self._repartition = repartition
         self._jobs: dict[int, list[threading.Thread]] = {}
         self._tags: dict[int, str] = {}
+        self._num_tasks = 0
+        self._cancelled: set[int] = set()
         self._cancellers: list[threading.Thread] = []
         self._frames: tuple[Mapping[str, Any], dict[str, DataFrame]] = ({}, {})
 
@@ -155,6 +157,7 @@ class SparkLauncher:
     def cancel(self, launch: int) -> None:
         """Cancel the Spark jobs of a launch; returns at once."""
         tag = self._tags[launch]
+        self._cancelled.add(launch)
         if any(job.is_alive() for job in self._jobs.get(launch, ())):
             self._cancellers.append(self._in_thread(f"{tag}-cancel", cancel, self._spark, tag))
 
@@ -200,7 +203,9 @@ class SparkLauncher:
             frame = self._agents_frame(payload, places, data, need)
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
-            partition, detail, error = spark_errors.explain(caught)
+            partition, detail, error = spark_errors.explain(
+                caught, has_data=bool(data), was_cancelled=payload.launch in self._cancelled
+            )
             if partition is not None and partition < len(places):
                 listener.agent_lost(payload.launch, places[partition], detail)
             return error

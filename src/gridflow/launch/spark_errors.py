@@ -8,7 +8,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gridflow.errors import EnvironmentMismatch, GridflowError, NotEnoughSlots, TaskLost
+from gridflow.errors import (
+    DataError,
+    EnvironmentMismatch,
+    GridflowError,
+    NotEnoughSlots,
+    TaskLost,
+)
 
 _LOST: Final = (
     (re.compile(r"ExecutorLostFailure \((executor \S+) exited[^)]*\)[^\n]*"), "its executor died"),
@@ -17,7 +23,20 @@ _LOST: Final = (
 )
 #: "barrier task ResultTask(5, 1)": stage 5, partition 1; "Task 1 in stage 5.0 failed".
 _RANK: Final = re.compile(r"ResultTask\(\d+, (\d+)\)|Task (\d+) in stage \d+")
-_CANCELLED: Final = re.compile(r"cancelled|canceled|OPERATION_CANCELED", re.IGNORECASE)
+_CANCELLED: Final = re.compile(
+    r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|\bJob \d+ cancelled\b|\bjob was cancelled\b"
+)
+#: Not of the user's making: an agent's own error, or rows lost between two stages.
+_OURS: Final = re.compile(r"gridflow/agent/|gridflow/bootstrap/|FetchFailed|MetadataFetchFailed")
+#: What Spark says before the error itself: who called, which task of which stage it was.
+_PREAMBLES: Final = (
+    re.compile(r"^An error occurred while calling \w+\.\w+\.\s*:?\s*"),
+    re.compile(r"^.*?Job aborted due to stage failure: ", re.DOTALL),
+    re.compile(r"^.*?barrier task ResultTask\(\d+, \d+\) finished unsuccessfully\.\s*", re.DOTALL),
+    re.compile(r"^Task \d+ in stage .*?\(TID \d+\) \([^)]*\): ", re.DOTALL),
+    re.compile(r"^[\w.$]+(?:Exception|Error): (?=\S)"),
+)
+_TRACEBACK_LINES: Final = 8
 _SLOTS: Final = re.compile(r"SPARK-24819|more slots than the total number of slots")
 _MASTERS: Final = (
     re.compile(r"local\[(\d+)(?:,\s*\d+)?\]$"),
@@ -31,18 +50,37 @@ _MISSING: Final = re.compile(
 _PYTHON_HINT: Final = (
     "The executors run the Python named by PYSPARK_PYTHON (spark.pyspark.python with spark-submit; "
     "else python3 of their PATH): it needs gridflow and its dependencies. "
-    "pip install 'gridflow[tensorflow]' there, or ship an environment with spark.archives."
+    "pip install 'gridflow[tensorflow]' there, or ship an environment with spark.archives. Python "
+    "functions in the data that were made before the first run() still have the python3 of the "
+    "PATH: make SparkLauncher(spark) right after the session."
 )
 
 
-def explain(error: BaseException) -> tuple[int | None, str, GridflowError | None]:
+def explain(
+    error: BaseException, *, has_data: bool = True, was_cancelled: bool = False
+) -> tuple[int | None, str, GridflowError | None]:
     """Return the rank that was lost, what happened to it, and the job's error.
 
-    The rank is None if the message names none; the error is None for a job that was cancelled.
+    Parameters
+    ----------
+    error : BaseException
+        What Spark raised.
+    has_data : bool, default True
+        Whether the job computes the user's DataFrames.
+    was_cancelled : bool, default False
+        Whether gridflow had cancelled the job.
+
+    Returns
+    -------
+    tuple
+        The rank is None if no agent is to blame; the error is None for a job that was cancelled.
     """
     text = str(error)
-    if _CANCELLED.search(text) and not any(pattern.search(text) for pattern, _ in _LOST):
+    lost = any(pattern.search(text) for pattern, _ in _LOST)
+    if was_cancelled and not lost:
         return None, "", None
+    if _CANCELLED.search(text) and not lost:
+        return None, "", _failed("The Spark job was cancelled, by others than gridflow", text)
     if _SLOTS.search(text):
         return None, "", NotEnoughSlots(f"Spark refused the barrier stage: {_first_lines(text)}")
     missing = _MISSING.search(text)
@@ -54,6 +92,8 @@ def explain(error: BaseException) -> tuple[int | None, str, GridflowError | None
         words = pattern.search(text)
         if words:
             return rank, f"{what}: {words[0].strip()}", TaskLost(_first_lines(text))
+    if has_data and not _OURS.search(text):
+        return None, "", _failed("Spark could not compute the rows of data=", text)
     return rank, _python_error(text), TaskLost(_first_lines(text))
 
 
@@ -67,6 +107,23 @@ def slots_of_master(master: str) -> int | None:
     if cluster:
         return int(cluster[1]) * int(cluster[2])
     return None
+
+
+def _failed(what: str, text: str) -> DataError:
+    return DataError(f"{what}: {words_of(text)}")
+
+
+def words_of(text: str) -> str:
+    """Return the error itself, without the stack of the JVM and what Spark says around it."""
+    words = re.split(r"\n\s*at [\w.$]+[(/]|\n+JVM stacktrace:|\n+Driver stacktrace:", text)[0]
+    for preamble in _PREAMBLES:
+        words = preamble.sub("", words)
+    head, mark, trace = words.rpartition("Traceback (most recent call last):")
+    if mark:  # the last frames are the user's own
+        lines = trace.strip("\n").splitlines()
+        kept = lines[-_TRACEBACK_LINES:]
+        return "\n".join([head + mark, *(["  ..."] if len(kept) < len(lines) else []), *kept])
+    return words.strip()
 
 
 def _python_error(text: str) -> str:

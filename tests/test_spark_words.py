@@ -1,0 +1,83 @@
+"""What Spark says when a job fails, and what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridflow import errors
+from gridflow.launch.spark_errors import explain
+
+CALLED = "An error occurred while calling o12811.save.\n: "
+ABORTED = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 3.0 failed "
+    "4 times, most recent failure: Lost task 1.3 in stage 3.0 (TID 12) (10.0.0.1 executor 1): "
+)
+BARRIER = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a "
+    "failed barrier ResultStage. Most recent failure reason: Stage failed because barrier task "
+    "ResultTask(3, 1) finished unsuccessfully.\n"
+)
+STACK = (
+    "\n\tat org.apache.spark.sql.errors.QueryExecutionErrors$.castingCauseOverflowError(Q.scala:9)"
+    "\n\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\nDriver stacktrace:\n\tat a.b()"
+)
+OVERFLOW = (
+    "org.apache.spark.SparkArithmeticException: [CAST_OVERFLOW] The value 200L of the type "
+    '"BIGINT" cannot be cast to "TINYINT" due to an overflow. SQLSTATE: 22003'
+)
+UDF = (
+    "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+    + "".join(f'  File "/pyspark/worker.py", line {n}, in main\n    process()\n' for n in range(5))
+    + '  File "job.py", line 3, in <lambda>\n    f = udf(lambda x: 1 / x)\n'
+    "ZeroDivisionError: division by zero\n"
+)
+
+
+@pytest.mark.parametrize("around", [CALLED + ABORTED, CALLED + BARRIER, ABORTED])
+def test_the_error_itself_is_told_without_what_is_around_it(around):
+    rank, detail, error = explain(Exception(around + OVERFLOW + STACK))
+    assert (rank, detail) == (None, "")
+    assert type(error) is errors.DataError
+    assert str(error) == (
+        "Spark could not compute the rows of data=: [CAST_OVERFLOW] The value 200L of the type "
+        '"BIGINT" cannot be cast to "TINYINT" due to an overflow. SQLSTATE: 22003'
+    )
+
+
+def test_of_a_traceback_the_last_frames_are_told():
+    _, _, error = explain(Exception(CALLED + ABORTED + UDF + STACK))
+    assert type(error) is errors.DataError
+    assert 'File "job.py", line 3, in <lambda>' in str(error)
+    assert str(error).endswith("ZeroDivisionError: division by zero")
+    assert str(error).count("worker.py") < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (BARRIER + "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", 1),
+        (ABORTED.replace("1.3", "1.0") + "Python worker exited unexpectedly (crashed)", 1),
+        (ABORTED + UDF.replace("job.py", "/x/gridflow/agent/agent.py"), 1),
+        (BARRIER + "FetchFailed(BlockManagerId(1, host, 1, None), shuffleId=0)", 1),
+    ],
+)
+def test_what_was_lost_is_no_fault_of_the_data(text, kind):
+    rank, detail, error = explain(Exception(CALLED + text))
+    assert type(error) is errors.TaskLost
+    assert rank == kind
+    assert detail
+
+
+def test_a_job_without_data_has_no_data_error():
+    assert type(explain(Exception(ABORTED + OVERFLOW), has_data=False)[2]) is errors.TaskLost
+
+
+def test_a_job_is_cancelled_by_gridflow_or_by_others():
+    text = CALLED + (
+        "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 7 cancelled as part of "
+        "cancellation of all jobs SQLSTATE: XXKDA"
+    )
+    assert explain(Exception(text), was_cancelled=True) == (None, "", None)
+    _, _, error = explain(Exception(text))
+    assert type(error) is errors.DataError
+    assert "by others than gridflow: [SPARK_JOB_CANCELLED] Job 7 cancelled as part" in str(error)
