@@ -186,6 +186,59 @@ def test_a_launch_that_dies_as_a_whole_is_followed_by_another():
     assert story.commands[-1] == ev.Launch(2)
 
 
+def test_the_agents_of_a_launch_that_was_given_up_end_before_the_job_does():
+    story = Story().train()
+    story(ev.AgentLost, 1, 1, "its executor died")
+    assert ev.CloseAgents() in story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
+    story.wait(1.6, silent=[1])  # nobody waits for what died
+    assert story.phase is Phase.CLOSING
+    (finish,) = story(ev.AgentGone, 0)
+    assert finish.error.first.task == "worker:1"
+    assert story.phase is Phase.CLOSED
+
+
+def test_the_agents_of_a_launch_that_was_cancelled_end_before_the_job_does():
+    story = Story().train()
+    story(ev.Interrupted)
+    story(ev.LaunchEnded, 1, outlived=True)
+    assert story(ev.AgentGone, 1) == []
+    assert story(ev.AgentGone, 0) == [ev.Finish(None, interrupted=True)]
+
+
+def test_an_agent_that_dies_without_a_last_word_is_waited_for_a_moment_only():
+    story = Story().train()
+    story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
+    story.wait(4, silent=[0, 1])
+    assert story.phase is Phase.CLOSING
+    story.wait(2, silent=[0, 1])
+    assert story.phase is Phase.CLOSED
+
+
+def test_an_agent_that_does_not_end_is_waited_for_until_shutdown_timeout():
+    story = Story().train()
+    story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
+    story.wait(story.machine.deadlines.shutdown_timeout - 1)
+    assert story.phase is Phase.CLOSING
+    story.wait(2)
+    assert story.phase is Phase.CLOSED
+
+
+def test_a_dataset_without_rows_ends_the_job_whatever_was_to_be_tried_again():
+    story = Story(restarts=2)
+    story.register(0)
+    story.register(1)
+    assert story(ev.NoRows, "train") == [ev.CloseAgents()]
+    error = story.finished().error
+    assert type(error) is errors.DataError
+    assert "dataset 'train' has no rows" in str(error)
+
+
+def test_rows_that_spark_cant_compute_end_the_job_whatever_was_to_be_tried_again():
+    story = Story(restarts=2).train()
+    error = errors.DataError("[CAST_OVERFLOW]")
+    assert story(ev.LaunchEnded, 1, error) == [ev.CloseAgents(), ev.Finish(error)]
+
+
 def test_a_second_attempt_of_a_spark_task_means_that_the_first_is_gone():
     story = Story().train()
     story.register(1, agent="another")
@@ -362,6 +415,9 @@ EVENTS = {
     "stack": lambda at: ev.StackReported(at, 1, 0, "stack", waiting=True),
     "ended": lambda at: ev.LaunchEnded(at, 1),
     "ended with an error": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone")),
+    "gone": lambda at: ev.AgentGone(at, 1),
+    "no rows": lambda at: ev.NoRows(at, "train"),
+    "given up": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone"), outlived=True),
     "another launch ended": lambda at: ev.LaunchEnded(at, 7),
     "interrupted": lambda at: ev.Interrupted(at),
 }
@@ -398,6 +454,12 @@ MOVES = {
     (Phase.EVALUATING, "ended with an error"): Phase.CLOSED,
     (Phase.CLOSING, "ended"): Phase.CLOSED,
     (Phase.CLOSING, "ended with an error"): Phase.CLOSED,
+    (Phase.COLLECTING, "given up"): Phase.GATHERING,
+    (Phase.CLEARING, "given up"): Phase.GATHERING,
+    (Phase.RELAUNCHING, "given up"): Phase.GATHERING,
+    # Its agents are waited for, as the job ends.
+    (Phase.GATHERING, "given up"): Phase.CLOSING,
+    (Phase.EVALUATING, "given up"): Phase.CLOSING,
 }
 for _phase in (Phase.GATHERING, Phase.STARTING, Phase.TRAINING):
     for _name in ("failed", "echoed", "failed for good", "lost"):
@@ -406,7 +468,7 @@ for _name in ("failed", "echoed", "failed for good", "lost"):
     MOVES[Phase.EVALUATING, _name] = Phase.CLOSING
 for _phase in (Phase.STARTING, Phase.TRAINING):
     MOVES[_phase, "registered anew"] = Phase.COLLECTING
-    for _name in ("ended", "ended with an error"):
+    for _name in ("ended", "ended with an error", "given up"):
         MOVES[_phase, _name] = Phase.GATHERING  # of the next launch
 for _phase in set(Phase) - {Phase.CLOSING, Phase.CLOSED}:
     MOVES[_phase, "interrupted"] = Phase.CLOSING

@@ -92,10 +92,15 @@ def kill_own_executor():
     raise AssertionError("there is no JVM above this task")
 
 
-def test_a_killed_executor_is_reported_as_lost(spark):
-    kill = kill_own_executor
+def test_a_killed_executor_is_reported_as_lost_once_no_training_process_is_left(spark, tmp_path):
+    kill, folder = kill_own_executor, str(tmp_path)
 
     def train(ctx):
+        from pathlib import Path
+
+        Path(folder, str(os.getpid())).touch()
+        while ctx.rank == 1 and len(os.listdir(folder)) < 2:
+            time.sleep(0.1)
         if ctx.rank == 1:
             kill()
         time.sleep(60)
@@ -105,6 +110,8 @@ def test_a_killed_executor_is_reported_as_lost(spark):
     )
     with pytest.raises(errors.TaskLost) as caught:
         distributor.run(train)
+    assert [pid for pid in os.listdir(folder) if psutil.pid_exists(int(pid))] == []
+    assert len(os.listdir(folder)) == 2
     assert caught.value.first.task == "worker:1"
     assert caught.value.first.host
     assert "executor" in str(caught.value)

@@ -190,6 +190,7 @@ class Agent:
         finally:
             self._closed.set()
             self._runner.kill()
+            self._reporter.report("gone")
             board.close()
             self._reporter.flush(min(_FLUSH_SECONDS, timeout))
             uploads.close()

@@ -147,7 +147,8 @@ class Desk:
         with self._lock:
             box = self._mailboxes[rank] if message["launch"] == self._launch else None
             if box is None or box.agent != agent:
-                return {"heard": 0, "commands": [{"id": 1, "kind": "close"}]}
+                heard = max((report["seq"] for report in message["reports"]), default=0)
+                return {"heard": heard, "commands": [{"id": 1, "kind": "close"}]}
             reports = [report for report in message["reports"] if report["seq"] > box.heard]
             if reports:
                 box.heard = reports[-1]["seq"]
@@ -214,6 +215,8 @@ class Desk:
                 self.events.put(ev.TaskSucceeded(now, rank, generation))
             case "joined":
                 self.events.put(ev.TaskJoined(now, rank, generation))
+            case "gone":
+                self.events.put(ev.AgentGone(now, rank))
             case "cleared":
                 self.events.put(ev.TaskCleared(now, rank, generation))
             case "stack":

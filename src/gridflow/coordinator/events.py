@@ -113,11 +113,29 @@ class StackReported(Event):
 
 
 @dataclass(frozen=True)
+class NoRows(Event):
+    """All rows have arrived, and a dataset has none."""
+
+    dataset: str
+
+
+@dataclass(frozen=True)
+class AgentGone(Event):
+    """An agent says its last word: no process of its task is left."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class LaunchEnded(Event):
-    """All agents of a launch have ended: its Spark job, or its processes."""
+    """What kept a launch alive has ended: its Spark job, or its processes.
+
+    ``outlived``: Spark gave the job up, and the tasks that it ends now may still be there.
+    """
 
     launch: int
     error: GridflowError | None = None
+    outlived: bool = False
 
 
 @dataclass(frozen=True)

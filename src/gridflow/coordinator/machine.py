@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 COLLECT_SECONDS: Final = 1.5
 #: Beyond the heartbeat's deadline: time for the report of a silent task to arrive.
 COLLECT_MARGIN: Final = 2.0
+#: Silence after which an agent is dead that its launch left behind: it calls once a second or more
+#: often, and ends its training process as soon as it is told to.
+GONE_SECONDS: Final = 5.0
+#: The same of one that was seen to die: what it leaves has to hear of that.
+DIED_SECONDS: Final = 1.5
 #: How often in a generation the process of one task is replaced; then something else is wrong.
 MOST_REPLACEMENTS: Final = 5
 #: Failures that a new process of the task may not meet again.
@@ -96,6 +101,7 @@ class JobMachine:
         self._deadline = 0.0
         self._generation_began = 0.0
         self._launch_alive = False
+        self._outlived = False
         self._inspecting = False
         self._cancelled = False
         self._error: GridflowError | None = None
@@ -144,6 +150,8 @@ class JobMachine:
                 member.succeeded, member.armed = True, False
             case ev.TaskCleared() if event.generation == self.generation:
                 self._members[event.rank].cleared = True
+            case ev.AgentGone():
+                self._members[event.rank].gone = True
             case ev.StackReported() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.stack, member.waiting = event.stack, event.waiting
@@ -163,7 +171,7 @@ class JobMachine:
         member = self._members[event.rank]
         if event.launch != self.launch or member.lost or self._ending:
             return []
-        member.lost = True
+        member.lost = member.died = True
         return self._fail(event.at, self._failure(event.rank, "lost", event.detail))
 
     def _task_failed(self, event: ev.TaskFailed) -> list[ev.Command]:
@@ -177,9 +185,9 @@ class JobMachine:
     def _launch_ended(self, event: ev.LaunchEnded) -> list[ev.Command]:
         if event.launch != self.launch:
             return []
-        self._launch_alive = False
+        self._launch_alive, self._outlived = False, event.outlived
         if self.phase is Phase.CLOSING:
-            return self._finish()
+            return self._leave(event.at)
         if self.phase is Phase.EVALUATING:
             return self._close(event.at, None)
         if self.phase is Phase.RELAUNCHING:
@@ -222,7 +230,7 @@ class JobMachine:
         self.launch += 1
         self._members = [Member() for _ in self.tasks]
         self._generation_began = at
-        self._launch_alive, self._cancelled = True, False
+        self._launch_alive, self._cancelled, self._outlived = True, False, False
         self._deadline = at + self.deadlines.start_timeout
         return [ev.Launch(self.launch)]
 
@@ -371,13 +379,20 @@ class JobMachine:
                 return self._advance(at)
             case Phase.RELAUNCHING if at > self._deadline:
                 return self._close(at, to_error(tuple(self._last_failures())))
-            case Phase.CLOSING if at > self._deadline:
-                if self._cancelled:
-                    return self._finish()
-                self._cancelled = True
-                self._deadline = at + self.deadlines.shutdown_timeout
-                return [ev.CancelLaunch(self.launch)]
+            case Phase.CLOSING:
+                return self._check_closing(at)
         return []
+
+    def _check_closing(self, at: float) -> list[ev.Command]:
+        if not self._launch_alive:
+            return self._leave(at)
+        if at <= self._deadline:
+            return []
+        if self._cancelled:
+            return self._finish()
+        self._cancelled = True
+        self._deadline = at + self.deadlines.shutdown_timeout
+        return [ev.CancelLaunch(self.launch)]
 
     def _check_evaluation(self, at: float) -> list[ev.Command]:
         if at <= self._deadline:
@@ -446,14 +461,25 @@ class JobMachine:
         self.phase = Phase.CLOSING
         self._error = error
         self._deadline = at + self.deadlines.shutdown_timeout
-        if not self._launch_alive:
-            return self._finish()
         commands: list[ev.Command] = [ev.CloseAgents()]
+        if not self._launch_alive:
+            return [*commands, *self._leave(at)]
         whole = all(member.agent and not member.lost for member in self._members)
         if not whole:  # some can't hear, or would still come: end them from outside
             self._cancelled = True
             commands.append(ev.CancelLaunch(self.launch))
         return commands
+
+    def _leave(self, at: float) -> list[ev.Command]:
+        """Finish, once no agent is left behind that may still have a training process."""
+        waits = self._outlived and at <= self._deadline
+        if waits and any(self._may_live(member, at) for member in self._members):
+            return []
+        return self._finish()
+
+    def _may_live(self, member: Member, at: float) -> bool:
+        patience = DIED_SECONDS if member.died else GONE_SECONDS
+        return bool(member.agent) and not member.gone and at - member.last_heard <= patience
 
     def _finish(self) -> list[ev.Command]:
         self.phase = Phase.CLOSED

@@ -35,6 +35,9 @@ class Member:
     succeeded: bool = False
     cleared: bool = False
     lost: bool = False
+    #: Its agent was seen to die, or said its last word.
+    died: bool = False
+    gone: bool = False
     stack: str | None = None
     waiting: bool = False
     replacements: int = 0

@@ -162,9 +162,11 @@ class JobRun:
         """Pass it on as an event."""
         self._desk.events.put(ev.AgentLost(time.monotonic(), launch, rank, detail))
 
-    def launch_ended(self, launch: int, error: GridflowError | None) -> None:
+    def launch_ended(
+        self, launch: int, error: GridflowError | None, *, outlived: bool = False
+    ) -> None:
         """Pass it on as an event."""
-        self._desk.events.put(ev.LaunchEnded(time.monotonic(), launch, error))
+        self._desk.events.put(ev.LaunchEnded(time.monotonic(), launch, error, outlived))
 
     # ---------------------------------------------------------------------------------------------
 

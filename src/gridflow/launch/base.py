@@ -43,8 +43,10 @@ class LaunchListener(Protocol):
         """Take note that an agent is gone."""
         ...
 
-    def launch_ended(self, launch: int, error: GridflowError | None) -> None:
-        """All agents of the launch have ended."""
+    def launch_ended(
+        self, launch: int, error: GridflowError | None, *, outlived: bool = False
+    ) -> None:
+        """All agents of the launch have ended, or are being ended (``outlived``)."""
         ...
 
 

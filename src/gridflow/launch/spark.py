@@ -147,8 +147,8 @@ class SparkLauncher:
 
         def run(places: tuple[int, ...], need: GpuNeed) -> None:
             rows = data if places[0] in payload.fed else {}
-            error = self._run_job(payload, places, rows, need, listener)
-            if ending.one_ended(error) and error is not None:
+            error, outlived = self._run_job(payload, places, rows, need, listener)
+            if ending.one_ended(error, outlived=outlived) and error is not None:
                 self.cancel(launch)  # one stage is nothing without the other
 
         self._tags[launch] = tag
@@ -197,7 +197,8 @@ class SparkLauncher:
         data: Mapping[str, Any],
         need: GpuNeed,
         listener: LaunchListener,
-    ) -> GridflowError | None:
+    ) -> tuple[GridflowError | None, bool]:
+        """Return the error of a Spark job, and whether its tasks may have outlived it."""
         try:
             tag_this_thread(self._spark, _tag(payload.job, payload.launch))
             frame = self._agents_frame(payload, places, data, need)
@@ -208,8 +209,10 @@ class SparkLauncher:
             )
             if partition is not None and partition < len(places):
                 listener.agent_lost(payload.launch, places[partition], detail)
-            return error
-        return None
+            if error is not None:
+                error.__cause__ = caught
+            return error, True
+        return None, False
 
     def _agents_frame(
         self,
@@ -344,16 +347,18 @@ class _Ending:
     def __init__(self, jobs: int, ended: Callable[[GridflowError | None], None]) -> None:
         self._left, self._ended = jobs, ended
         self._error: GridflowError | None = None
+        self._outlived = False
         self._lock = threading.Lock()
 
-    def one_ended(self, error: GridflowError | None) -> bool:
+    def one_ended(self, error: GridflowError | None, *, outlived: bool) -> bool:
         """Note an end; return whether others still run. The first error counts."""
         with self._lock:
             self._left -= 1
             self._error = self._error or error
+            self._outlived |= outlived
             left = self._left
         if not left:
-            self._ended(self._error)
+            self._ended(self._error, outlived=self._outlived)
         return left > 0
 
 
