@@ -472,6 +472,8 @@ for _phase in (Phase.STARTING, Phase.TRAINING):
         MOVES[_phase, _name] = Phase.GATHERING  # of the next launch
 for _phase in set(Phase) - {Phase.CLOSING, Phase.CLOSED}:
     MOVES[_phase, "interrupted"] = Phase.CLOSING
+for _phase in (Phase.GATHERING, Phase.STARTING, Phase.TRAINING, Phase.EVALUATING):
+    MOVES[_phase, "no rows"] = Phase.CLOSING
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_model_trains_on_a_single_row_without_nan(spark, quiet):
 
 
 def test_no_rows_at_all_are_an_error_that_says_so(spark, quiet):
-    with pytest.raises(errors.DataError, match="train"):
+    with pytest.raises(errors.DataError, match="'train' has no rows. Look at its filters"):
         quiet().run(collect, batch_size=2, features="x", data=frame_of(spark, (1, 1)).limit(0))
 
 

@@ -260,6 +260,10 @@ class Desk:
             if len(known) < len(boxes):
                 return
             rows = {name: [each[name]["rows"] for each in known] for name in known[0]}
+            for name, ranks in rows.items():
+                if not any(ranks):
+                    self.events.put(ev.NoRows(time.monotonic(), name))
+                    return
             lenders = {
                 name: self._fed[ranks.index(max(ranks))]
                 for name, ranks in rows.items()

@@ -128,6 +128,10 @@ class JobMachine:
                 return self._agent_lost(event)
             case ev.TaskFailed():
                 return self._task_failed(event)
+            case ev.NoRows() if not self._ending and not self.failures:
+                text = f"dataset {event.dataset!r} has no rows. Look at its filters and joins, and "
+                text += "at nulls='drop', which may have left none."
+                return self._close(event.at, DataError(text))
         commands = self._advance(event.at)
         return commands or self._check_deadlines(event.at)
 

@@ -16,8 +16,10 @@ from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
 from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.machine import JobMachine
+from gridflow.coordinator.member import Phase
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.coordinator.server import CoordinatorServer
+from gridflow.errors import StartTimeout
 from gridflow.gpu.needs import GpuNeed, GpuOptions
 from gridflow.roles import parts_of
 from gridflow.security import Identity, make_identities
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 _TICK_SECONDS: Final = 0.1
 #: The header of what a task returned that ran no function (a worker of parameter servers).
 _NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
+#: When agents have not come up by then, the user learns what keeps them.
+_OBSTACLE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,8 @@ class JobRun:
         )
         self._resumed: dict[int, tuple[int, int]] = {}
         self._finish: ev.Finish | None = None
+        self._obstacle = ""
+        self._look_at = 0.0
 
     def run(self) -> Outcome:
         """Block until the job has ended, and everything that it started.
@@ -184,9 +190,21 @@ class JobRun:
                     # However busy the agents are, deadlines are looked at.
                     last_tick = time.monotonic()
                     commands = commands + self._machine.handle(ev.Tick(last_tick))
+                if isinstance(event, ev.Tick):
+                    self._look_for_obstacles(event.at)
             except KeyboardInterrupt:
                 self._console.say("interrupted: ending all tasks")
                 commands = self._machine.handle(ev.Interrupted(time.monotonic()))
+
+    def _look_for_obstacles(self, at: float) -> None:
+        """Say what keeps agents from coming up: once, and keep the last answer for the error."""
+        if self._machine.phase is not Phase.GATHERING or at < self._look_at:
+            return
+        self._look_at = at + _OBSTACLE_SECONDS
+        found = self._launcher.obstacle(self._machine.launch)
+        if found and not self._obstacle:
+            self._console.say(f"waiting: {found}")
+        self._obstacle = found
 
     def _next_event(self) -> ev.Event:
         try:
@@ -198,6 +216,7 @@ class JobRun:
         match command:
             case ev.Launch():
                 self._desk.new_launch(command.launch)
+                self._obstacle, self._look_at = "", time.monotonic() + _OBSTACLE_SECONDS
                 now = replace(payload, launch=command.launch, generation=self._machine.generation)
                 self._launcher.launch(now, self._spec.data, self)
             case ev.CancelLaunch():
@@ -268,8 +287,11 @@ class JobRun:
     def _outcome(self) -> Outcome:
         if self._finish is None:
             raise AssertionError("the loop ended without a Finish")
-        if self._finish.error is not None:
-            raise self._finish.error
+        error = self._finish.error
+        if isinstance(error, StartTimeout) and self._obstacle:
+            raise StartTimeout(f"{error}\n{self._obstacle}", error.failures)
+        if error is not None:
+            raise error
         if self._finish.interrupted:
             raise KeyboardInterrupt
         self._checkpoints.clear()

@@ -92,6 +92,10 @@ class Launcher(Protocol):
         """Start an agent for every task of the payload; returns at once."""
         ...
 
+    def obstacle(self, launch: int) -> str:
+        """Return what keeps a launch's agents from coming up; empty if nothing is known."""
+        ...
+
     def cancel(self, launch: int) -> None:
         """End the agents of a launch from outside; returns at once, the listener hears of it."""
         ...

@@ -95,6 +95,10 @@ class LocalLauncher:
         thread.start()
         self._threads.append(thread)
 
+    def obstacle(self, launch: int) -> str:  # noqa: ARG002
+        """Return what keeps agents from coming up: nothing that would be known."""
+        return ""
+
     def cancel(self, launch: int) -> None:
         """Ask the agents of a launch to end, kill those that don't; returns at once."""
         agents = self._agents.get(launch, [])

@@ -22,6 +22,7 @@ from gridflow.launch.spark_gpus import SparkGpuSettings, make_profile, shortage
 from gridflow.launch.spark_session import (
     cancel,
     classic_context,
+    name_this_thread,
     num_executors,
     refuse_stopped,
     register_profile,
@@ -30,6 +31,7 @@ from gridflow.launch.spark_session import (
     tag_this_thread,
     task_slots,
 )
+from gridflow.launch.spark_slots import what_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,8 +153,12 @@ class SparkLauncher:
             if ending.one_ended(error, outlived=outlived) and error is not None:
                 self.cancel(launch)  # one stage is nothing without the other
 
-        self._tags[launch] = tag
+        self._tags[launch], self._num_tasks = tag, len(payload.tasks)
         self._jobs[launch] = [self._in_thread(tag, run, *stage) for stage in stages]
+
+    def obstacle(self, launch: int) -> str:
+        """Return what Spark runs instead of a launch's tasks."""
+        return what_runs(self._spark, self._tags[launch], self._num_tasks)
 
     def cancel(self, launch: int) -> None:
         """Cancel the Spark jobs of a launch; returns at once."""
@@ -201,6 +207,7 @@ class SparkLauncher:
         """Return the error of a Spark job, and whether its tasks may have outlived it."""
         try:
             tag_this_thread(self._spark, _tag(payload.job, payload.launch))
+            name_this_thread(self._spark, f"gridflow job {payload.job}")
             frame = self._agents_frame(payload, places, data, need)
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
@@ -344,7 +351,7 @@ def _stages(
 class _Ending:
     """Counts the Spark jobs of a launch that have ended, and tells of the last."""
 
-    def __init__(self, jobs: int, ended: Callable[[GridflowError | None], None]) -> None:
+    def __init__(self, jobs: int, ended: Callable[..., None]) -> None:
         self._left, self._ended = jobs, ended
         self._error: GridflowError | None = None
         self._outlived = False

@@ -86,6 +86,14 @@ def tag_this_thread(spark: SparkSession, tag: str) -> None:
         spark.addTag(tag)
 
 
+def name_this_thread(spark: SparkSession, name: str) -> None:
+    """Name the stages and jobs of this thread, where Spark shows them."""
+    context = classic_context(spark)
+    if context is not None:
+        context.setLocalProperty("callSite.short", name)
+        context.setLocalProperty("spark.job.description", name)
+
+
 def cancel(spark: SparkSession, tag: str) -> None:
     """Cancel all jobs with a tag."""
     context = classic_context(spark)

@@ -24,7 +24,7 @@ from gridflow.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.cluster import TRAINING_ROLES
 from gridflow.gpu import devices
 from gridflow.hints import hint_for
-from gridflow.tfprocess import groups, server
+from gridflow.tfprocess import groups, no_spark, server
 from gridflow.tfprocess.inbox import Inbox
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def _live(channel: Channel, inbox: Inbox) -> int:
             _set_seed(setup["seed"])
     channel.send("ready")
     modules.use(setup["modules"])
+    no_spark.refuse()
     program = _load(Path(setup["function"]))
     if setup["strategy"] == "server":
         server.announce_joins(channel, inbox)

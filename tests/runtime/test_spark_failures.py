@@ -1,0 +1,97 @@
+"""What Spark fails with, or is busy with: said in its words, at once, and not tried again."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+
+import psutil
+import pytest
+
+from gridflow import SparkLauncher, TensorflowDistributor, errors
+
+
+@pytest.fixture
+def quiet(spark):
+    """Make a distributor that would start again."""
+
+    def make(num_workers=2, **options):
+        options = {"logs": "none", "progress": False, "max_restarts": 2, **options}
+        return TensorflowDistributor(num_workers, "none", launcher=SparkLauncher(spark), **options)
+
+    return make
+
+
+def fails_with(distributor, frame):
+    with pytest.raises(errors.DataError) as caught:
+        distributor.run(print, data=frame)
+    assert type(caught.value) is errors.DataError
+    assert "An error occurred while calling" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+    return str(caught.value)
+
+
+def test_a_failure_of_the_data_is_a_data_error_in_sparks_words(spark, quiet, tmp_path):
+    from pyspark.sql import functions as F
+
+    distributor = quiet()
+    fails = F.udf(lambda number: 1 / (number - 3), "double")
+    after_a_shuffle = spark.range(10).withColumn("y", fails("id"))
+    assert "ZeroDivisionError: division by zero" in fails_with(distributor, after_a_shuffle)
+    in_the_agents_stage = spark.range(0, 10, 1, 2).withColumn("y", fails("id"))
+    assert "ZeroDivisionError: division by zero" in fails_with(distributor, in_the_agents_stage)
+    overflow = spark.range(10).selectExpr("cast(id * 100 AS tinyint) AS x")
+    assert "[CAST_OVERFLOW]" in fails_with(distributor, overflow)
+    path = str(tmp_path / "rows")
+    spark.range(10).write.parquet(path)
+    missing = spark.read.parquet(path)
+    shutil.rmtree(path)
+    assert "FILE_NOT_EXIST" in fails_with(distributor, missing)
+    with pytest.raises(errors.InvalidArgument, match="foreachBatch"):
+        distributor.run(print, data=spark.readStream.format("rate").load())
+
+
+def test_a_job_that_somebody_cancels_ends_with_all_its_processes(spark, quiet, tmp_path):
+    def train(ctx, folder):
+        import os
+        import time
+        from pathlib import Path
+
+        Path(folder, str(os.getpid())).touch()
+        time.sleep(60)
+
+    def cancel():
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.1)
+        spark.sparkContext.cancelAllJobs()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(errors.DataError, match="cancelled, by others than gridflow"):
+        quiet().run(train, str(tmp_path), data=spark.range(10))
+    assert [path.name for path in tmp_path.iterdir() if psutil.pid_exists(int(path.name))] == []
+    thread.join()
+
+
+def test_slots_that_are_taken_are_named_with_what_takes_them(spark, quiet, capsys):
+    def sleep(batches):
+        import time
+
+        time.sleep(60)
+        yield from batches
+
+    def occupy():
+        spark.sparkContext.addJobTag("occupied")
+        with pytest.raises(Exception, match="cancelled"):
+            spark.range(0, 2, 1, 2).mapInArrow(sleep, "id long").collect()
+
+    thread = threading.Thread(target=occupy)
+    thread.start()
+    while not spark.sparkContext.statusTracker().getActiveStageIds():
+        time.sleep(0.1)
+    with pytest.raises(errors.StartTimeout, match=r"2 task slots.*taken: stage \d+ .* runs 2 of"):
+        quiet(start_timeout=8).run(print)
+    spark.sparkContext.cancelJobsWithTag("occupied")
+    thread.join()
+    assert "waiting: Spark has 2 task slots" in "".join(capsys.readouterr())
