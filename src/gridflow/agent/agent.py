@@ -22,7 +22,7 @@ from gridflow import modules
 from gridflow.agent import environment
 from gridflow.agent.board import Board
 from gridflow.agent.client import CoordinatorClient
-from gridflow.agent.folder import task_prefix, temporary_folder
+from gridflow.agent.folder import short_path, task_prefix, temporary_folder
 from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
@@ -128,8 +128,9 @@ class Agent:
         try:
             client = CoordinatorClient(self.payload.coordinator, self.payload.identity)
             holder, port = environment.hold_port()
-            with holder, self._gpus() as gpus:
-                self._work(client, folder, port, gpus)
+            (folder / "tmp").mkdir()
+            with holder, self._gpus() as gpus, short_path(folder / "tmp") as scratch:
+                self._work(client, folder, scratch, port, gpus)
             client.close()
         except BaseException as error:  # noqa: BLE001 (raised again in the launcher's thread)
             self._error = error
@@ -155,7 +156,12 @@ class Agent:
             yield grant
 
     def _work(
-        self, client: CoordinatorClient, folder: Path, port: int, gpus: GpuGrant | str
+        self,
+        client: CoordinatorClient,
+        folder: Path,
+        scratch: Path,
+        port: int,
+        gpus: GpuGrant | str,
     ) -> None:
         payload = self.payload
         timeout = payload.deadlines.heartbeat_timeout
@@ -164,7 +170,15 @@ class Agent:
         uploads = Uploads(client)
         versions = environment.describe()
         self._runner = TaskRunner(
-            payload, self.rank, folder, client, self._reporter, uploads, gpus, versions
+            payload,
+            self.rank,
+            folder,
+            client,
+            self._reporter,
+            uploads,
+            gpus,
+            versions,
+            scratch=scratch,
         )
         is_complete = all(versions[name] for name in needed(payload.backend, payload.strategy))
         if is_complete:

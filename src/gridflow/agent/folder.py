@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -18,11 +19,25 @@ _JANITOR: Final = (
     'cat; for wait in 0 0.2 1 5; do sleep $wait; rm -rf -- "$1"; [ -e "$1" ] || exit 0; done'
 )
 _SECONDS: Final = 10.0
+#: A socket's path has at most 107 bytes, and what Python's multiprocessing adds takes 32 of them.
+_LONGEST: Final = 70
 
 
 def task_prefix(job: str, task: object) -> str:
     """Return what the name of a task's folder begins with."""
     return f"gridflow-{job}-{str(task).replace(':', '-')}-"
+
+
+@contextlib.contextmanager
+def short_path(folder: Path) -> Iterator[Path]:
+    """Give a folder during the block by a path that has room for names of sockets behind it."""
+    if len(os.fsencode(folder)) <= _LONGEST:
+        yield folder
+        return
+    with temporary_folder("gridflow-") as short:
+        link = short / "t"
+        link.symlink_to(folder)
+        yield link
 
 
 @contextlib.contextmanager

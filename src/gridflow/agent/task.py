@@ -53,6 +53,8 @@ class TaskRunner:
         The task's GPUs, or why it has none.
     versions : mapping
         Of the packages of this host.
+    scratch : Path
+        For temporary files, by a short path.
     """
 
     def __init__(
@@ -65,7 +67,10 @@ class TaskRunner:
         uploads: Uploads,
         grant: GpuGrant | str,
         versions: Mapping[str, str],
+        *,
+        scratch: Path,
     ) -> None:
+        self._scratch = scratch
         self._payload, self._rank, self._folder = payload, rank, folder
         self._client, self._reporter, self._uploads = client, reporter, uploads
         self._task = Task.parse(payload.tasks[rank])
@@ -136,6 +141,7 @@ class TaskRunner:
             # What the agent can import (Spark's addPyFile, a notebook's folder), its task can.
             "PYTHONPATH": ":".join(path for path in sys.path if path),
             "TF_GRPC_REUSE_PORT": "1",
+            "TMPDIR": str(self._scratch),
             "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
             KERAS_VARIABLE: self._payload.backend,
             AGENT_VARIABLE: str(os.getpid()),
