@@ -35,7 +35,7 @@ def fails_with(distributor, frame):
 def test_a_failure_of_the_data_is_a_data_error_in_sparks_words(spark, quiet, tmp_path):
     from pyspark.sql import functions as F
 
-    distributor = quiet()
+    distributor = quiet(heartbeat_timeout=5)  # so long an agent looks for a job that is over
     fails = F.udf(lambda number: 1 / (number - 3), "double")
     after_a_shuffle = spark.range(10).withColumn("y", fails("id"))
     assert "ZeroDivisionError: division by zero" in fails_with(distributor, after_a_shuffle)

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyarrow import flight
 
 from gridflow import modules
 from gridflow.agent import environment
@@ -228,12 +229,15 @@ class Agent:
             "address": f"{address}:{port}",
             "environment": versions,
         }
-        give_up = time.monotonic() + self.payload.deadlines.start_timeout
+        deadlines, began = self.payload.deadlines, time.monotonic()
         while True:
             try:
                 return bool(client.call("register", message, 5.0)["accepted"])
-            except pa.ArrowException:
-                if time.monotonic() > give_up:
+            except pa.ArrowException as error:
+                # It listened before there were agents: if nobody does, the job has ended already.
+                ended = isinstance(error, flight.FlightUnavailableError)
+                limit = deadlines.heartbeat_timeout if ended else deadlines.start_timeout
+                if time.monotonic() - began > limit:
                     raise
                 time.sleep(0.2)
 
