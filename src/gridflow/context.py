@@ -230,13 +230,15 @@ class TrainingContext(Fitting):
         Raises
         ------
         SchemaError
-            There is no such dataset or column, or too few rows for a step on each rank.
+            There is no such dataset or column, it can't be fed or has nulls that no rule covers,
+            or there are too few rows for a step on each rank.
         """
         from gridflow.feed import batches, once, source
         from gridflow.feed.spool import SpoolReader
 
         rows = self._rows(name)
         own_rows = once.own_rows(rows, self._inbox.wait("counts")["borrowed"][name])
+        self._check_columns(name, features, label, sample_weight)
         shuffled = name == "train" if shuffle is None else shuffle
         ahead = _ahead(prefetch, self.backend)
         if self._strategy_name == "parameter_server":
@@ -360,6 +362,27 @@ class TrainingContext(Fitting):
                 f"there is no dataset {name!r}; there is {there}.{did_you_mean(name, rows)}"
             )
         return rows[name]
+
+    def _check_columns(self, name: str, *forms: Columns | None) -> None:
+        """Refuse columns that aren't fed; say it where others have cost rows."""
+        from gridflow.feed import selection
+
+        counts = self._inbox.wait("counts")
+        used = selection.named(*forms)
+        selection.refuse_left_out(used, counts["left_out"].get(name, {}))
+        others = {
+            column: rows
+            for column, rows in counts["nulls"].get(name, {}).items()
+            if column not in used
+        }
+        if others and self.is_chief:
+            listed = ", ".join(f"{rows:,} in {column!r}" for column, rows in others.items())
+            print(  # noqa: T201 (into the task's log)
+                f"gridflow: nulls='drop' has dropped rows of {name!r} for nulls in columns that "
+                f"this ctx.dataset() doesn't use: {listed}. Leave such columns out of the data to "
+                "keep the rows.",
+                flush=True,
+            )
 
 
 def _ahead(prefetch: int | None, backend: str) -> int:

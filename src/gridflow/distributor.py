@@ -89,8 +89,9 @@ class TensorflowDistributor:
         Folder in the driver. A run that finds a checkpoint there goes on from it; one that
         succeeds deletes them. Default: in the job's own folder.
     nulls : {'error', 'drop'} or dict, default 'error'
-        What becomes of nulls: refuse them, drop their rows (the ledger counts them), or fill them
-        with a value per column.
+        What becomes of nulls: refuse columns that have some once ``ctx.dataset()`` asks for them,
+        drop rows with a null in any column (the ledger counts them), or fill them with a value per
+        column.
     env : dict, optional
         Environment variables of the training processes.
     seed : int, optional
@@ -245,6 +246,7 @@ class TensorflowDistributor:
                 **placement.details,
             },
             self._settings["backend"],
+            placement.left_out,
         )
 
     def run(
@@ -304,6 +306,7 @@ class TensorflowDistributor:
             job_dir=job_dir,
             checkpoint_dir=Path(self._checkpoint_dir or job_dir / "checkpoints"),
             max_restarts=self.max_restarts,
+            left_out=placement.left_out,
             **self._settings,
         )
         with jobs.running(job_dir):

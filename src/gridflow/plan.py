@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gridflow.cluster import Task
     from gridflow.options import Deadlines
 
@@ -32,6 +34,8 @@ class Plan:
     details : dict
         What else the launcher found out.
     backend : str
+    left_out : mapping of dataset to mapping of column to reason
+        Columns that can't be fed, as far as their types tell. Only to ask for one is an error.
     """
 
     tasks: tuple[Task, ...]
@@ -44,6 +48,7 @@ class Plan:
     gpus: tuple[float | None, ...] = ()
     details: dict[str, str] = field(default_factory=dict)
     backend: str = "tensorflow"
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         rows = {
@@ -58,4 +63,7 @@ class Plan:
             **self.details,
         }
         width = max(map(len, rows))
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+        lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+        reasons = [reason for columns in self.left_out.values() for reason in columns.values()]
+        lines += [f"{'left out':<{width}}  {reason}" for reason in reasons]
+        return "\n".join(lines)

@@ -193,7 +193,7 @@ def test_names_and_arguments_are_checked(spark):
         check({"my data": frame})
     with pytest.raises(InvalidArgument, match="no dataset"):
         check({})
-    with pytest.raises(SchemaError, match="2 columns named 'id'"):
+    with pytest.raises(SchemaError, match="'id' of dataset 'train' is there 2 times"):
         check({"train": frame.selectExpr("id", "id")})
     with pytest.raises(SchemaError, match="names that begin with"):
         check({"train": frame.selectExpr("id as __gridflow_x")})

@@ -1,5 +1,7 @@
 """Arrays and tables become Arrow files, split evenly among the ranks."""
 
+import datetime as dt
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -8,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.local import partition, read, to_table
+from gridflow.feed.local import feedable, partition, read, to_table
+from gridflow.feed.schema import reason_against
 
 
 @given(st.integers(0, 50), st.integers(1, 9))
@@ -55,6 +58,41 @@ def test_data_that_can_t_be_used_is_refused_with_its_name(rows, message, tmp_pat
     with pytest.raises(InvalidArgument, match=message):
         partition({"train": rows}, 2, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_columns_that_can_t_be_fed_are_left_out_with_the_reason(tmp_path):
+    frame = pd.DataFrame(
+        [[1.0, dt.timedelta(1), object(), 4, 5]], columns=["x", "delta", "mixed", "twice", "twice"]
+    )
+    table, reasons = feedable(frame, "train")
+    assert table.column_names == ["x"]
+    assert "type duration[ns], which can't be a tensor. Cast it to long" in reasons["delta"]
+    assert "'mixed' of dataset 'train' can't become a column" in reasons["mixed"]
+    assert "'twice' of dataset 'train' is there 2 times" in reasons["twice"]
+    partition({"train": frame}, 1, tmp_path)
+    (batch,) = read(tmp_path / "rank-0" / "train.arrow")
+    assert batch.schema.names == ["x"]
+    for whole in (frame[["delta"]], (np.zeros(1), np.array([dt.timedelta(1)]))):
+        with pytest.raises(InvalidArgument, match="can't be a tensor"):
+            feedable(whole, "train")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"),
+    [
+        (pa.dictionary(pa.int8(), pa.string()), True),
+        (pa.list_(pa.list_(pa.float32())), True),
+        (pa.binary_view(), True),
+        (pa.timestamp("ns", "UTC"), True),
+        (pa.map_(pa.string(), pa.int8()), False),
+        (pa.list_(pa.decimal128(9, 2)), False),
+        (pa.list_view(pa.int8()), False),
+        (pa.null(), False),
+        (pa.uuid(), True),
+    ],
+)
+def test_a_type_alone_tells_whether_a_column_can_be_fed(kind, fits):
+    assert (reason_against(kind, "it") is None) == fits
 
 
 def test_names_and_numbers_of_ranks_are_checked(tmp_path):

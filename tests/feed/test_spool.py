@@ -72,8 +72,39 @@ def test_a_dataset_without_rows_can_be_read_with_and_without_a_schema(tmp_path):
 def test_dropped_rows_are_counted(tmp_path):
     writer = SpoolWriter(tmp_path, FeedOptions(nulls="drop"))
     writer.write("train", pa.RecordBatch.from_pydict({"x": [1, None, 3]}))
-    assert writer.close() == {"train": DatasetCounts(rows_in=3, rows=2, dropped=1)}
+    assert writer.close() == {"train": DatasetCounts(rows_in=3, rows=2, dropped=1, nulls={"x": 1})}
     assert SpoolReader(tmp_path, "train").counts.dropped == 1
+
+
+@pytest.mark.parametrize("before", [1, 5000])
+def test_a_column_that_turns_out_not_to_be_feedable_is_left_out_and_the_rows_stay(tmp_path, before):
+    writer = SpoolWriter(tmp_path)
+
+    def write(first, rows, **columns):
+        numbers = list(range(first, first + rows))
+        writer.write("train", pa.RecordBatch.from_pydict({"n": numbers, **columns}))
+
+    write(0, before, nulls=[1.5] * before, ragged=[[1, 2]] * before, kind=["a"] * before)
+    write(before, 2, nulls=[None, 1.0], ragged=[[1, 2]] * 2, kind=["b"] * 2)
+    write(before + 2, 2, nulls=[1.0, 2.0], ragged=[[1], [2]], kind=[1, 2])
+    write(before + 4, 1, nulls=[None], ragged=[[1, 2]], kind=["c"])
+    assert writer.close()["train"] == DatasetCounts(rows_in=before + 5, rows=before + 5)
+    reasons = writer.left_out["train"]
+    assert "'nulls' of dataset 'train' has nulls in 1 of 2 rows" in reasons["nulls"]
+    assert "arrays of 2 and of 1 items" in reasons["ragged"]
+    assert "was string in earlier batches and is int64 now" in reasons["kind"]
+    reader = SpoolReader(tmp_path, "train")
+    assert list(reader.specs) == ["n"]
+    assert reader.rows == before + 5
+    assert {tuple(batch.schema.names) for batch in reader.batches()} == {("n",)}
+    read = [n for chunk in range(len(reader.chunk_rows)) for n in reader.column(chunk, "n")]
+    assert read == list(range(before + 5))
+
+
+def test_the_last_column_is_no_longer_left_out_but_refused(tmp_path):
+    writer = SpoolWriter(tmp_path)
+    with pytest.raises(DataError, match="'y' of dataset 'train' has nulls"):
+        writer.write("train", pa.RecordBatch.from_pydict({"x": [None, 1], "y": [None, 1]}))
 
 
 def test_what_an_earlier_attempt_left_is_replaced(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import decimal
+
 import numpy as np
 import pytest
 
-from gridflow import SparkLauncher, TensorflowDistributor, errors
+from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor, errors
 
 
 def collect(ctx, names=("train",), **options):
@@ -140,10 +142,77 @@ def test_nulls_are_refused_by_name_unless_a_rule_covers_them(spark, quiet):
     assert -1.0 in filled.value["train"][0][0]
 
 
-def test_columns_that_cant_be_fed_are_refused_at_the_call(spark, quiet):
-    frame = spark.sql("SELECT map('a', 1) AS m, 1 AS x")
-    with pytest.raises(errors.SchemaError, match="'m'"):
-        quiet().run(collect, batch_size=1, features="x", data=frame)
+ODD = """
+    SELECT float(id) AS x, map('a', id) AS m, if(id = 3, NULL, id) AS gaps, decimal(id) AS money,
+        sequence(0, id) AS ragged, id AS twice, id AS twice
+    FROM range(6)
+"""
+
+
+def ask_for(ctx, wanted):
+    """Return the rows of x, and why other columns can't be had."""
+    said = {}
+    for column in wanted:
+        try:
+            ctx.dataset(batch_size=1, features=["x", column])
+        except Exception as error:
+            said[column] = str(error)
+    rows = ctx.dataset(batch_size=1, features="x", label="x")
+    return [float(x[0]) for x, _ in rows], said
+
+
+def test_columns_that_cant_be_fed_count_only_where_they_are_asked_for(distribute, request):
+    import pyarrow as pa
+
+    if "spark" in request.node.name:
+        data = request.getfixturevalue("spark").sql(ODD)
+    else:
+        rows = list(range(6))
+        data = pa.Table.from_arrays(
+            [
+                pa.array(rows, pa.float32()),
+                pa.array([[("a", row)] for row in rows], pa.map_(pa.string(), pa.int64())),
+                pa.array([None if row == 3 else row for row in rows]),
+                pa.array([decimal.Decimal(row) for row in rows]),
+                pa.array([list(range(row + 1)) for row in rows]),
+                pa.array(rows),
+                pa.array(rows),
+            ],
+            names=["x", "m", "gaps", "money", "ragged", "twice", "twice"],
+        )
+    plan = distribute().plan(ask_for, ["m"], data=data)
+    assert set(plan.left_out["train"]) == {"m", "money", "twice"}
+    assert "left out       column 'money' of dataset 'train' has the type decimal" in str(plan)
+    result = distribute().run(ask_for, ["m", "gaps", "money", "ragged", "twice"], data=data)
+    assert sorted(x for rows, _ in result.values for x in rows) == [0, 1, 2, 3, 4, 5]
+    assert result.ledger.check() == []
+    for _, said in result.values:  # the null lies on one rank, and both refuse its column
+        assert "'m' of dataset 'train' has the type map" in said["m"]
+        assert "'gaps' of dataset 'train' has nulls in 1 of" in said["gaps"]
+        assert "Cast it to double" in said["money"]
+        assert "All rows need the same length" in said["ragged"]
+        assert "'twice' of dataset 'train' is there 2 times" in said["twice"]
+    with pytest.raises(errors.SchemaError, match="'m'.*Select the values|'m'.*can't be a tensor"):
+        distribute().plan(print, data=data.select(["m"]))
+
+
+def test_rows_are_dropped_for_nulls_in_any_column_that_is_fed_and_the_ledger_says_which():
+    import pandas as pd
+
+    data = pd.DataFrame(
+        {"x": np.arange(6.0), "note": ["a", None, "b", None, "c", "d"], "day": [None] * 6}
+    )
+    data["y"] = data["x"].where(data["x"] != 1, None).astype("Float64")
+    distributor = TensorflowDistributor(
+        2, "none", launcher=LocalLauncher(), logs="none", progress=False, nulls="drop"
+    )
+    # The column of nothing but nulls has no type, so it isn't fed.
+    result = distributor.run(collect, batch_size=1, features="x", label="y", data=data)
+    assert sorted(x[0] for seen in result.values for x, _ in seen["train"]) == [0, 2, 4, 5]
+    assert result.ledger.nulls == {"train": {"note": 2, "y": 1}}
+    assert "dropped from train for nulls: 2 in note, 1 in y" in str(result.ledger)
+    assert result.ledger.check() == []
+    assert "that this ctx.dataset() doesn't use: 2 in 'note'." in result.logs(0)
 
 
 @pytest.mark.slow

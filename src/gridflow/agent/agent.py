@@ -123,6 +123,7 @@ class Agent:
             "spooled",
             counts={name: asdict(count) for name, count in counts.items()},
             specs=specs,
+            left_out=writer.left_out,
         )
 
     def _supervise(self, folder: Path) -> None:

@@ -170,7 +170,7 @@ class TaskRunner:
             case "start":
                 self._start(command)
             case "counts":
-                self._counts = {name: command[name] for name in ("rows", "borrowed", "specs")}
+                self._counts = {k: v for k, v in command.items() if k not in {"id", "kind"}}
                 self._send("counts", **self._counts)
             case "replace" if command["generation"] == self._generation:
                 self._replace()

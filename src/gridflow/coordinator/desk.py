@@ -22,7 +22,7 @@ from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.reports import TaskFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from gridflow.coordinator.checkpoints import CheckpointStore
@@ -57,10 +57,17 @@ class Desk:
         Where logs, results, TensorBoard files and the function lie in the driver.
     checkpoints : CheckpointStore
     console : Console
+    left_out : mapping of dataset to mapping of column to reason, optional
+        Columns of which the launcher knows that they aren't fed.
     """
 
     def __init__(
-        self, parts: Sequence[Part], job_dir: Path, checkpoints: CheckpointStore, console: Console
+        self,
+        parts: Sequence[Part],
+        job_dir: Path,
+        checkpoints: CheckpointStore,
+        console: Console,
+        left_out: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.ledger = Ledger()
@@ -77,6 +84,8 @@ class Desk:
         self._launch = 0
         self._lent: set[str] = set()
         self._specs: dict[str, Any] = {}
+        self._never_fed = left_out or {}
+        self._left_out: dict[str, dict[str, str]] = {}
         self._mailboxes = [_Mailbox() for _ in parts]
 
     # For the job's loop --------------------------------------------------------------------------
@@ -87,6 +96,7 @@ class Desk:
             self._launch = launch
             self._mailboxes = [_Mailbox() for _ in self._tasks]
             self._lent = set()
+            self._left_out = {}
 
     def broadcast(self, kind: str, **fields: Any) -> None:
         """Leave a command for every agent."""
@@ -223,7 +233,8 @@ class Desk:
                 stack = ev.StackReported(now, rank, generation, report["stack"], report["waiting"])
                 self.events.put(stack)
             case "spooled":
-                self._spooled(rank, report["counts"], report["specs"])
+                left_out = report.get("left_out", {})
+                self._spooled(rank, report["counts"], report["specs"], left_out)
             case _:
                 self._note(rank, report)
 
@@ -244,17 +255,28 @@ class Desk:
                 self.tensorboard_url = report["url"]
                 self._console.say(f"TensorBoard: {report['url']}")
 
-    def _spooled(self, rank: int, counts: dict[str, Any], specs: dict[str, Any]) -> None:
+    def _spooled(
+        self,
+        rank: int,
+        counts: dict[str, Any],
+        specs: dict[str, Any],
+        left_out: dict[str, dict[str, str]],
+    ) -> None:
         """Once every rank that is fed has its rows, all tasks learn how many each one has.
 
         A rank without any row of a dataset can make no step. It is lent some by the rank that has
         most, as repeated rows; the ledger says so.
+
+        A column that one rank can't feed is left out on all of them.
         """
         with self._lock:
             box = self._mailboxes[rank]
             box.counts = {**(box.counts or {}), **counts}
             # A rank without rows knows no types; one that has some does.
             self._specs.update({name: each for name, each in specs.items() if each})
+            for name, reasons in left_out.items():
+                known_reasons = self._left_out.setdefault(name, dict(self._never_fed.get(name, {})))
+                known_reasons.update(reasons)
             boxes = [self._mailboxes[place] for place in self._fed]
             known = [each.counts for each in boxes if each.counts is not None]
             if len(known) < len(boxes):
@@ -281,6 +303,13 @@ class Desk:
             borrowed = {
                 name: [each[name].get("borrowed", 0) for each in known] for name in known[0]
             }
-            self._broadcast("counts", rows=rows, borrowed=borrowed, specs=self._specs)
+            self._broadcast(
+                "counts",
+                rows=rows,
+                borrowed=borrowed,
+                specs=self._specs,
+                left_out=self._left_out,
+                nulls=self.ledger.nulls,
+            )
             for name in self._lent:
                 self._loan(name).unlink(missing_ok=True)

@@ -61,6 +61,8 @@ class JobSpec:
         What `gridflow.modules.pack` returned; empty: none.
     data : mapping of str
         Datasets in the form that the launcher takes.
+    left_out : mapping of dataset to mapping of column to reason
+        Columns that the launcher doesn't feed.
     job_dir, checkpoint_dir : Path
         In the driver.
     """
@@ -90,6 +92,7 @@ class JobSpec:
     backend: str = "tensorflow"
     warm_seconds: float = 0.0
     modules: bytes = b""
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class JobRun:
             spec.tasks, spec.job_dir / "logs", logs=spec.logs, progress=spec.show_progress
         )
         parts = parts_of(spec.tasks, spec.strategy)
-        self._desk = Desk(parts, spec.job_dir, self._checkpoints, self._console)
+        self._desk = Desk(parts, spec.job_dir, self._checkpoints, self._console, spec.left_out)
         self._machine = JobMachine(
             spec.tasks,
             spec.deadlines,

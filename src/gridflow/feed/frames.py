@@ -58,13 +58,18 @@ class Tags:
     columns: tuple[tuple[tuple[str, str], ...], ...]
 
 
-def check(datasets: Mapping[str, DataFrame]) -> None:
+def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
     """Refuse what can't be fed, before anything is launched.
+
+    Returns
+    -------
+    dict
+        Columns that are left out because they can't be fed, and why, by dataset.
 
     Raises
     ------
     SchemaError
-        Names dataset, column, type and what to do.
+        When no column remains; names dataset, columns, types and what to do.
     InvalidArgument
         For a dataset's name that isn't an identifier, or no dataset at all.
     """
@@ -72,51 +77,80 @@ def check(datasets: Mapping[str, DataFrame]) -> None:
         raise InvalidArgument("data holds no dataset: give at least one, {'train': df}.")
     if len(datasets) > _MAX_DATASETS:
         raise InvalidArgument(f"data holds {len(datasets)} datasets, {_MAX_DATASETS} is the most.")
+    left_out = {}
     for name, frame in datasets.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise InvalidArgument(
                 f"a dataset's name must be an identifier like 'train', got {name!r}."
             )
-        fields = frame.schema.fields
-        if not fields:
+        if not frame.schema.fields:
             raise SchemaError(f"dataset {name!r} has no columns.")
-        for column, times in Counter(field.name for field in fields).items():
-            if times > 1:
-                raise SchemaError(
-                    f"dataset {name!r} has {times} columns named {column!r}. Rename or drop all "
-                    f"but one."
-                )
-            if column.startswith(_RESERVED):
-                raise SchemaError(
-                    f"dataset {name!r} has a column {column!r}; names that begin with "
-                    f"{_RESERVED} are taken. Rename it."
-                )
-        for field in fields:
-            _check_type(field.dataType, field.name, name)
+        reasons = _reasons(frame, name)
+        if all(field.name in reasons for field in frame.schema.fields):
+            raise SchemaError(" ".join(reasons.values()))
+        if reasons:
+            left_out[name] = reasons
+    return left_out
 
 
-def _check_type(kind: DataType, column: str, dataset: str) -> None:
+def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
+    """Return the columns that can't be fed, and why."""
+    fields = frame.schema.fields
+    times = Counter(field.name for field in fields)
+    reasons: dict[str, str] = {}
+    for field in fields:
+        where = f"column {field.name!r} of dataset {dataset!r}"
+        if times[field.name] > 1:
+            reason: str | None = (
+                f"{where} is there {times[field.name]} times. Rename or drop all but one."
+            )
+        elif field.name.startswith(_RESERVED):
+            reason = f"{where}: names that begin with {_RESERVED} are taken. Rename it."
+        else:
+            reason = _reason_against(field.dataType, where)
+        if reason is not None:
+            reasons[field.name] = reason
+    return reasons
+
+
+def _feedable(frame: DataFrame, dataset: str) -> DataFrame:
+    """Return the frame without the columns that can't be fed."""
+    from pyspark.sql import functions as f
+
+    reasons = _reasons(frame, dataset)
+    if not reasons:
+        return frame
+    # By place: a name that is there twice can't be resolved.
+    names = frame.columns
+    numbered = frame.toDF(*(f"{_RESERVED}{place}" for place in range(len(names))))
+    return numbered.select(
+        [
+            f.col(f"{_RESERVED}{place}").alias(name)
+            for place, name in enumerate(names)
+            if name not in reasons
+        ]
+    )
+
+
+def _reason_against(kind: DataType, where: str) -> str | None:
     from pyspark.sql import types as t
 
     leaf = kind
     while isinstance(leaf, t.ArrayType):
         leaf = leaf.elementType
     if leaf is kind and _is_vector(kind):
-        return
+        return None
     fine = (
         *(t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType),
         *(t.BooleanType, t.StringType, t.CharType, t.VarcharType, t.BinaryType),
         *(t.DateType, t.TimestampType, t.TimestampNTZType),
     )
     if isinstance(leaf, fine):
-        return
+        return None
     hint = _HINTS.get(
         type(leaf).__name__, "Leave it out, or turn it into numbers, strings or arrays."
     )
-    raise SchemaError(
-        f"column {column!r} of dataset {dataset!r} has the type {kind.simpleString()}, which "
-        f"can't be a tensor. {hint}"
-    )
+    return f"{where} has the type {kind.simpleString()}, which can't be a tensor. {hint}"
 
 
 def _is_vector(kind: DataType) -> bool:
@@ -159,7 +193,7 @@ def stage_frame(
             f"be brought together by a shuffle."
         )
     check(datasets)
-    frames = {name: _vectors_to_arrays(frame) for name, frame in datasets.items()}
+    frames = {name: _vectors_to_arrays(_feedable(frame, name)) for name, frame in datasets.items()}
     if len(frames) == 1:
         ((name, frame),) = frames.items()
         own = frame.columns

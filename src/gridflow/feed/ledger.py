@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
@@ -29,12 +30,15 @@ class DatasetCounts:
         Rows left out because of nulls (``FeedOptions(nulls="drop")``).
     borrowed : int
         Rows that another rank lent, because none had arrived here: they are fed twice.
+    nulls : dict
+        Of the rows dropped: how many had a null, by column. A row may have several.
     """
 
     rows_in: int = 0
     rows: int = 0
     dropped: int = 0
     borrowed: int = 0
+    nulls: dict[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if min(self.rows_in, self.rows, self.dropped, self.borrowed) < 0:
@@ -96,6 +100,15 @@ class Ledger:
     def counts(self) -> Mapping[tuple[str, int], DatasetCounts]:
         """What arrived, by (dataset, rank)."""
         return dict(self._counts)
+
+    @property
+    def nulls(self) -> dict[str, dict[str, int]]:
+        """Of the rows dropped, how many had a null: by dataset and column, of all ranks."""
+        found: dict[str, Counter[str]] = {}
+        for (dataset, _), counts in sorted(self._counts.items()):
+            if counts.nulls:
+                found.setdefault(dataset, Counter()).update(counts.nulls)
+        return {dataset: dict(columns.most_common()) for dataset, columns in found.items()}
 
     @property
     def records(self) -> tuple[EpochRecord, ...]:
@@ -182,6 +195,9 @@ class Ledger:
             f"{dataset:<16} {rank:>4} {c.rows_in:>12,} {c.dropped:>12,} {c.borrowed:>12,}"
             for (dataset, rank), c in sorted(self._counts.items())
         ]
+        for dataset, columns in self.nulls.items():
+            named = ", ".join(f"{rows:,} in {column}" for column, rows in columns.items())
+            lines.append(f"dropped from {dataset} for nulls: {named}")
         if self._records:
             lines += ["", "dataset          rank epoch          fed     repeated     left out"]
         lines += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,16 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from gridflow.errors import InvalidArgument
+from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.schema import reason_against
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["partition", "read", "to_table"]
+__all__ = ["feedable", "partition", "read", "to_table"]
 
 _TUPLE_COLUMNS: Final = ("x", "y", "sample_weight")
 _ROWS_PER_BATCH: Final = 10_000
+_RENAME: Final = "Rename or drop all but one."
 
 
 def partition(
@@ -32,7 +35,7 @@ def partition(
     Parameters
     ----------
     data : mapping of dataset name to rows
-        See `to_table` for the forms that rows can have.
+        See `to_table` for the forms that rows can have. Columns that can't be fed are left out.
     num_ranks : int
         How many ranks there are.
     directory
@@ -56,7 +59,7 @@ def partition(
             raise InvalidArgument(
                 f"a dataset's name must be an identifier like 'train', got {name!r}."
             )
-        tables[name] = to_table(rows, name)
+        tables[name], _ = feedable(rows, name)
     counts: dict[str, tuple[int, ...]] = {}
     for name, table in tables.items():
         ends = [table.num_rows * rank // num_ranks for rank in range(num_ranks + 1)]
@@ -77,7 +80,30 @@ def read(path: Path) -> Iterator[pa.RecordBatch]:
             yield file.get_batch(i)
 
 
-def to_table(rows: Any, dataset: str = "data") -> pa.Table:
+def feedable(rows: Any, dataset: str = "data") -> tuple[pa.Table, dict[str, str]]:
+    """Turn rows into an Arrow table of the columns that can be fed; say why others can't.
+
+    Raises
+    ------
+    InvalidArgument
+        When no column remains, or as `to_table`.
+    """
+    reasons: dict[str, str] = {}
+    table = to_table(rows, dataset, reasons)
+    times = Counter(table.column_names)
+    for name in times:
+        where = f"column {name!r} of dataset {dataset!r}"
+        if times[name] > 1:
+            reasons[name] = f"{where} is there {times[name]} times. {_RENAME}"
+        elif (reason := reason_against(table.schema.field(name).type, where)) is not None:
+            reasons[name] = reason
+    fed = [name for name in times if name not in reasons]
+    if reasons and (not fed or isinstance(rows, tuple)):  # who gives (x, y) wants both
+        raise SchemaError(" ".join(reasons.values()))
+    return (table.select(fed) if reasons else table), reasons
+
+
+def to_table(rows: Any, dataset: str = "data", left_out: dict[str, str] | None = None) -> pa.Table:
     """Turn rows into an Arrow table.
 
     Parameters
@@ -89,19 +115,33 @@ def to_table(rows: Any, dataset: str = "data") -> pa.Table:
         fixed shape. NaN stays NaN.
     dataset
         Its name, for errors.
+    left_out
+        Where it is given, columns that Arrow doesn't know how to hold are noted there with the
+        reason, instead of being refused.
     """
     if isinstance(rows, pa.Table):
         return rows
+    is_frame = hasattr(rows, "columns")
     columns: dict[str, pa.Array] = {}
     for name, values in _columns(rows, dataset).items():
         if not isinstance(name, str):
             raise InvalidArgument(f"dataset {dataset!r}: a column's name must be text: {name!r}.")
-        columns[name] = _column(values, f"column {name!r} of dataset {dataset!r}")
+        where = f"column {name!r} of dataset {dataset!r}"
+        try:
+            columns[name] = _column(values, where, is_frame=is_frame)
+        except _NoColumnError as error:
+            if left_out is None:
+                raise
+            left_out[name] = str(error)
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name}: {rows}" for name, rows in lengths.items())
         raise InvalidArgument(f"dataset {dataset!r} has columns of different length: {listed}.")
     return pa.table(columns)
+
+
+class _NoColumnError(SchemaError):
+    """Values that can't become a column."""
 
 
 def _columns(rows: Any, dataset: str) -> Mapping[Any, Any]:
@@ -124,7 +164,9 @@ def _columns(rows: Any, dataset: str) -> Mapping[Any, Any]:
     )
 
 
-def _column(values: Any, where: str) -> pa.Array:
+def _column(values: Any, where: str, *, is_frame: bool = False) -> pa.Array:
+    if is_frame and values.ndim > 1:
+        raise _NoColumnError(f"{where} is there {len(values.columns)} times. {_RENAME}")
     dtype = getattr(values, "dtype", None)
     try:
         if dtype is not None and not isinstance(dtype, np.dtype):  # pandas' own types
@@ -138,7 +180,7 @@ def _column(values: Any, where: str) -> pa.Array:
     except (pa.ArrowException, ValueError, TypeError) as error:
         if isinstance(error, InvalidArgument):
             raise
-        raise InvalidArgument(f"{where} can't become a column: {error}") from error
+        raise _NoColumnError(f"{where} can't become a column: {error}") from error
     for size in reversed(array.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)
     return column

@@ -5,8 +5,10 @@ Runs in the agent, on every batch, so the common case (no nulls, equal lengths) 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -15,7 +17,15 @@ import pyarrow.compute as pc
 
 from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mean
 
-__all__ = ["BOOLEAN", "FeedOptions", "TensorSpec", "normalise", "tensor_specs"]
+__all__ = [
+    "BOOLEAN",
+    "FeedOptions",
+    "Findings",
+    "TensorSpec",
+    "normalise",
+    "reason_against",
+    "tensor_specs",
+]
 
 #: Metadata of a field whose bytes are 0 or 1 and mean False or True: Arrow's own booleans are
 #: bits, which numpy can't map.
@@ -33,10 +43,11 @@ class FeedOptions:
     Parameters
     ----------
     nulls : {"error", "drop"} or mapping of column to value, default "error"
-        What a null, in a column or inside an array, means. ``"error"``: a `DataError` that names
-        the column. ``"drop"``: the row is left out, and counted in the ledger. A mapping gives the
-        value to put in place of nulls, by column; other columns are as with ``"error"``. NaN is a
-        number, not a null, and stays.
+        What a null, in a column or inside an array, means. ``"error"``: the column is left out,
+        and to ask for it is an error that says so. ``"drop"``: a row with a null in any column
+        that is fed is left out, and counted in the ledger. A mapping gives the value to put in
+        place of nulls, by column; other columns are as with ``"error"``. NaN is a number, not a
+        null, and stays.
     """
 
     nulls: Literal["error", "drop"] | Mapping[str, Any] = "error"
@@ -54,11 +65,50 @@ class FeedOptions:
             )
 
 
+@dataclass
+class Findings:
+    """What was found of a dataset's columns while its rows came in.
+
+    Attributes
+    ----------
+    left_out : dict
+        Columns that can't be fed, and why.
+    nulls : Counter
+        Of the rows that were dropped: how many had a null, by column.
+    """
+
+    left_out: dict[str, str] = dataclass_field(default_factory=dict)
+    nulls: Counter[str] = dataclass_field(default_factory=Counter)
+
+
+def reason_against(kind: pa.DataType, where: str) -> str | None:
+    """Return why a column can't be a tensor whatever its rows are; None when it can.
+
+    Parameters
+    ----------
+    kind : pyarrow.DataType
+        The column's.
+    where : str
+        What to call it.
+    """
+    leaf = _leaf(kind)
+    while isinstance(leaf, pa.BaseExtensionType):
+        leaf = _leaf(leaf.storage_type)
+    if pa.types.is_dictionary(leaf):
+        leaf = leaf.value_type
+    try:
+        _fixed_leaf(pa.array([], leaf), where)
+    except SchemaError as error:
+        return str(error)
+    return None
+
+
 def normalise(
     batch: pa.RecordBatch,
     dataset: str,
     options: FeedOptions,
     expected: pa.Schema | None = None,
+    findings: Findings | None = None,
 ) -> tuple[pa.RecordBatch, int]:
     """Return the batch with fixed shapes and no nulls, and how many rows were dropped.
 
@@ -73,6 +123,9 @@ def normalise(
     expected
         The schema that an earlier batch of the dataset was given by this function; lengths of
         arrays and types must be the same in all.
+    findings
+        Where it is given, a column that can't be fed is left out from this batch on, and noted
+        there with the reason, as long as another one remains.
 
     Raises
     ------
@@ -81,45 +134,72 @@ def normalise(
     SchemaError
         For a type that can't be a tensor.
     """
-    columns = [_storage(column) for column in batch.columns]
+    found = findings or Findings()
+    columns = {
+        name: _storage(column)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if name not in found.left_out
+    }
+
+    def refuse(name: str, error: DataError | SchemaError) -> None:
+        if findings is None or len(columns) == 1:
+            raise error
+        del columns[name]
+        found.left_out[name] = str(error)
+
     fills = options.nulls if isinstance(options.nulls, Mapping) else {}
     drop: np.ndarray | None = None
-    for i, name in enumerate(batch.schema.names):
-        null = _null_rows(columns[i])
+    for name, column in list(columns.items()):
+        null = _null_rows(column)
         if null is None:
             continue
-        where = _Where(dataset, name, None if expected is None else _field(expected, name))
+        where = _where(dataset, name, expected)
         if name in fills:
-            columns[i] = _filled(columns[i], fills[name], where, where.expected_type)
+            columns[name] = _filled(column, fills[name], where, where.expected_type)
         elif options.nulls == "drop":
             drop = null if drop is None else drop | null
+            found.nulls[name] += int(null.sum())
         else:
-            raise DataError(
-                f"column {name!r} of dataset {dataset!r} has nulls in {int(null.sum())} of "
-                f"{len(null)} rows of a batch. Fill them before, or give nulls='drop', or "
-                f"nulls={{{name!r}: value}} to fill them here."
-            )
+            refuse(name, _nulls_error(where, null))
     dropped = 0
     if drop is not None:
         keep = pa.array(~drop)
         dropped = int(drop.sum())
-        columns = [column.filter(keep) for column in columns]
+        columns.update({name: column.filter(keep) for name, column in columns.items()})
 
     arrays, fields = [], []
-    for name, column in zip(batch.schema.names, columns, strict=True):
-        target = None if expected is None else _field(expected, name)
-        where = _Where(dataset, name, target)
-        array = _fixed(column, where, where.expected_type)
+    for name, column in list(columns.items()):
+        try:
+            array = _shaped(column, _where(dataset, name, expected))
+        except (DataError, SchemaError) as error:
+            refuse(name, error)
+            continue
         is_bool = pa.types.is_boolean(_leaf(column.type))
-        field = pa.field(name, array.type, metadata=BOOLEAN if is_bool else None)
-        if expected is not None and not (len(array) == 0 or array.type.equals(where.expected_type)):
-            raise DataError(
-                f"column {name!r} of dataset {dataset!r} was {where.expected_type} in earlier "
-                f"batches and is {array.type} now: all batches need one type and shape."
-            )
+        fields.append(pa.field(name, array.type, metadata=BOOLEAN if is_bool else None))
         arrays.append(array)
-        fields.append(field)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), dropped
+
+
+def _where(dataset: str, name: str, expected: pa.Schema | None) -> _Where:
+    return _Where(dataset, name, None if expected is None else _field(expected, name))
+
+
+def _nulls_error(where: _Where, null: np.ndarray) -> DataError:
+    return DataError(
+        f"{where} has nulls in {int(null.sum())} of {len(null)} rows of a batch. Fill them before, "
+        f"or give nulls='drop', or nulls={{{where.column!r}: value}} to fill them here."
+    )
+
+
+def _shaped(column: pa.Array, where: _Where) -> pa.Array:
+    """Give a column without nulls its form in the spool, the same as in earlier batches."""
+    array = _fixed(column, where, where.expected_type)
+    if where.field is not None and not (len(array) == 0 or array.type.equals(where.expected_type)):
+        raise DataError(
+            f"{where} was {where.expected_type} in earlier batches and is {array.type} now: all "
+            "batches need one type and shape."
+        )
+    return array
 
 
 def tensor_specs(schema: pa.Schema) -> dict[str, TensorSpec]:
@@ -320,7 +400,7 @@ def _fixed(array: pa.Array, where: _Where, expected: pa.DataType | None) -> pa.A
     return pa.FixedSizeListArray.from_arrays(items, width)
 
 
-def _fixed_leaf(array: pa.Array, where: _Where) -> pa.Array:
+def _fixed_leaf(array: pa.Array, where: _Where | str) -> pa.Array:
     kind, types = array.type, pa.types
     if _is_text(kind) or types.is_integer(kind) or types.is_floating(kind):
         return array

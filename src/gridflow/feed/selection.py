@@ -25,7 +25,7 @@ from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mea
 if TYPE_CHECKING:
     from gridflow.feed.schema import TensorSpec
 
-__all__ = ["Columns", "Selection", "Tensor", "select"]
+__all__ = ["Columns", "Selection", "Tensor", "named", "refuse_left_out", "select"]
 
 #: What ``features`` and ``label`` take, see the table in the module's docstring.
 Columns = str | Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]]
@@ -96,6 +96,40 @@ class Selection:
             for part in self.parts
         )
         return packed if len(packed) > 1 else packed[0]
+
+
+def named(*forms: object) -> list[str]:
+    """Return the columns that forms of the table in the module's docstring name, each once.
+
+    Examples
+    --------
+    >>> named({"a": "x", "b": ["y", "z"]}, [["x", "w"]], None)
+    ['x', 'y', 'z', 'w']
+    """
+    found: dict[str, None] = {}
+    waiting = list(reversed(forms))
+    while waiting:
+        form = waiting.pop()
+        if isinstance(form, str):
+            found[form] = None
+        elif isinstance(form, Mapping):
+            waiting += reversed(list(form.values()))
+        elif isinstance(form, Sequence):
+            waiting += reversed(form)
+    return list(found)
+
+
+def refuse_left_out(columns: Sequence[str], left_out: Mapping[str, str]) -> None:
+    """Refuse columns that aren't fed, with the reason.
+
+    Raises
+    ------
+    SchemaError
+        For the first of them.
+    """
+    for column in columns:
+        if column in left_out:
+            raise SchemaError(left_out[column])
 
 
 def select(

@@ -23,7 +23,7 @@ import pyarrow.ipc
 
 from gridflow.errors import DataError, InvalidArgument, did_you_mean
 from gridflow.feed.ledger import DatasetCounts
-from gridflow.feed.schema import FeedOptions, TensorSpec, normalise, tensor_specs
+from gridflow.feed.schema import FeedOptions, Findings, TensorSpec, normalise, tensor_specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ class SpoolWriter:
             empty = pa.RecordBatch.from_arrays(
                 [pa.array([], kind) for kind in schema.types], schema=schema
             )
-            writer.unseen, _ = normalise(empty, dataset, self._options)
+            writer.unseen, _ = normalise(empty, dataset, self._options, None, writer.findings)
 
     def write(self, dataset: str, batch: pa.RecordBatch) -> None:
         """Append rows.
@@ -94,6 +94,11 @@ class SpoolWriter:
     def close(self) -> dict[str, DatasetCounts]:
         """Finish all datasets; only then can they be read."""
         return {name: writer.close() for name, writer in self._datasets.items()}
+
+    @property
+    def left_out(self) -> dict[str, dict[str, str]]:
+        """Columns that turned out not to be feedable, and why, by dataset."""
+        return {name: dict(writer.findings.left_out) for name, writer in self._datasets.items()}
 
     def abort(self) -> None:
         """Close the files as they are, without a manifest: nothing can be read."""
@@ -146,6 +151,7 @@ class _DatasetWriter:
         self.schema: pa.Schema | None = None
         #: A batch without rows that tells the schema while no row has.
         self.unseen: pa.RecordBatch | None = None
+        self.findings = Findings()
         self._rows_in = self._rows = self._dropped = 0
         self._segments: list[_Segment] = []
         self._sink: pa.OSFile | None = None
@@ -160,7 +166,7 @@ class _DatasetWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         rows_in = batch.num_rows
-        batch, dropped = normalise(batch, self._dataset, self._options, self.schema)
+        batch, dropped = normalise(batch, self._dataset, self._options, self.schema, self.findings)
         self._rows_in += rows_in
         self._dropped += dropped
         rows = batch.num_rows
@@ -168,6 +174,12 @@ class _DatasetWriter:
             self.unseen = self.unseen or batch
             return
         if self.schema is None:
+            self.schema = batch.schema
+        elif len(self.schema) > len(batch.schema):
+            # A column is left out from now on: a file has one schema.
+            self._flush_small()
+            with _disk_full_explained(self._directory, 0):
+                self._end_segment()
             self.schema = batch.schema
         self._rows += rows
         size = batch.nbytes
@@ -219,7 +231,9 @@ class _DatasetWriter:
             encoded = None
             if schema is not None:
                 encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
-            counts = DatasetCounts(self._rows_in, self._rows, self._dropped)
+            counts = DatasetCounts(
+                self._rows_in, self._rows, self._dropped, nulls=dict(self.findings.nulls)
+            )
             with _disk_full_explained(self._directory, 0):
                 self._end_segment()
                 manifest = {
@@ -318,7 +332,9 @@ class SpoolReader:
                 f"the spool {directory} has format {manifest['format']}, this version of gridflow "
                 f"reads {_FORMAT}: all processes of a job need the same gridflow."
             )
-        self.counts = DatasetCounts(manifest["rows_in"], manifest["rows"], manifest["dropped"])
+        self.counts = DatasetCounts(
+            manifest["rows_in"], manifest["rows"], manifest["dropped"], nulls=manifest["nulls"]
+        )
         self.schema: pa.Schema = pa.schema([])
         if manifest["schema"] is not None:
             encoded = pa.py_buffer(base64.b64decode(manifest["schema"]))
@@ -370,7 +386,8 @@ class SpoolReader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the chunks as Arrow record batches."""
         for chunk in range(len(self.chunk_rows)):
-            yield self._batch(chunk)
+            # The first ones may have columns that were left out later.
+            yield self._batch(chunk).select(self.schema.names)
 
     def _batch(self, chunk: int) -> pa.RecordBatch:
         file, index = self._places[chunk]

@@ -28,12 +28,15 @@ class Placement:
         How many tasks the target can run at once; None when it can't be known.
     details : dict
         Further facts that `plan` shows.
+    left_out : mapping of dataset to mapping of column to reason
+        Columns that can't be fed.
     """
 
     target: str
     host: str
     slots: int | None
     details: dict[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class LaunchListener(Protocol):

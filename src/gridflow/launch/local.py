@@ -64,7 +64,8 @@ class LocalLauncher:
         """Check data and GPUs; this machine takes any number of tasks, which share its cores."""
         from gridflow.feed import local
 
-        rows = {name: local.to_table(value, name).num_rows for name, value in data.items()}
+        tables = {name: local.feedable(value, name) for name, value in data.items()}
+        rows = {name: table.num_rows for name, (table, _) in tables.items()}
         num_fed = num_tasks if fed is None else len(fed)
         for name, count in rows.items():
             if count < num_fed:
@@ -74,7 +75,8 @@ class LocalLauncher:
                 )
         check_host(gpus, os.environ)
         details = {f"rows of {name}": f"{count:,}" for name, count in rows.items()}
-        return Placement("local", "127.0.0.1", None, details)
+        left_out = {name: reasons for name, (_, reasons) in tables.items() if reasons}
+        return Placement("local", "127.0.0.1", None, details, left_out)
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener

@@ -103,8 +103,7 @@ class SparkLauncher:
         from gridflow.feed import frames
 
         refuse_stopped(self._spark)
-        if data:
-            frames.check(self._as_frames(data))
+        left_out = frames.check(self._as_frames(data)) if data else {}
         self._refuse_speculation()
         settings = self._gpu_settings()
         fed = range(num_tasks) if fed is None else fed
@@ -136,7 +135,7 @@ class SparkLauncher:
         }
         if len(fed) < num_tasks:
             details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
-        return Placement(f"spark ({master})", self._driver_host(), slots, details)
+        return Placement(f"spark ({master})", self._driver_host(), slots, details, left_out)
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
