@@ -196,6 +196,7 @@ def test_columns_that_cant_be_fed_count_only_where_they_are_asked_for(distribute
         distribute().plan(print, data=data.select(["m"]))
 
 
+@pytest.mark.slow
 def test_rows_are_dropped_for_nulls_in_any_column_that_is_fed_and_the_ledger_says_which():
     import pandas as pd
 

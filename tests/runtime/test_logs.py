@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow.agent.noise import silencer
+
 
 def chatter(ctx, lines):
     """Print a lot, in every way there is."""
@@ -40,6 +43,52 @@ def test_lines_are_shown_live_with_role_and_index(distribute, capsys):
     for rank in (0, 1):
         mine = [line for line in shown if line.startswith(f"[worker:{rank}] line ")]
         assert mine == [f"[worker:{rank}] line {number}" for number in range(3)]
+
+
+OUT_OF_NOTHING = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795349661.766612   18460 port.cc:153] oneDNN custom operations are on. You may see
+2026-11-22 12:21:01.1: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow binary \
+is optimized to use available CPU instructions in performance-critical operations.
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the \
+appropriate compiler flags.
+E0000 00:00:1795349661.766612   18460 cuda_platform.cc:51] failed call to cuInit: INTERNAL: CUDA \
+error: Failed call to cuInit: UNKNOWN ERROR (303)
+""".splitlines()
+MEANT = [
+    "E0000 00:00:1795349661.766612   18460 rpc.cc:1] UNAVAILABLE: failed call to cuInit: no, of ps",
+    "W0000 00:00:1795349661.766612   18460 cuda_executor.cc:1] out of memory",
+    "failed call to cuInit: printed by a user",
+]
+
+
+def test_only_lines_of_tensorflow_that_mean_nothing_are_left_out():
+    lines = [*OUT_OF_NOTHING, *MEANT]
+    assert silencer({"CUDA_VISIBLE_DEVICES": "-1"})(lines) == MEANT
+    # With a GPU the driver's error is one; and who asks for all that there is gets it.
+    assert silencer({"CUDA_VISIBLE_DEVICES": "0"})(lines) == [OUT_OF_NOTHING[-1], *MEANT]
+    assert silencer({"TF_CPP_MIN_LOG_LEVEL": "0"})(lines) == lines
+
+
+@pytest.mark.slow
+def test_a_task_that_uses_tensorflow_prints_what_its_function_prints_and_nothing_else():
+    def train(words):
+        import os
+
+        import tensorflow as tf
+
+        tf.function(lambda x: x + 1)(tf.ones(3))
+        os.write(2, f"{words}\n".encode())
+        return [device.name for device in tf.config.list_logical_devices()]
+
+    # TensorFlow's own level, not the tests'.
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    options = {"launcher": LocalLauncher(), "logs": "none", "progress": False, "env": environment}
+    for strategy in ("none", "multi_worker_mirrored"):
+        result = TensorflowDistributor(1, strategy, **options).run(train, MEANT[0])
+        assert result.value == ["/device:CPU:0"]
+        lines = result.logs(0).splitlines()
+        assert [line for line in lines if not line.startswith("gridflow:")] == [MEANT[0]]
 
 
 @pytest.mark.full(launcher="spark")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gridflow.agent import stat
 from gridflow.agent.forkserver.client import ForkedGuardian, NotForked
+from gridflow.agent.noise import silencer
 from gridflow.channel import CHANNEL_VARIABLE, Channel
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class TrainingProcess:
     ) -> None:
         self.channel, self._theirs = Channel.pair()
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._without_noise = silencer(environment)
         self.pid: int | None = None
         self._command = [sys.executable, *arguments]
         self._work_dir, self._environment = work_dir, environment
@@ -179,8 +181,10 @@ class TrainingProcess:
     def _pass_on(self, raw: list[bytes]) -> None:
         if raw:
             lines = [line.decode("utf-8", "backslashreplace").rstrip("\r") for line in raw]
+            lines = self._without_noise(lines)
             self.tail.extend(lines)
-            self._on_lines(lines)
+            if lines:
+                self._on_lines(lines)
 
     def _read_channel(self) -> None:
         for message in self.channel.receive():
