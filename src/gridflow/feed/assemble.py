@@ -25,6 +25,8 @@ __all__ = ["aligned_empty", "assemble", "window_rows_for"]
 _SHUFFLE_BYTES: Final = 64 << 20
 _ORDERED_BYTES: Final = 4 << 20
 _WINDOW_ROWS: Final = 65_536
+#: From so many on they are copied together instead of one by one.
+_MANY_COLUMNS: Final = 64
 
 
 def window_rows_for(row_bytes: int, *, shuffle: bool) -> int:
@@ -69,6 +71,7 @@ def assemble(
 def _numbers(reader: SpoolReader, tensor: Tensor, window: Window) -> np.ndarray:
     out = aligned_empty((window.rows, *tensor.row_shape), tensor.numpy_dtype)
     flat = out.reshape(window.rows, -1) if tensor.stacked else None
+    is_wide = _is_wide(reader, tensor)
     for piece in window.pieces:
         stop = piece.at + piece.stop - piece.start
         rows: slice | np.ndarray = slice(piece.start, piece.stop)
@@ -81,6 +84,10 @@ def _numbers(reader: SpoolReader, tensor: Tensor, window: Window) -> np.ndarray:
         if flat is None:
             out[to] = reader.column(piece.chunk, tensor.columns[0])[rows]
             continue
+        if is_wide:
+            matrix = reader.matrix(piece.chunk, tensor.columns, piece.start, piece.stop)
+            flat[to] = matrix if isinstance(rows, slice) else matrix[rows - piece.start]
+            continue
         at = 0
         for column, width in zip(tensor.columns, tensor.widths, strict=True):
             source = reader.column(piece.chunk, column)[rows]
@@ -90,6 +97,14 @@ def _numbers(reader: SpoolReader, tensor: Tensor, window: Window) -> np.ndarray:
                 flat[to, at : at + width] = source.reshape(-1, width)
             at += width
     return out
+
+
+def _is_wide(reader: SpoolReader, tensor: Tensor) -> bool:
+    """Return whether many columns of one type, one number each, lie beside each other."""
+    if len(tensor.columns) < _MANY_COLUMNS or any(width != 1 for width in tensor.widths):
+        return False
+    kinds = {reader.schema.field(number).type for number in reader.numbers(tensor.columns)}
+    return len(kinds) == 1 and not pa.types.is_fixed_size_list(kinds.pop())
 
 
 def _text(reader: SpoolReader, tensor: Tensor, window: Window) -> np.ndarray:

@@ -26,7 +26,7 @@ from gridflow.feed.ledger import DatasetCounts
 from gridflow.feed.schema import FeedOptions, Findings, TensorSpec, normalise, tensor_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -349,6 +349,9 @@ class SpoolReader:
             rows for segment in manifest["segments"] for rows in segment["batches"]
         )
         self._files: dict[str, pa.ipc.RecordBatchFileReader] = {}
+        #: Opening a chunk, and finding a column by its name, take time for each of its columns.
+        self._chunks: dict[int, pa.RecordBatch] = {}
+        self._numbers = {name: number for number, name in enumerate(self.schema.names)}
         self._columns: dict[tuple[int, str], np.ndarray | pa.Array] = {}
 
     @property
@@ -373,7 +376,7 @@ class SpoolReader:
         key = chunk, name
         column = self._columns.get(key)
         if column is None:
-            column = self._batch(chunk).column(name)
+            column = self._chunk(chunk).column(self._numbers[name])
             kind, shape = self.specs[name]
             if not isinstance(kind, str):
                 rows = len(column)
@@ -382,6 +385,25 @@ class SpoolReader:
                 column = column.to_numpy().view(kind).reshape((rows, *shape))
             self._columns[key] = column
         return column
+
+    def matrix(self, chunk: int, names: Sequence[str], start: int, stop: int) -> np.ndarray:
+        """Return some rows of columns of numbers of one and the same type, as (rows, columns).
+
+        A copy, which Arrow makes in one go: for many columns that is much faster than one by one.
+        """
+        rows = self._chunk(chunk).select(self.numbers(names))
+        matrix: np.ndarray = rows.slice(start, stop - start).to_tensor().to_numpy()
+        return matrix
+
+    def numbers(self, names: Sequence[str]) -> list[int]:
+        """Return the places of columns in the schema."""
+        return [self._numbers[name] for name in names]
+
+    def _chunk(self, chunk: int) -> pa.RecordBatch:
+        batch = self._chunks.get(chunk)
+        if batch is None:
+            batch = self._chunks[chunk] = self._batch(chunk)
+        return batch
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the chunks as Arrow record batches."""

@@ -68,11 +68,8 @@ class LocalLauncher:
         rows = {name: table.num_rows for name, (table, _) in tables.items()}
         num_fed = num_tasks if fed is None else len(fed)
         for name, count in rows.items():
-            if count < num_fed:
-                raise SchemaError(
-                    f"dataset {name!r} has {count} rows for {num_fed} workers; each needs one "
-                    "at least. Use fewer workers."
-                )
+            if num_fed and not count:
+                raise SchemaError(f"dataset {name!r} has no rows: there is nothing to feed.")
         check_host(gpus, os.environ)
         details = {f"rows of {name}": f"{count:,}" for name, count in rows.items()}
         left_out = {name: reasons for name, (_, reasons) in tables.items() if reasons}

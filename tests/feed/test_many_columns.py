@@ -1,0 +1,64 @@
+"""Tables of thousands of columns: read in a time that grows with the values, not with its square."""
+
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gridflow.feed.assemble import assemble
+from gridflow.feed.batches import BatchPlan
+from gridflow.feed.selection import select
+from gridflow.feed.spool import SpoolReader, SpoolWriter
+
+
+def spooled(folder, table, rows_per_batch):
+    with SpoolWriter(folder) as writer:
+        for batch in table.to_batches(max_chunksize=rows_per_batch):
+            writer.write("train", batch)
+    return SpoolReader(folder, "train")
+
+
+def batches_of(reader, names, *, shuffle=False, start=0):
+    plan = BatchPlan(reader.chunk_rows, 32, -(-reader.rows // 32), shuffle=shuffle, window_rows=70)
+    parts = assemble(reader, select(reader.specs, [names]).tensors, plan, start)
+    return [batch for (array,) in parts for batch in array]
+
+
+@pytest.mark.parametrize("kind", ["f4", "i8"])
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_columns_that_are_copied_together_are_those_copied_one_by_one(
+    tmp_path, kind, shuffle, start
+):
+    values = np.random.default_rng(1).integers(-999, 999, (300, 80)).astype(kind)
+    names = [f"c{i}" for i in range(80)]
+    table = pa.table(dict(zip(names, values.T.copy(), strict=True)))
+    reader = spooled(tmp_path, table.append_column("half", pa.array(np.zeros(300, "f8"))), 90)
+    together = batches_of(reader, names, shuffle=shuffle, start=start)
+    # Another type among them: each column is copied for itself.
+    apart = batches_of(reader, [*names, "half"], shuffle=shuffle, start=start)
+    for one, other in zip(together, apart, strict=True):
+        np.testing.assert_array_equal(one, other[:, :-1])
+    assert not np.isnan(np.concatenate(together)).any()
+
+
+def test_ten_thousand_columns_take_no_longer_than_three_times_two_thousand(tmp_path):
+    def seconds(columns, rows):
+        names = [f"c{i}" for i in range(columns)]
+        values = np.random.default_rng(2).random((columns, rows), np.float32)
+        table = pa.table(dict(zip(names, values, strict=True)))
+        folder = tmp_path / str(columns)
+        reader = spooled(folder, table, rows // 5)
+        tensors = select(reader.specs, [names]).tensors
+        plan = BatchPlan(reader.chunk_rows, 25, rows // 25, shuffle=True)
+        taken = []
+        for _ in range(3):
+            again = SpoolReader(folder, "train")
+            begin = time.process_time()
+            assert sum(len(array) for (array,) in assemble(again, tensors, plan)) == rows // 25
+            taken.append(time.process_time() - begin)
+        return min(taken)
+
+    few, many = seconds(2000, 2500), seconds(10_000, 500)
+    assert many <= 3 * few, (few, many)
