@@ -10,6 +10,7 @@ import tensorflow as tf
 from gridflow import communication, partitioners
 from gridflow.cluster import PS
 from gridflow.errors import InvalidArgument
+from gridflow.tfprocess import locked_updates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,4 +52,5 @@ def _parameter_server(num_ps: int, described: Mapping[str, Any] | None) -> Any:
     if described is not None:
         partitioner = partitioners.from_dict(described).to_tensorflow(num_ps)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    return locked_updates.lock_updates(strategy)
