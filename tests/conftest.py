@@ -13,9 +13,13 @@ from pathlib import Path
 import cloudpickle
 import psutil
 import pytest
+from hypothesis import settings
 
 from gridflow.agent.stat import began
 
+# That a busy machine takes its time is no failure.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 pytest_plugins = ("suite.cluster", "suite.schedule", "suite.selection", "suite.times")
 
 #: Everything that a test starts inherits it, whoever its parent is by then.
