@@ -99,6 +99,7 @@ def test_a_worker_reads_each_row_once_with_all_its_columns_together(tmp_path, si
         batch_size=100,
         shuffle=shuffle,
         seed=3,
+        own_rows=(sum(sizes),),
     )
     before = os.getcwd()
     os.chdir(tmp_path)  # the worker finds its spool from its working directory
