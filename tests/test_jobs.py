@@ -20,7 +20,7 @@ def folder(tmp_path):
         path = jobs.make(tmp_path, f"job{number}")
         (path / "result").write_bytes(bytes(1000))
         (path / "driver.json").write_text(
-            json.dumps({"host": os.uname().nodename, "pid": 1 << 30, "began": "1"})
+            json.dumps({"host": os.uname().nodename, "pid": 1 << 30, "began": 1})
         )
         os.utime(path / "driver.json", (1e9 + number * 86_400,) * 2)
     (tmp_path / "no job").mkdir()

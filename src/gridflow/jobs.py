@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.agent.stat import began
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def make(folder: Path, job: str) -> Path:
     """Make a job's folder."""
     path = folder / job
     path.mkdir(parents=True, mode=0o700)
-    driver = {"host": socket.gethostname(), "pid": os.getpid(), "began": _began(os.getpid())}
+    driver = {"host": socket.gethostname(), "pid": os.getpid(), "began": began(os.getpid())}
     (path / _DRIVER_FILE).write_text(json.dumps(driver))
     return path
 
@@ -121,16 +122,7 @@ def _lives_elsewhere(driver: dict[str, Any]) -> bool:
     if driver.get("host") != socket.gethostname():
         return True
     pid = driver.get("pid", 0)
-    return pid != os.getpid() and bool(_began(pid)) and _began(pid) == driver.get("began")
-
-
-def _began(pid: int) -> str:
-    """Return when a process began, in the kernel's ticks; empty if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[19]
+    return pid != os.getpid() and 0 < began(pid) == driver.get("began")
 
 
 # The command line --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.agent.folder import short_path, temporary_folder
 
 
+@pytest.mark.slow
 def test_temporary_files_are_the_tasks_own_and_a_second_spark_is_refused():
     def train():
         import tempfile
