@@ -139,7 +139,7 @@ def test_nulls_are_refused_by_name_unless_a_rule_covers_them(spark, quiet):
     assert len(dropped.value["train"]) == 5
     assert dropped.ledger.counts["train", 0].dropped == 1
     filled = quiet(1, nulls={"x": -1.0}).run(collect, batch_size=6, features="x", data=frame)
-    assert -1.0 in filled.value["train"][0][0]
+    assert -1.0 in filled.value["train"][0]
 
 
 ODD = """

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import re
+import subprocess
+import sys
+import termios
 
 import pytest
 
@@ -89,6 +95,46 @@ def test_a_task_that_uses_tensorflow_prints_what_its_function_prints_and_nothing
         assert result.value == ["/device:CPU:0"]
         lines = result.logs(0).splitlines()
         assert [line for line in lines if not line.startswith("gridflow:")] == [MEANT[0]]
+
+
+ON_A_TERMINAL = """
+import time
+from pyspark.sql import SparkSession
+from gridflow import TensorflowDistributor
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+def slow(batches):
+    import time
+    time.sleep(2)
+    yield from batches
+def count():
+    return spark.range(1).mapInPandas(slow, "id long").count()
+def train(ctx):
+    import time
+    time.sleep(2)
+TensorflowDistributor(1, "none", launcher=None).run(train)
+print("trained", flush=True)
+count()
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_spark_draws_its_bar_of_stages_not_over_a_training_but_again_after_it():
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (50, 100))
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    process = subprocess.Popen([sys.executable, "-c", ON_A_TERMINAL], **streams)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # what a terminal says when its last user has gone
+        while data := os.read(ours, 1 << 16):
+            seen += data
+    os.close(ours)
+    assert process.wait() == 0, seen.decode()
+    before, _, after = seen.decode().partition("trained")
+    assert "[Stage" not in before
+    assert "[Stage" in after
 
 
 @pytest.mark.full(launcher="spark")

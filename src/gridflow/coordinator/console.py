@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from gridflow.coordinator.bar import ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tqdm import tqdm
-
     from gridflow.cluster import Task
+
+#: What would move the cursor of a terminal, or do other things than print; colours may stay.
+_MOVES: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[^\[\]]|"
+    r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]"
+)
 
 
 class Console:
@@ -43,7 +49,7 @@ class Console:
         shown = {"all": self._tasks, "chief": self._tasks[:1], "none": ()}[logs]
         self._shown = frozenset(shown)
         self._width = max(len(str(task)) for task in tasks)
-        self._bar: _Bar | None = _Bar(self._tasks) if progress else None
+        self._bar = ProgressBar(self._tasks) if progress else None
         self._lock = threading.Lock()
 
     def log(self, task: Task, lines: Sequence[str]) -> None:
@@ -54,7 +60,7 @@ class Console:
             file.flush()
             if task in self._shown:
                 prefix = f"[{task}]".ljust(self._width + 2)
-                self._write("\n".join(f"{prefix} {line}" for line in lines))
+                self._write("\n".join(f"{prefix} {as_printed(line)}" for line in lines))
 
     def say(self, text: str) -> None:
         """Print a line of the coordinator's own."""
@@ -95,64 +101,19 @@ class Console:
             sys.stdout.flush()
 
 
+def as_printed(line: str) -> str:
+    r"""Return what a terminal shows of a line in the end, without what would move its cursor.
+
+    Bars that a task draws by itself are one line, of which each state writes over the last.
+
+    Examples
+    --------
+    >>> as_printed(" 10%|#  \r 20%|## \x1b[A\r")
+    ' 20%|## '
+    """
+    states = [state for state in line.split("\r") if state]
+    return _MOVES.sub("", states[-1] if states else "")
+
+
 def _values(logs: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.5g}" for name, value in logs.items())
-
-
-class _Bar:
-    """One bar for the group: the slowest rank decides where it stands."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._tasks = tasks
-        self._bar: tqdm[Any] | None = None
-        self._epoch = -1
-        self._steps: dict[int, int] = {}
-        self._rows = 0
-        self._began = 0.0
-
-    def write(self, text: str) -> None:
-        from tqdm import tqdm
-
-        tqdm.write(text, file=sys.stdout)
-        sys.stdout.flush()
-
-    def update(self, rank: int, report: dict[str, Any]) -> None:
-        if report["phase"] != "train":
-            return
-        if report["epoch"] != self._epoch:
-            self._open(report["epoch"], report.get("steps_per_epoch"))
-        self._steps[rank] = report["step"]
-        self._rows += report["rows"]
-        if self._bar is None:
-            return
-        slowest = min(self._steps, key=lambda each: self._steps[each])
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        words = {name: f"{value:.4g}" for name, value in (report.get("logs") or {}).items()}
-        if self._rows:
-            words["rows/s"] = f"{self._rows / seconds:,.0f}"
-        if len(self._steps) > 1:
-            words["slowest"] = str(self._tasks[slowest])
-        self._bar.set_postfix(words, refresh=False)
-        self._bar.update(max(0, self._steps[slowest] - self._bar.n))
-
-    def _open(self, epoch: int, total: int | None) -> None:
-        from tqdm.auto import tqdm
-
-        self.close_epoch()
-        self._epoch, self._began = epoch, time.monotonic()
-        self._steps, self._rows = {}, 0
-        # Off a terminal a bar would only litter the log; the epoch's line is printed all the same.
-        shown = sys.stderr.isatty() or "ipykernel" in sys.modules
-        self._bar = tqdm(
-            total=total,
-            desc=f"epoch {epoch + 1}",
-            unit="step",
-            disable=not shown,
-            leave=False,
-            dynamic_ncols=True,
-        )
-
-    def close_epoch(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None

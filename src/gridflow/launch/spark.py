@@ -22,6 +22,7 @@ from gridflow.launch.spark_gpus import SparkGpuSettings, make_profile, shortage
 from gridflow.launch.spark_session import (
     cancel,
     classic_context,
+    hide_stage_bar,
     name_this_thread,
     num_executors,
     refuse_stopped,
@@ -143,6 +144,7 @@ class SparkLauncher:
         """Start the Spark jobs, each in a thread of its own."""
         data = self._as_frames(data)
         launch, tag = payload.launch, _tag(payload.job, payload.launch)
+        hide_stage_bar(self._spark)
         stages = _stages(len(payload.tasks), payload.fed, payload.gpus, has_data=bool(data))
         ending = _Ending(len(stages), partial(listener.launch_ended, launch))
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+#: In Java's milliseconds.
+_FAR_FUTURE: Final = 1 << 62
 #: Masters whose executors run on this machine.
 _HERE: Final = ("local", "spark://127.", "spark://localhost")
 
@@ -21,6 +23,26 @@ _HERE: Final = ("local", "spark://127.", "spark://localhost")
 def classic_context(spark: SparkSession) -> Any:
     """Return the SparkContext; None over Spark Connect."""
     return getattr(spark, "_sc", None)
+
+
+def hide_stage_bar(spark: SparkSession) -> None:
+    """Keep Spark's bar of stages from a terminal while a job trains.
+
+    It would be drawn over log lines and our own bar five times a second for as long as the stage
+    lasts. Nothing public turns it off in a running application, but it waits for half a second
+    after the end of a job, of which it keeps the time; the next end of a job sets that right again.
+    """
+    context = classic_context(spark)
+    if context is None or not sys.stderr.isatty():
+        return
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError):  # a bar is no reason to fail
+        bar = context._jsc.sc().progressBar()  # noqa: SLF001 (there is no public way)
+        if bar.isDefined():
+            last_end = bar.get().getClass().getDeclaredField("lastFinishTime")
+            last_end.setAccessible(True)
+            last_end.setLong(bar.get(), _FAR_FUTURE)
 
 
 def refuse_stopped(spark: SparkSession) -> None:
