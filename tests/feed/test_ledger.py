@@ -77,3 +77,17 @@ def test_the_ledger_of_any_plan_balances_and_survives_json(rows, batch_size, tai
     assert again.counts == ledger.counts
     assert again.records == ledger.records
     assert str(again) == str(ledger)
+
+
+def test_a_notebook_shows_the_account_and_not_where_it_lies_in_memory():
+    ledger = Ledger()
+    assert repr(ledger) == "Ledger()"
+    ledger.set_counts("train", 0, DatasetCounts(5, 3, 2, nulls={"<b>": 2, "x": 1}))
+    assert repr(ledger) == str(ledger)
+    assert "dropped from train for nulls: 2 in &lt;b&gt;, 1 in x</pre>" in ledger._repr_html_()
+    for epoch in range(1000):
+        ledger.add(EpochRecord("train", 0, epoch, 3, 0, 0, complete=True))
+    lines = repr(ledger).splitlines()
+    assert len(lines) == 61
+    assert "945 lines: print(ledger)" in lines[30]
+    assert ledger.from_dict(ledger.to_dict()).nulls == {"train": {"<b>": 2, "x": 1}}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["DatasetCounts", "EpochRecord", "Ledger"]
+
+#: Of what a notebook or a console shows; `str` has all.
+_MOST_LINES: Final = 60
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,19 @@ class Ledger:
     def _line(self, record: EpochRecord) -> dict[str, Any]:
         counts = self._counts.get((record.dataset, record.rank), DatasetCounts())
         return {"rows_in": counts.rows_in, "dropped": counts.dropped, **record.to_dict()}
+
+    def __repr__(self) -> str:
+        if not self._counts:
+            return "Ledger()"
+        lines = str(self).splitlines()
+        if len(lines) > _MOST_LINES:
+            more = len(lines) - _MOST_LINES
+            lines[_MOST_LINES // 2 : -_MOST_LINES // 2] = [f"… {more:,} lines: print(ledger) …"]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def __str__(self) -> str:
         lines = ["dataset          rank      rows in      dropped     borrowed"]
