@@ -163,5 +163,7 @@ class StepTimeout(TrainingFailed, TimeoutError):
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for a near miss, else an empty string."""
-    near = difflib.get_close_matches(name, list(allowed), n=1)
+    candidates = list(allowed)
+    near = [each for each in candidates if each.casefold() == name.casefold()]
+    near = near or difflib.get_close_matches(name, candidates, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""

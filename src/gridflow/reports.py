@@ -89,9 +89,26 @@ class TaskFailure:
             lines.append(f"Hint: {self.hint}")
         if self.traceback:
             lines += ["Traceback of the task:", _indent(self.traceback.rstrip().splitlines())]
-        if self.log_tail:
-            lines += [f"Its last {len(self.log_tail)} log lines:", _indent(self.log_tail)]
+        tail = self._tail_without_traceback()
+        if tail:
+            lines += [f"Its last {len(tail)} log lines:", _indent(tail)]
         return "\n".join(lines)
+
+    def _tail_without_traceback(self) -> tuple[str, ...]:
+        """Return the log lines but for the traceback, which is told by itself.
+
+        It was printed last, so it may have pushed its own beginning out of the tail.
+        """
+        told, tail = self.traceback.rstrip().splitlines(), self.log_tail
+        if not told:
+            return tail
+        for first, last in ((i, i + len(told)) for i in range(len(tail) - len(told) + 1)):
+            if list(tail[first:last]) == told:
+                return (*tail[:first], *tail[last:])
+        for length in range(min(len(told), len(tail)), 0, -1):
+            if list(tail[:length]) == told[-length:]:
+                return tail[length:]
+        return tail
 
 
 @dataclass(frozen=True)
