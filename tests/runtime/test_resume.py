@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 import pytest
+
+from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow.coordinator.checkpoints import CheckpointStore
 
 pytestmark = pytest.mark.slow
 
@@ -93,3 +99,32 @@ def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(unint
     for ours, theirs in zip(result.value, uninterrupted.value, strict=True):
         assert np.abs(ours - theirs).max() <= 1e-6
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_restart_says_why_and_a_resume_that_another_number_of_workers_began(tmp_path, capsys):
+    def train(ctx):
+        if ctx.generation == 0 and ctx.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ctx.generation
+
+    store = CheckpointStore(tmp_path / "checkpoints", num_workers=3)
+    made = tmp_path / "made"
+    made.touch()
+    store.commit(made, 4, 0)
+    distributor = TensorflowDistributor(
+        2,
+        "none",
+        launcher=LocalLauncher(),
+        logs="none",
+        progress=False,
+        max_restarts=1,
+        checkpoint_dir=tmp_path / "checkpoints",
+    )
+    assert distributor.run(train).values == [1, 1]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "[gridflow] Generation 0 starts from epoch 4, step 0"
+    assert "made with 3 workers, and 2 go on from it" in said[1]
+    assert said[2].startswith(
+        "[gridflow] worker:1: its process was killed by SIGKILL. Generation 1"
+    )
+    assert store.workers is None  # deleted with the checkpoints

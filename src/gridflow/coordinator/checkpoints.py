@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME: Final = re.compile(r"checkpoint-(\d{6})-(\d{9})\.npz")
+_WORKERS: Final = "num_workers"
 #: The newest one, and the one before should the newest prove unreadable.
 _KEPT: Final = 2
 
@@ -38,10 +39,13 @@ class CheckpointStore:
     ----------
     folder : Path
         Made when missing.
+    num_workers : int, default 1
+        How many tasks train; noted beside the checkpoints.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, num_workers: int = 1) -> None:
         self.folder = folder
+        self._num_workers = num_workers
         self._lock = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True)
         for leftover in self.folder.glob(".incoming-*"):  # of a driver that was killed
@@ -55,6 +59,7 @@ class CheckpointStore:
         """Make a checkpoint that arrived whole the newest one; return its name."""
         name = f"checkpoint-{epoch:06}-{step:09}.npz"
         with self._lock:
+            (self.folder / _WORKERS).write_text(str(self._num_workers))
             path.rename(self.folder / name)
             descriptor = os.open(self.folder, os.O_RDONLY)
             try:
@@ -70,6 +75,14 @@ class CheckpointStore:
         with self._lock:
             return self._all()[-1] if self._all() else None
 
+    @property
+    def workers(self) -> int | None:
+        """How many tasks trained when the newest checkpoint was made; None if nobody noted it."""
+        try:
+            return int((self.folder / _WORKERS).read_text())
+        except (OSError, ValueError):
+            return None
+
     def path(self, name: str) -> Path:
         """Return a checkpoint's file."""
         return inside(self.folder, name)
@@ -79,6 +92,7 @@ class CheckpointStore:
         with self._lock:
             for checkpoint in self._all():
                 self.path(checkpoint.name).unlink()
+            (self.folder / _WORKERS).unlink(missing_ok=True)
 
     def _all(self) -> list[Checkpoint]:
         found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())

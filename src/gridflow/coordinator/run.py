@@ -121,7 +121,8 @@ class JobRun:
 
     def __init__(self, spec: JobSpec, launcher: Launcher, host: str) -> None:
         self._spec, self._launcher, self._host = spec, launcher, host
-        self._checkpoints = CheckpointStore(spec.checkpoint_dir)
+        self._num_workers = sum(task.role in TRAINING_ROLES for task in spec.tasks)
+        self._checkpoints = CheckpointStore(spec.checkpoint_dir, self._num_workers)
         self._console = Console(
             spec.tasks, spec.job_dir / "logs", logs=spec.logs, progress=spec.show_progress
         )
@@ -251,13 +252,26 @@ class JobRun:
             self._resumed[command.generation] = (latest.epoch, latest.step)
         if command.generation > 0 or resume:
             where = f"epoch {latest.epoch}, step {latest.step}" if latest else "the beginning"
-            self._console.say(f"generation {command.generation} starts from {where}")
+            ended = [each.failure for each in self._machine.attempts[-1:] if each.failure]
+            why = f"{ended[0].task}: {ended[0].summary}. " if ended else ""
+            self._console.say(f"{why}Generation {command.generation} starts from {where}")
+        if resume:
+            self._compare_workers()
         self._desk.broadcast(
             "start",
             generation=command.generation,
             addresses=list(command.addresses),
             resume=resume,
         )
+
+    def _compare_workers(self) -> None:
+        """Say it when a checkpoint was made by another number of workers."""
+        before, now = self._checkpoints.workers, self._num_workers
+        if before not in {None, now}:
+            self._console.say(
+                f"the checkpoint was made with {before} workers, and {now} go on from it: a step "
+                "has other rows now, so the rest isn't exactly what those would have trained"
+            )
 
     def _payload(self, identity: Identity, port: int) -> AgentPayload:
         spec = self._spec
