@@ -344,6 +344,8 @@ class TensorflowDistributor:
         placement = launcher.place(
             len(self.tasks), datasets, self.deadlines, fed=self._fed, gpus=self._gpus, wait=wait
         )
+        if placement.columns:
+            self._feed.check_columns(placement.columns)
         return launcher, program, pack(folder_of(made)), datasets, placement
 
     def _make_job_dir(self, job: str) -> Path:

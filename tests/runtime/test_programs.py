@@ -172,6 +172,10 @@ def test_a_plan_tells_what_a_run_would_do_and_starts_nothing(spark):
     assert spark.sparkContext.statusTracker().getActiveStageIds() == []
     with pytest.raises(errors.SchemaError, match="3 rows for 4 workers"):
         TensorflowDistributor(4, "none", launcher=LocalLauncher()).plan(print, data=np.ones(3))
+    for launcher, rows in ((SparkLauncher(spark), data), (LocalLauncher(), np.ones(3))):
+        typo = TensorflowDistributor(1, launcher=launcher, nulls={"X": 0})
+        with pytest.raises(errors.InvalidArgument, match="no column of the data.*Did you mean 'x'"):
+            typo.plan(print, data=rows)
 
 
 def test_without_a_session_the_call_says_how_to_get_one():

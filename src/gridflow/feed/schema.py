@@ -6,7 +6,7 @@ Runs in the agent, on every batch, so the common case (no nulls, equal lengths) 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any, Final, Literal
@@ -63,6 +63,22 @@ class FeedOptions:
                 f"nulls must be 'error', 'drop' or a mapping of column to value, got "
                 f"{self.nulls!r}.{did_you_mean(str(self.nulls), _RULES)}"
             )
+
+    def check_columns(self, columns: Collection[str]) -> None:
+        """Refuse values for columns that are in no dataset.
+
+        Raises
+        ------
+        InvalidArgument
+            With the columns that there are.
+        """
+        fills = self.nulls if isinstance(self.nulls, Mapping) else {}
+        for column in fills:
+            if column not in columns:
+                raise InvalidArgument(
+                    f"nulls= has a value for {column!r}, which is no column of the data: "
+                    f"{', '.join(columns) or 'there are none'}.{did_you_mean(column, columns)}"
+                )
 
 
 @dataclass

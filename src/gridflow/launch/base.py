@@ -30,6 +30,8 @@ class Placement:
         Further facts that `plan` shows.
     left_out : mapping of dataset to mapping of column to reason
         Columns that can't be fed.
+    columns : tuple of str
+        All columns of all datasets.
     """
 
     target: str
@@ -37,6 +39,7 @@ class Placement:
     slots: int | None
     details: dict[str, str] = field(default_factory=dict)
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
 
 
 class LaunchListener(Protocol):

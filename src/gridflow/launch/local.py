@@ -73,7 +73,11 @@ class LocalLauncher:
         check_host(gpus, os.environ)
         details = {f"rows of {name}": f"{count:,}" for name, count in rows.items()}
         left_out = {name: reasons for name, (_, reasons) in tables.items() if reasons}
-        return Placement("local", "127.0.0.1", None, details, left_out)
+        names = [
+            name for table, reasons in tables.values() for name in (*table.schema.names, *reasons)
+        ]
+        columns = tuple(dict.fromkeys(names))
+        return Placement("local", "127.0.0.1", None, details, left_out, columns)
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener

@@ -136,7 +136,9 @@ class SparkLauncher:
         }
         if len(fed) < num_tasks:
             details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
-        return Placement(f"spark ({master})", self._driver_host(), slots, details, left_out)
+        columns = tuple(dict.fromkeys(name for frame in data.values() for name in frame.columns))
+        target = f"spark ({master})"
+        return Placement(target, self._driver_host(), slots, details, left_out, columns)
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
