@@ -83,7 +83,7 @@ def test_a_task_that_uses_tensorflow_prints_what_its_function_prints_and_nothing
 
         import tensorflow as tf
 
-        tf.function(lambda x: x + 1)(tf.ones(3))
+        assert float(tf.reduce_sum(tf.ones(3))) == 3
         os.write(2, f"{words}\n".encode())
         return [device.name for device in tf.config.list_logical_devices()]
 
