@@ -1,4 +1,4 @@
-"""Tables of thousands of columns: read in a time that grows with the values, not its square."""
+"""Tables of thousands of columns are read in a time that grows with the values alone."""
 
 import time
 

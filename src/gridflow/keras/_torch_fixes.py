@@ -98,6 +98,9 @@ def _cure_logs() -> None:
                 variable.assign(total)
         try:
             found = original(self, logs)
+            if found is not logs:
+                # Some results are views of the variables, which get their own values back.
+                found = {name: _copied(value) for name, value in found.items()}
         finally:
             for variable, value in zip(variables, own, strict=True):
                 variable.assign(value)
@@ -112,6 +115,10 @@ def _cure_logs() -> None:
         return {**logs, **dict(zip(mine, means.tolist(), strict=True))}
 
     trainer.TorchTrainer._get_metrics_result_or_logs = _get_metrics_result_or_logs
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if torch.is_tensor(value) else value
 
 
 def _optimizers() -> dict[type, str]:

@@ -31,7 +31,7 @@ import cloudpickle
 from gridflow.backends import KERAS_VARIABLE
 from gridflow.options import WARM_SECONDS
 from gridflow.roles import Role
-from gridflow.testing import asynchronous
+from gridflow.testing import asynchronous, uneven
 from gridflow.testing.cases import (
     MODELS,
     Lab,
@@ -68,7 +68,7 @@ _SERVERS: Final = "parameter_server"
 _TIMEOUT: Final = 600.0  # seconds for a column; about 60 on an idle machine
 
 
-def column(ctx: Any, flavour: str, replicas: int, shared: str) -> None:
+def column(ctx: Any, flavour: str, replicas: int, shared: str, *, with_uneven: bool = True) -> None:
     """Be one rank of all cells of one strategy and flavour; a training function.
 
     Parameters
@@ -80,6 +80,8 @@ def column(ctx: Any, flavour: str, replicas: int, shared: str) -> None:
         In this process: logical CPU devices for ``mirrored``.
     shared : str
         A folder that all ranks see, for checkpoints and what each of them found.
+    with_uneven : bool, default True
+        Whether its data are those of `uneven`, too.
     """
     if replicas > 1:
         _split_the_cpu(replicas)
@@ -90,7 +92,8 @@ def column(ctx: Any, flavour: str, replicas: int, shared: str) -> None:
     for model in lab.models:
         for case, result in results(ctx, lab, model, shared).items():
             found[case, model] = result
-    for case, result in data_results(ctx, lab).items():
+    more = uneven.results(ctx, lab) if with_uneven else {}
+    for case, result in {**data_results(ctx, lab), **more}.items():
         found[case, MODELS[0]] = result
     Path(shared, f"rank-{ctx.rank}").write_bytes(cloudpickle.dumps(found))
 
@@ -112,7 +115,7 @@ def plain(flavour: str, found_in: str) -> None:
     for model in lab.models:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
-    for case, result in plain_data_results(lab).items():
+    for case, result in {**plain_data_results(lab), **uneven.plain_results(lab)}.items():
         found[case, MODELS[0]] = result
     if lab.is_tensorflow:
         found |= asynchronous.plain_results(keras)
@@ -227,6 +230,8 @@ def _run_column(
     shared.mkdir()
     data: Any = asynchronous.rows() if is_asynchronous else rows(workers)
     launcher: Any = LocalLauncher()
+    if spark is None and not is_asynchronous:
+        data |= uneven.datasets()
     if spark is not None:
         # The rows are to stay where they are: only so the global batches are the same.
         fed = 2 if is_asynchronous else workers
@@ -243,11 +248,13 @@ def _run_column(
         step_timeout=_TIMEOUT,
         logs="none",
         progress=False,
+        nulls="drop",
     )
     if is_asynchronous:
         distributor.run(asynchronous.column, flavour, str(shared), data=data)
     else:
-        distributor.run(column, flavour, replicas, str(shared), data=data)
+        more = {"with_uneven": spark is None}
+        distributor.run(column, flavour, replicas, str(shared), **more, data=data)
     return [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
 
 
