@@ -49,6 +49,7 @@ def main() -> None:
         # A job that has ended maps no spool any more; TensorFlow keeps generators for good.
         reader._files.clear()  # noqa: SLF001
         reader._columns.clear()  # noqa: SLF001
+        reader._chunks.clear()  # noqa: SLF001
         print(rows, flush=True)
 
 
