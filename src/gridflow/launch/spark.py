@@ -104,7 +104,8 @@ class SparkLauncher:
         from gridflow.feed import frames
 
         refuse_stopped(self._spark)
-        left_out = frames.check(self._as_frames(data)) if data else {}
+        given = self._as_frames(data)
+        left_out = frames.check(given) if given else {}
         self._refuse_speculation()
         settings = self._gpu_settings()
         fed = range(num_tasks) if fed is None else fed
@@ -136,7 +137,7 @@ class SparkLauncher:
         }
         if len(fed) < num_tasks:
             details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
-        columns = tuple(dict.fromkeys(name for frame in data.values() for name in frame.columns))
+        columns = tuple(dict.fromkeys(name for frame in given.values() for name in frame.columns))
         target = f"spark ({master})"
         return Placement(target, self._driver_host(), slots, details, left_out, columns)
 
