@@ -68,6 +68,11 @@ def test_what_was_lost_is_no_fault_of_the_data(text, kind):
     assert detail
 
 
+def test_what_gridflow_itself_refuses_stays_what_it_is():
+    refused = errors.InvalidArgument("repartition='never' works for one dataset")
+    assert explain(refused) == (None, "", refused)
+
+
 def test_a_job_without_data_has_no_data_error():
     assert type(explain(Exception(ABORTED + OVERFLOW), has_data=False)[2]) is errors.TaskLost
 

@@ -75,6 +75,8 @@ def explain(
     tuple
         The rank is None if no agent is to blame; the error is None for a job that was cancelled.
     """
+    if isinstance(error, GridflowError):
+        return None, "", error
     text = str(error)
     lost = any(pattern.search(text) for pattern, _ in _LOST)
     if was_cancelled and not lost:
