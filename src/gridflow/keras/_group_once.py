@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     Results = Callable[[Any], Any]
 
 
-def fix(cls: Any, alone: Callable[[Any, ArrayOnce], AbstractContextManager[Results]]) -> Fix:
+def fix(
+    cls: Any,
+    alone: Callable[[Any, ArrayOnce], AbstractContextManager[Results]],
+    predicting_alone: Callable[[Any, ArrayOnce], AbstractContextManager[None]],
+) -> Fix:
     """Return the cure for a backend.
 
     Parameters
@@ -33,6 +37,8 @@ def fix(cls: Any, alone: Callable[[Any, ArrayOnce], AbstractContextManager[Resul
     alone : callable
         Given a model and the `ArrayOnce`, entered around an evaluation. It yields what finds the
         results of all ranks then, of the logs of this one's last step.
+    predicting_alone : callable
+        The same, entered around a prediction.
     """
 
     def cure() -> None:
@@ -56,9 +62,9 @@ def fix(cls: Any, alone: Callable[[Any, ArrayOnce], AbstractContextManager[Resul
         def predicting(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
             import keras
 
-            del model
             most = 0 if once.is_empty else None
-            yield lambda found: keras.tree.map_structure(lambda part: part[:most], found)
+            with predicting_alone(model, once):
+                yield lambda found: keras.tree.map_structure(lambda part: part[:most], found)
 
         _once.patch(cls, trainer.Trainer, evaluating, predicting)
 

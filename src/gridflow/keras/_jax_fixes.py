@@ -93,7 +93,10 @@ def _cure_predict() -> None:
 
 def _add_up(values: list[Any]) -> list[Any]:
     """Return the values' sums over all processes. To be called by all."""
-    everywhere = multihost_utils.process_allgather([np.asarray(value) for value in values])
+    mine = [np.asarray(value) for value in values]
+    if jax.process_count() == 1:
+        return mine
+    everywhere = multihost_utils.process_allgather(mine)
     return [np.sum(each, axis=0, dtype=each.dtype) for each in everywhere]
 
 
@@ -101,7 +104,7 @@ def _add_up(values: list[Any]) -> list[Any]:
 def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
     """Let ranks test on different numbers of rows, which global batches can't have."""
     results = model._get_metrics_result_or_logs
-    if once.is_global or not _is_group():
+    if once.is_global or keras.distribution.distribution() is None:
         yield results
         return
     # Variables that the test would make must be those of all processes.
@@ -126,6 +129,19 @@ def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
         _once.keep_function(once, model, "test")
 
 
+@contextlib.contextmanager
+def _predicting(model: Any, once: ArrayOnce) -> Iterator[None]:
+    """Let a process of several devices predict on batches that these can't share evenly."""
+    if once.is_global or _is_group() or keras.distribution.distribution() is None:
+        yield  # `_cure_predict` sees to groups
+        return
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    known = _once.known_function(once, model, "predict")
+    with _alone(model, variables, "predict_function", known):
+        yield
+        _once.keep_function(once, model, "predict")
+
+
 FIXES = (
     _group_fixes.building(),
     _group_fixes.same_weights(trainer.JAXTrainer, _broadcast, jax.distributed.is_initialized),
@@ -144,5 +160,5 @@ FIXES = (
         jax.distributed.is_initialized,
         _cure_predict,
     ),
-    _group_once.fix(trainer.JAXTrainer, _evaluating),
+    _group_once.fix(trainer.JAXTrainer, _evaluating, _predicting),
 )

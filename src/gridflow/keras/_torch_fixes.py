@@ -170,5 +170,6 @@ FIXES = (
     _group_once.fix(
         trainer.TorchTrainer,
         lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
+        lambda *_: contextlib.nullcontext(),
     ),
 )
