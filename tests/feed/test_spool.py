@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow.errors import DataError, InvalidArgument
+from gridflow.feed import everywhere, loans
 from gridflow.feed.ledger import DatasetCounts
 from gridflow.feed.schema import FeedOptions
 from gridflow.feed.spool import SpoolReader, SpoolWriter
@@ -205,3 +206,20 @@ def test_any_sizes_of_batches_come_back_as_they_were(tmp_path_factory, sizes, se
     assert sum(reader.chunk_rows) == reader.rows == sum(sizes)
     got = [reader.column(i, "n") for i in range(len(reader.chunk_rows))]
     np.testing.assert_array_equal(np.concatenate([*got, []]), np.arange(sum(sizes)))
+
+
+def test_rows_that_were_lent_or_gathered_keep_the_types_of_their_columns(tmp_path):
+    with SpoolWriter(tmp_path / "lender") as writer:
+        columns = {"even": [True, False], "flags": [[True], [False]], "name": ["a", "b"]}
+        writer.write("train", pa.table(columns).to_batches()[0])
+    with SpoolWriter(tmp_path / "borrower") as writer:
+        writer.declare("train")
+    lender = SpoolReader(tmp_path / "lender", "train")
+    loans.write(tmp_path / "lender", "train", tmp_path / "loan")
+    counts = loans.take(tmp_path / "borrower", "train", tmp_path / "loan", FeedOptions())
+    assert (counts.rows, counts.borrowed) == (2, 2)
+    assert SpoolReader(tmp_path / "borrower", "train").specs == lender.specs
+    gathered = everywhere.write(
+        lender, list(columns), 1, tmp_path / "gathered", lambda part: [part, b""]
+    )
+    assert (gathered.specs, gathered.rows) == (lender.specs, 1)

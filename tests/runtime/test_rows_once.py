@@ -116,8 +116,9 @@ def test_one_process_adapts_a_layer_to_a_dataset_of_features_alone():
 
 
 def on_backends(ctx):
-    import keras
     import numpy as np
+
+    import keras
 
     model = model_of(ctx)
     columns = {"batch_size": 32, "features": [["x"]], "label": "y"}

@@ -190,7 +190,9 @@ def normalise(
         except (DataError, SchemaError) as error:
             refuse(name, error)
             continue
-        is_bool = pa.types.is_boolean(_leaf(column.type))
+        # Rows that were lent, or came from another rank, have been here before.
+        was_bool = (batch.schema.field(name).metadata or {}).items() >= BOOLEAN.items()
+        is_bool = was_bool or pa.types.is_boolean(_leaf(column.type))
         fields.append(pa.field(name, array.type, metadata=BOOLEAN if is_bool else None))
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), dropped
