@@ -204,10 +204,12 @@ class TrainingContext(Feeding, Fitting):
         fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
         self._channel.send("progress", **fields)
 
-    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+    def epoch_end(
+        self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
+    ) -> None:
         """Send an epoch's results."""
         values = {name: float(value) for name, value in logs.items()}
-        self._channel.send("epoch_end", epoch=epoch, logs=values)
+        self._channel.send("epoch_end", epoch=epoch, logs=values, fit=fit, restored=restored)
 
     def checkpoint(self, path: Path, epoch: int, step: int) -> None:
         """Hand a finished checkpoint over."""

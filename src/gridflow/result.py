@@ -159,10 +159,27 @@ class Result:
 
     @property
     def history(self) -> dict[str, list[float]]:
-        """Losses and metrics by epoch, as in Keras's ``History.history``."""
-        epochs = [logs for _, logs in sorted(self._outcome.history.items())]
-        names = dict.fromkeys(name for logs in epochs for name in logs)
-        return {name: [logs[name] for logs in epochs if name in logs] for name in names}
+        """Losses and metrics by epoch, as in Keras's ``History.history``.
+
+        Those of the last ``fit``, if the function calls it several times; `histories` has all.
+        After a restart, that of the driver included, the epochs before it are there, too.
+        """
+        found = self.histories
+        return found[-1] if found else {}
+
+    @property
+    def histories(self) -> list[dict[str, list[float]]]:
+        """The same for each ``fit`` that had ``ctx.callbacks()`` and came to an epoch's end."""
+        fits: dict[int, list[dict[str, float]]] = {}
+        for (fit, _), logs in sorted(self._outcome.history.items()):
+            fits.setdefault(fit, []).append(logs)
+        return [
+            {
+                name: [logs[name] for logs in epochs if name in logs]
+                for name in dict.fromkeys(name for logs in epochs for name in logs)
+            }
+            for epochs in fits.values()
+        ]
 
     @property
     def evaluation(self) -> list[dict[str, float]]:

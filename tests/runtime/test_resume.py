@@ -99,6 +99,8 @@ def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(unint
     for ours, theirs in zip(result.value, uninterrupted.value, strict=True):
         assert np.abs(ours - theirs).max() <= 1e-6
     assert list(tmp_path.iterdir()) == []
+    for name, values in uninterrupted.history.items():  # the epoch before is there, too
+        np.testing.assert_allclose(result.history[name], values, rtol=1e-4, atol=1e-6)
 
 
 def test_a_restart_says_why_and_a_resume_that_another_number_of_workers_began(tmp_path, capsys):
@@ -128,3 +130,25 @@ def test_a_restart_says_why_and_a_resume_that_another_number_of_workers_began(tm
         "[gridflow] worker:1: its process was killed by SIGKILL. Generation 1"
     )
     assert store.workers is None  # deleted with the checkpoints
+
+
+def twice(ctx):
+    """Call fit two times, the second time for fewer epochs; return both histories."""
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = ctx.dataset("train", batch_size=8, features="x", label="y")
+    fits = [
+        model.fit(rows, epochs=epochs, verbose=0, callbacks=ctx.callbacks()) for epochs in (3, 2)
+    ]
+    return [fit.history for fit in fits]
+
+
+def test_each_fit_has_a_history_of_its_own():
+    quiet = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
+    result = TensorflowDistributor(1, "none", **quiet).run(twice, data=data())
+    assert [len(each["loss"]) for each in result.histories] == [3, 2]
+    for ours, theirs in zip(result.histories, result.value, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"])
+    assert result.history == result.histories[-1]

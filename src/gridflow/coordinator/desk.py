@@ -71,7 +71,7 @@ class Desk:
     ) -> None:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.ledger = Ledger()
-        self.history: dict[int, dict[str, float]] = {}
+        self.history: dict[tuple[int, int], dict[str, float]] = {}
         self.evaluation: dict[tuple[int, int], dict[str, float]] = {}
         self.results: dict[int, dict[str, Any]] = {}
         self.tensorboard_url: str | None = None
@@ -244,8 +244,9 @@ class Desk:
             case "log":
                 self._console.log(self._tasks[rank], report["lines"])
             case "epoch_end" if rank == 0:
-                self.history[report["epoch"]] = report["logs"]
-                self._console.epoch(report["epoch"], report["logs"])
+                self.history[report["fit"], report["epoch"]] = report["logs"]
+                if not report["restored"]:
+                    self._console.epoch(report["epoch"], report["logs"])
             case "epoch":
                 self.ledger.add(report["record"])
             case "evaluation":

@@ -100,7 +100,7 @@ class Outcome:
     """What a job that succeeded left behind."""
 
     results: tuple[dict[str, Any], ...]
-    history: dict[int, dict[str, float]]
+    history: dict[tuple[int, int], dict[str, float]]
     ledger: Ledger
     attempts: tuple[Attempt, ...]
     log_paths: dict[Task, Path]

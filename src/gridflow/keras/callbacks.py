@@ -19,6 +19,7 @@ from gridflow.keras import position, statistics
 from gridflow.keras.checkpoint import CheckpointAndResume
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
+from gridflow.keras.runtime import begin_fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,11 +125,17 @@ class EpochResults(NeutralCallback):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
         self._runtime = runtime
+        self._fit = 0
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Note which fit it is."""
+        del logs
+        self._fit = begin_fit(self._runtime)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Hand over."""
         if self._runtime.is_chief:
-            self._runtime.epoch_end(epoch, numbers(logs))
+            self._runtime.epoch_end(epoch, numbers(logs), fit=self._fit)
 
 
 class TensorBoardOf(NeutralCallback):

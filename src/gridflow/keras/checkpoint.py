@@ -29,6 +29,7 @@ from gridflow.errors import InvalidArgument
 from gridflow.keras import building, position, state, statistics
 from gridflow.keras.checkpoint_file import Checkpoint
 from gridflow.keras.neutral import NeutralCallback, numbers
+from gridflow.keras.runtime import current_fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,12 +149,28 @@ class CheckpointAndResume(NeutralCallback):
         self._history = {name: list(values) for name, values in there.history.items()}
         self._epochs, self._batches = list(there.epochs), there.batches
         self._step, self._epoch = there.step, there.epoch
+        self._tell_history()
         epoch, step = there.epoch, there.step
         if there.finished:
             epoch, step = int(self.params["epochs"]), 0
-        skip = 0 if any(batch for _, batch in there.counters) else step
+        known = position.is_endless(self.model) or any(batch for _, batch in there.counters)
+        skip = 0 if known else step
         position.begin_at(self.model, self.flavour, position.Start(epoch, step, skip))
         _log.info("resuming at epoch %d, step %d", epoch, step)
+
+    def _tell_history(self) -> None:
+        """Hand over the epochs of earlier lives, which a new driver knows nothing of."""
+        if not self._runtime.is_chief:
+            return
+        fit, epochs = current_fit(self._runtime), self._epochs
+        for at, epoch in enumerate(epochs):
+            # A metric that isn't there in each epoch: of that only the order is known.
+            logs = {
+                name: values[at - (len(epochs) - len(values))]
+                for name, values in self._history.items()
+                if at >= len(epochs) - len(values)
+            }
+            self._runtime.epoch_end(epoch, logs, fit=fit, restored=True)
 
     def _restore_history(self) -> None:
         history = self.model.history
@@ -188,6 +205,8 @@ class CheckpointAndResume(NeutralCallback):
 
     def _positions(self, step: int) -> list[tuple[int, int]]:
         counters = self._runtime.epoch_counters
+        if position.is_endless(self.model):  # no step of an epoch is a place in the data
+            return [counter.pending for counter in counters]
         drawn = self._drawn or [False] * len(counters)
         return [
             (counter.pending[0] - 1, step) if is_drawn else counter.pending

@@ -142,6 +142,14 @@ def element_spec(model: Any, flavour: str) -> Any:
     return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], known)
 
 
+def is_endless(model: Any) -> bool:
+    """Return whether the fit that began last goes through its data again and again.
+
+    With ``steps_per_epoch`` an epoch is no pass over the data.
+    """
+    return bool(getattr(data_of(model), "_gridflow_endless", False))
+
+
 def first_dimension(spec: Any) -> int | None:
     """Return the number of rows in a batch of this spec, None where it isn't fixed."""
     import tensorflow as tf

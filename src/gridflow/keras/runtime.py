@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -81,8 +82,24 @@ class Runtime(Protocol):
     ) -> None:
         """Take a sign of life: `step` steps of `epoch` are done, `rows` rows since the last."""
 
-    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Take the results of a complete epoch."""
+    def epoch_end(
+        self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
+    ) -> None:
+        """Take the results of a complete epoch, restored ones of a life before this one, too."""
 
     def checkpoint(self, path: Path, epoch: int, step: int) -> None:
         """Take over a finished checkpoint file: `step` steps of `epoch` are in it."""
+
+
+_fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
+
+
+def begin_fit(runtime: Runtime) -> int:
+    """Return the number of the fit that begins now, from 0."""
+    _fits[runtime] = _fits.get(runtime, -1) + 1
+    return _fits[runtime]
+
+
+def current_fit(runtime: Runtime) -> int:
+    """Return the number of the fit that began last."""
+    return _fits.get(runtime, 0)
