@@ -6,6 +6,7 @@ import pytest
 
 from gridflow.testing import asynchronous, conformance, uneven
 from gridflow.testing.cases import DATA_CASES, MODELS, TENSORFLOW_CASES, TENSORFLOW_MODELS
+from gridflow.testing.step_cases import STEP_CASES, cases_of
 from suite.schedule import made_once
 
 pytestmark = pytest.mark.slow
@@ -13,6 +14,10 @@ pytestmark = pytest.mark.slow
 CASES = ("fit", "evaluate", "predict", "checkpoint and resume", "save", "custom loop")
 CELLS = [(case, model) for model in MODELS for case in CASES]
 CELLS += [(case, MODELS[0]) for case in (*DATA_CASES, *uneven.CASES)]
+#: Optimizers, losses and steps that aren't the usual ones.
+STEP_CELLS = [
+    (flavour, (case, MODELS[0])) for flavour in conformance.FLAVOURS for case in cases_of(flavour)
+]
 #: The same for Keras 3 on JAX and torch.
 BACKEND_CELLS = [
     (case, model)
@@ -69,6 +74,13 @@ def test_it_computes_what_one_process_computes(local, cell, strategy, flavour):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", conformance.STRATEGIES)
+@pytest.mark.parametrize(("flavour", "cell"), STEP_CELLS, ids=str)
+def test_steps_of_every_kind_compute_what_one_process_computes(local, cell, strategy, flavour):
+    check(local[strategy, flavour][cell], cell)
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", conformance.BACKENDS)
 @pytest.mark.parametrize("cell", BACKEND_CELLS, ids=lambda cell: ", ".join(cell))
 def test_other_backends_compute_what_one_process_computes(local, cell, backend):
@@ -96,5 +108,5 @@ def test_it_computes_the_same_on_spark(on_spark, cell, strategy, flavour):
 
 def test_the_table_has_a_row_for_each_cell(local):
     lines = conformance.table(local).splitlines()
-    assert len(lines) == 2 + len(CELLS) + len(asynchronous.CELLS)
+    assert len(lines) == 2 + len(CELLS) + len(STEP_CASES) + len(asynchronous.CELLS)
     assert all(f"{s} {f}" in lines[0] for s, f in local)

@@ -225,6 +225,8 @@ def misuse(ctx):
         inside.compile("sgd", "mse")
         own = Own(inside.inputs, inside.outputs)
         own.compile("sgd", "mse")
+        adds_up = keras.Model(inside.inputs, inside.outputs)
+        adds_up.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
     columns = {"batch_size": 8, "features": "x", "label": "y"}
     batches = ctx.dataset("train", **columns)
     attempts = {
@@ -232,6 +234,7 @@ def misuse(ctx):
         "steps": lambda: ctx.fit(inside, lambda: batches()),
         "array": lambda: ctx.fit(inside, np.zeros(3)),
         "own": lambda: ctx.fit(own, batches),
+        "adds up": lambda: ctx.fit(adds_up, batches),
         "column": lambda: ctx.dataset("train", batch_size=8, features="xx"),
         "server": lambda: ctx.server(),
     }
@@ -250,5 +253,6 @@ def test_what_fit_cant_do_is_refused_with_a_way_out(distribute):
     assert "steps_per_epoch is needed" in said["steps"]
     assert "got ndarray" in said["array"]
     assert "train_step of its own" in said["own"]
+    assert "use a larger batch_size" in said["adds up"]
     assert "Did you mean 'x'" in said["column"]
     assert "strategy='server'" in said["server"]

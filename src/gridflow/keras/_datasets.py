@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib  # the public API can't map what is distributed
 
 from gridflow.errors import InvalidArgument
+from gridflow.feed.once import once_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +19,23 @@ if TYPE_CHECKING:
 def is_distributed(dataset: object) -> bool:
     """Return whether a dataset is one that a strategy has already distributed."""
     return isinstance(dataset, tf.distribute.DistributedDataset)
+
+
+def check_scope(dataset: Any, strategy: Any) -> None:
+    """Refuse a model that isn't the strategy's with data that are.
+
+    Raises
+    ------
+    InvalidArgument
+        The model was made outside of the strategy's scope.
+    """
+    made_by = getattr(dataset, "_strategy", None)
+    if is_distributed(dataset) and made_by is not None and made_by is not strategy:
+        raise InvalidArgument(
+            "the model was made outside of the strategy's scope, so it can't take the batches of "
+            f"{type(made_by).__name__}: make and compile it inside, "
+            "with ctx.strategy.scope(): model = …; model.compile(…)."
+        )
 
 
 def map_distributed(dataset: Any, function: Callable[..., Any]) -> Any:
@@ -30,6 +48,45 @@ def map_distributed(dataset: Any, function: Callable[..., Any]) -> Any:
     function : callable
         As for ``tf.data.Dataset.map``; it sees one replica's part of each batch.
     """
+    changed = _changed(dataset, lambda part: part.map(function))
+    if changed is None:
+        raise InvalidArgument(
+            f"class_weight can't be applied to a {type(dataset).__name__}. Put the weights into "
+            "the dataset as a third component, (x, y, sample_weight).",
+        )
+    return changed
+
+
+def endless(dataset: Any, distributed: Any) -> Any:
+    """Return the dataset of a fit with ``steps_per_epoch``, so that it begins again when it ends.
+
+    That goes for what workers read on their own, which ends with an epoch of theirs: Keras would
+    end the training there. What the user made keeps its end, as in one process.
+
+    Parameters
+    ----------
+    dataset
+        As it was given to ``fit``.
+    distributed
+        What Keras has made of it.
+
+    Returns
+    -------
+    tf.data.Dataset, tf.distribute.DistributedDataset or None
+        None where the dataset stays as it is.
+    """
+    if isinstance(distributed, tf.data.Dataset):
+        return distributed.repeat() if once_of(dataset) is not None else None
+    if not isinstance(dataset, input_lib.DistributedDatasetsFromFunction):
+        return None
+    changed = _changed(distributed, lambda part: part.repeat())
+    if changed is not None:
+        changed._cardinality = tf.data.INFINITE_CARDINALITY
+    return changed
+
+
+def _changed(dataset: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a distributed dataset of changed parts, None if that can't be done."""
     if isinstance(dataset, input_lib.DistributedDatasetsFromFunction):
         parts, kind = dataset._datasets, input_lib.DistributedDatasetsFromFunction
         extra = {"replica_order": dataset._replica_order}
@@ -40,11 +97,8 @@ def map_distributed(dataset: Any, function: Callable[..., Any]) -> Any:
             "enable_get_next_as_optional": dataset._enable_get_next_as_optional,
         }
     else:
-        raise InvalidArgument(
-            f"class_weight can't be applied to a {type(dataset).__name__}. Put the weights into "
-            "the dataset as a third component, (x, y, sample_weight).",
-        )
-    mapped = [part.map(function) for part in parts]
+        return None
+    mapped = [change(part) for part in parts]
     spec = input_lib._create_distributed_tensor_spec(dataset._strategy, mapped[0].element_spec)
     result = kind(
         input_workers=dataset._input_workers,

@@ -16,8 +16,14 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 from keras.src.trainers.data_adapters import tf_dataset_adapter
 
+import keras
 from gridflow.errors import InvalidArgument
-from gridflow.keras import _keras3_step_fixes, _parameter_server_fixes, _tensorflow_once
+from gridflow.keras import (
+    _keras3_replica_fixes,
+    _keras3_step_fixes,
+    _parameter_server_fixes,
+    _tensorflow_once,
+)
 from gridflow.keras._datasets import map_distributed, steps_after_distribution, without_autoshard
 from gridflow.keras.fixes import Fix
 
@@ -71,6 +77,11 @@ def _is_built(model: Any) -> bool:
     )
 
 
+def _has_no_call(model: Any) -> bool:
+    """Return whether a model is only a place for others, which its train_step calls (a GAN)."""
+    return type(model).call is keras.Model.call
+
+
 def _one_replica(spec: Any) -> Any:
     """Return the spec of one replica's part of a batch."""
     parts = getattr(spec, "_value_specs", None)
@@ -96,7 +107,7 @@ def _cure_building() -> None:
         if self._distribute_strategy is None or iterator is None:
             original(self, iterator=iterator, data_batch=data_batch)
             return
-        if _is_built(self):
+        if _is_built(self) or _has_no_call(self):
             return
         specs = iterator._distributed_dataset.element_spec
         if not all(_all_shapes_known(spec) for spec in tf.nest.flatten(specs)):
@@ -257,18 +268,10 @@ def _cure_counting() -> None:
         original(self, distribute_strategy, *args, **kwargs)
         steps = steps_after_distribution(distribute_strategy, self.data_adapter.get_tf_dataset())
         if steps is not None:
-            self.data_adapter = _with_steps(self.data_adapter, steps)
+            self.data_adapter = _keras3_step_fixes.with_steps(self.data_adapter, steps)
             self._num_batches = steps
 
     trainer.TFEpochIterator.__init__ = __init__
-
-
-def _with_steps(adapter: Any, steps: int) -> Any:
-    class Adapter(type(adapter)):  # type: ignore[misc]
-        num_batches = steps
-
-    adapter.__class__ = Adapter
-    return adapter
 
 
 FIXES: Final = (
@@ -302,6 +305,7 @@ FIXES: Final = (
         _cure_counting,
     ),
     *_keras3_step_fixes.FIXES,
+    *_keras3_replica_fixes.FIXES,
     *_parameter_server_fixes.FIXES,
     _tensorflow_once.fix(
         "keras", trainer.TensorFlowTrainer, lambda model: list(model.metrics_variables)

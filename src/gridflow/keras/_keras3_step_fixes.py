@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
+from keras.src.trainers import epoch_iterator
 
+from gridflow.keras._datasets import endless
 from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _BATCH = 3  # batches of the probes' data; any number does
+_GOES_ON: Final = "_gridflow_goes_on"
 _plain_make_function = trainer.TensorFlowTrainer._make_function
 
 
@@ -152,7 +155,53 @@ def _cure_many_steps() -> None:
     trainer.TensorFlowTrainer._make_function = _make_function
 
 
+# --- steps_per_epoch other than the steps that the data have -----------------------------------
+
+
+def _data_end_within_an_epoch() -> bool:
+    source = inspect.getsource(epoch_iterator.EpochIterator._enumerate_iterator)
+    return "_interrupted_warning" in source and not hasattr(trainer.TFEpochIterator, _GOES_ON)
+
+
+def _cure_ending() -> None:
+    original = trainer.TFEpochIterator.__init__
+
+    def __init__(  # noqa: N807
+        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        original(self, distribute_strategy, *args, **kwargs)
+        # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
+        is_fit, known = "class_weight" in kwargs, self._num_batches
+        if self.steps_per_epoch and is_fit and known not in {None, self.steps_per_epoch}:
+            again = endless(kwargs.get("x"), self._distributed_dataset)
+            if again is not None:
+                self._distributed_dataset = again
+                self.data_adapter = with_steps(self.data_adapter, None)
+                self._num_batches = None
+                self._gridflow_endless = True
+
+    trainer.TFEpochIterator.__init__ = __init__
+    setattr(trainer.TFEpochIterator, _GOES_ON, True)
+
+
+def with_steps(adapter: Any, steps: int | None) -> Any:
+    """Let an adapter of Keras say that its data have so many steps."""
+
+    class Adapter(type(adapter)):  # type: ignore[misc]
+        num_batches = steps
+
+    adapter.__class__ = Adapter
+    return adapter
+
+
 FIXES: Final = (
+    Fix(
+        "steps_per_epoch",
+        "keras",
+        "an epoch of steps_per_epoch ends before, where the data of a worker end",
+        _data_end_within_an_epoch,
+        _cure_ending,
+    ),
     Fix(
         "epochs",
         "keras",

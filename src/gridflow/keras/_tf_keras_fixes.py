@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +13,9 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tf_keras.src.engine import data_adapter, training
 
-from gridflow.keras import _tensorflow_once
+from gridflow.keras import _tensorflow_once, _tf_keras_replica_fixes
 from gridflow.keras._datasets import (
+    endless,
     is_distributed,
     map_distributed,
     steps_after_distribution,
@@ -142,6 +144,57 @@ def _cure_epochs() -> None:
     data_adapter.DataHandler.enumerate_epochs = enumerate_epochs
 
 
+# --- steps_per_epoch other than the steps that the data have ----------------------------------
+
+
+def _data_end_the_training() -> bool:
+    adapter = object.__new__(data_adapter.DatasetAdapter)
+    adapter._dataset, adapter._user_steps = _distributed_shell(), _BATCHES
+    try:
+        return not adapter.should_recreate_iterator()
+    except (AttributeError, TypeError):  # tf_keras asks it for what plain datasets have
+        return True
+
+
+def _length(dataset: Any) -> int | None:
+    if is_distributed(dataset):
+        found = int(dataset.cardinality)
+    elif isinstance(dataset, tf.data.Dataset):
+        found = int(dataset.cardinality())
+    else:
+        return None
+    return found if found >= 0 else None
+
+
+def _cure_ending() -> None:
+    init, recreate = (
+        data_adapter.DataHandler.__init__,
+        (data_adapter.DatasetAdapter.should_recreate_iterator),
+    )
+
+    @functools.wraps(init)
+    def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        init(self, x, *args, **kwargs)
+        steps = kwargs.get("steps_per_epoch")
+        # Only fit shuffles. To evaluate and to predict, each row comes once.
+        if steps is None or "shuffle" not in kwargs or _length(x) in {None, steps}:
+            return
+        again = endless(x, self._dataset)
+        if again is not None:
+            self._dataset = again
+            self._adapter._gridflow_endless = self._gridflow_endless = True
+
+    def should_recreate_iterator(self: Any) -> bool:
+        if getattr(self, "_gridflow_endless", False):
+            return False
+        return bool(recreate(self)) or (
+            is_distributed(self._dataset) and self._user_steps == _length(self._dataset)
+        )
+
+    data_adapter.DataHandler.__init__ = __init__
+    data_adapter.DatasetAdapter.should_recreate_iterator = should_recreate_iterator
+
+
 # --- class_weight with a distributed dataset, and autoshard OFF -------------------------------
 
 
@@ -253,6 +306,13 @@ FIXES: Final = (
         _cure_epochs,
     ),
     Fix(
+        "steps_per_epoch",
+        "tf_keras",
+        "a fit with steps_per_epoch ends where the data of a worker end, after the first epoch",
+        _data_end_the_training,
+        _cure_ending,
+    ),
+    Fix(
         "class_weight",
         "tf_keras",
         "class_weight fails with a distributed dataset",
@@ -271,4 +331,5 @@ FIXES: Final = (
         training.Model,
         lambda model: [each for metric in model.metrics for each in metric.variables],
     ),
+    *_tf_keras_replica_fixes.FIXES,
 )

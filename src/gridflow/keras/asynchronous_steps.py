@@ -50,6 +50,25 @@ def _rows_in(data: Any) -> Any:
     return tf.shape(tf.nest.flatten(data)[0])[0]
 
 
+def refuse_asynchronous(optimizer: Any) -> None:
+    """Refuse an optimizer that needs steps in a row.
+
+    Raises
+    ------
+    InvalidArgument
+        It accumulates gradients, or averages weights over steps.
+    """
+    for name, instead in {
+        "gradient_accumulation_steps": "use a larger batch_size",
+        "use_ema": "average weights in a callback's on_epoch_end",
+    }.items():
+        if getattr(optimizer, name, None):
+            raise InvalidArgument(
+                f"{name} needs steps in a row, but workers make them side by side under "
+                f"strategy='parameter_server'. Leave it out; {instead}."
+            )
+
+
 class _Keras3Steps:
     """Steps of a Keras 3 model."""
 
@@ -65,6 +84,7 @@ class _Keras3Steps:
                     "asynchronously: its metrics would lose what other workers add. Override "
                     "compute_loss or compute_metrics, or write the loop with ctx.coordinator."
                 )
+        refuse_asynchronous(model.optimizer)
         self._model = model
         self._weights = sharded.trainable_variables(model)
         self._metrics = list(model.metrics_variables)

@@ -107,8 +107,8 @@ class Lab:
         """How many replicas share a batch."""
         return int(self.strategy.num_replicas_in_sync)
 
-    def model(self, name: str, **compiled: Any) -> Any:
-        """Make one of `MODELS`, the same in every process."""
+    def model(self, name: str, subclass: Any = None, **compiled: Any) -> Any:
+        """Make one of `MODELS`, the same in every process, or a model of a class like it."""
         keras = self.keras
         keras.utils.set_random_seed(1)
         with self.strategy.scope():
@@ -121,8 +121,9 @@ class Lab:
                 layers.append(keras.layers.BatchNormalization(**normalisation))
             if "dropout" in name:
                 layers.append(keras.layers.Dropout(0.2, seed=5))
-            model = keras.Sequential([*layers, keras.layers.Dense(1)])
-            model.compile(self.optimizer(name), **{"loss": "mse", "metrics": ["mae"], **compiled})
+            model = (subclass or keras.Sequential)([*layers, keras.layers.Dense(1)])
+            options = {"optimizer": self.optimizer(name), "loss": "mse", "metrics": ["mae"]}
+            model.compile(**{**options, **compiled})
         return model
 
     def optimizer(self, name: str) -> Any:
@@ -167,7 +168,8 @@ def _outputs(model: Any) -> Result:
     return Result([answers], [float(np.mean(np.square(answers - data["y"])))])
 
 
-def _trained(model: Any, history: Any) -> Result:
+def trained(model: Any, history: Any) -> Result:
+    """Return the weights and the History of a model."""
     losses = [float(loss) for name in sorted(history.history) for loss in history.history[name]]
     return Result(weights_of(model), losses)
 
@@ -183,17 +185,17 @@ def plain_results(lab: Lab, name: str) -> dict[str, Result]:
     history = model.fit(
         x, y, validation_data=(x, y), batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     )
-    fit = _trained(model, history)
+    fit = trained(model, history)
     outputs = _outputs(model)
     tested = Result(losses=list(model.evaluate(x, y, batch_size=BATCH, verbose=0)))
-    trained = Result(fit.values, outputs.losses)
+    looped = Result(fit.values, outputs.losses)
     return {
         "fit": fit,
         "evaluate": tested,
         "predict": outputs,
         "checkpoint and resume": fit,
         "save": outputs,
-        "custom loop": trained,
+        "custom loop": looped,
     }
 
 
@@ -204,7 +206,7 @@ def plain_data_results(lab: Lab) -> dict[str, Result]:
     options = {"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
 
     def fit(model: Any, *args: Any, **more: Any) -> Result:
-        return _trained(model, model.fit(*args, **options, **more))
+        return trained(model, model.fit(*args, **options, **more))
 
     return {
         "fit arrays": fit(lab.model("sgd momentum"), x, y),
@@ -231,7 +233,7 @@ def results(ctx: Any, lab: Lab, name: str, shared: str | None) -> dict[str, Resu
     """Compute all cases of a model on this rank."""
     model, fit = _fit(ctx, lab, name)
     found = {"fit": fit}
-    tested = model.evaluate(_dataset(ctx), verbose=0)
+    tested = model.evaluate(dataset(ctx), verbose=0)
     found["evaluate"] = Result(losses=[float(value) for value in tested])
     found["predict"] = _outputs(model)
     if shared is not None:
@@ -255,7 +257,7 @@ def data_results(ctx: Any, lab: Lab) -> dict[str, Result]:
         return tf.data.Dataset.from_tensor_slices(columns).batch(BATCH)
 
     def fit(model: Any, *args: Any, **options: Any) -> Result:
-        return _trained(model, model.fit(*args, epochs=EPOCHS, verbose=0, **options))
+        return trained(model, model.fit(*args, epochs=EPOCHS, verbose=0, **options))
 
     def sgd() -> Any:
         return lab.model("sgd momentum")
@@ -268,15 +270,16 @@ def data_results(ctx: Any, lab: Lab) -> dict[str, Result]:
         )
     return {
         **found,
-        "fit class_weight": fit(sgd(), _dataset(ctx, label="kind"), class_weight={0: 1.0, 1: 3.0}),
-        "fit sample weights": fit(sgd(), _dataset(ctx, sample_weight="weight")),
+        "fit class_weight": fit(sgd(), dataset(ctx, label="kind"), class_weight={0: 1.0, 1: 3.0}),
+        "fit sample weights": fit(sgd(), dataset(ctx, sample_weight="weight")),
         "fit dicts": fit(
-            lab.model_of_dicts(), _dataset(ctx, features=["x", "more"], label=["y", "z"])
+            lab.model_of_dicts(), dataset(ctx, features=["x", "more"], label=["y", "z"])
         ),
     }
 
 
-def _dataset(ctx: Any, features: Sequence[str] = ("x",), label: Any = "y", **options: Any) -> Any:
+def dataset(ctx: Any, features: Sequence[str] = ("x",), label: Any = "y", **options: Any) -> Any:
+    """Return this rank's rows, as they come."""
     size = BATCH // ctx.num_workers
     labels = [label] if isinstance(label, str) else label
     return ctx.dataset("rows", batch_size=size, features=list(features), label=labels, **options)
@@ -285,13 +288,13 @@ def _dataset(ctx: Any, features: Sequence[str] = ("x",), label: Any = "y", **opt
 def _fit(ctx: Any, lab: Lab, name: str, callbacks: Sequence[Any] | None = None) -> Any:
     model = lab.model(name)
     history = model.fit(
-        _dataset(ctx),
-        validation_data=_dataset(ctx),
+        dataset(ctx),
+        validation_data=dataset(ctx),
         epochs=EPOCHS,
         verbose=0,
         callbacks=ctx.callbacks(checkpoint=False) if callbacks is None else callbacks,
     )
-    return model, _trained(model, history)
+    return model, trained(model, history)
 
 
 def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> Result:
@@ -360,7 +363,7 @@ class Life:
     def progress(self, **report: Any) -> None:
         """Drop it: nobody watches."""
 
-    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+    def epoch_end(self, epoch: int, logs: Mapping[str, float], **fit: Any) -> None:
         """Drop it: the History has it."""
 
     def checkpoint(self, path: Path, epoch: int, step: int) -> None:
@@ -395,9 +398,9 @@ def _custom_loop(ctx: Any, lab: Lab, name: str) -> Result:
     train_step: Callable[[Any], None] = tf.function(
         lambda batch: lab.strategy.run(step, args=(batch,))
     )
-    dataset = _dataset(ctx)
+    batches = dataset(ctx)
     for _ in range(EPOCHS):
-        for batch in _first(STEPS, dataset):
+        for batch in _first(STEPS, batches):
             train_step(batch)
     statistics.synchronise(model)
     return Result(weights_of(model), _outputs(model).losses)

@@ -43,6 +43,7 @@ from gridflow.testing.cases import (
     rows,
 )
 from gridflow.testing.outcomes import TOLERANCE, Cell, Outcome, compare, table
+from gridflow.testing.step_cases import plain_step_results, step_results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ _SERVERS: Final = "parameter_server"
 _TIMEOUT: Final = 600.0  # seconds for a column; about 60 on an idle machine
 
 
-def column(ctx: Any, flavour: str, replicas: int, shared: str, *, with_uneven: bool = True) -> None:
+def column(ctx: Any, flavour: str, replicas: int, shared: str, *, in_full: bool = True) -> None:
     """Be one rank of all cells of one strategy and flavour; a training function.
 
     Parameters
@@ -80,8 +81,9 @@ def column(ctx: Any, flavour: str, replicas: int, shared: str, *, with_uneven: b
         In this process: logical CPU devices for ``mirrored``.
     shared : str
         A folder that all ranks see, for checkpoints and what each of them found.
-    with_uneven : bool, default True
-        Whether its data are those of `uneven`, too.
+    in_full : bool, default True
+        Whether to compute the cases of `uneven` and `step_results`, too; what they find doesn't
+        depend on who started the process.
     """
     if replicas > 1:
         _split_the_cpu(replicas)
@@ -92,8 +94,12 @@ def column(ctx: Any, flavour: str, replicas: int, shared: str, *, with_uneven: b
     for model in lab.models:
         for case, result in results(ctx, lab, model, shared).items():
             found[case, model] = result
-    more = uneven.results(ctx, lab) if with_uneven else {}
-    for case, result in {**data_results(ctx, lab), **more}.items():
+    others = data_results(ctx, lab)
+    if in_full:
+        others |= uneven.results(ctx, lab)
+    if in_full and lab.is_tensorflow:
+        others |= step_results(ctx, lab)
+    for case, result in others.items():
         found[case, MODELS[0]] = result
     Path(shared, f"rank-{ctx.rank}").write_bytes(cloudpickle.dumps(found))
 
@@ -115,7 +121,10 @@ def plain(flavour: str, found_in: str) -> None:
     for model in lab.models:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
-    for case, result in {**plain_data_results(lab), **uneven.plain_results(lab)}.items():
+    others = {**plain_data_results(lab), **uneven.plain_results(lab)}
+    if lab.is_tensorflow:
+        others |= plain_step_results(lab)
+    for case, result in others.items():
         found[case, MODELS[0]] = result
     if lab.is_tensorflow:
         found |= asynchronous.plain_results(keras)
@@ -253,7 +262,7 @@ def _run_column(
     if is_asynchronous:
         distributor.run(asynchronous.column, flavour, str(shared), data=data)
     else:
-        more = {"with_uneven": spark is None}
+        more = {"in_full": spark is None}
         distributor.run(column, flavour, replicas, str(shared), **more, data=data)
     return [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
 

@@ -1,0 +1,155 @@
+"""Cases of the conformance table that change what a step does: optimizers, losses, steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.testing.cases import BATCH, EPOCHS, Result, dataset, natural_rows, trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow.testing.cases import Lab
+
+#: Batches of an epoch by ``steps_per_epoch``: fewer than the data have, and more.
+FEWER, MORE = 3, 6
+
+#: The cases, each with the first of the models.
+STEP_CASES: Final = (
+    "global_clipnorm",
+    "clipvalue",
+    "gradient accumulation",
+    "moving averages",
+    "own train_step",
+    "own compute_loss",
+    "loss function",
+    "steps_per_epoch",
+)
+#: Those that tf_keras lacks.
+KERAS3_CASES: Final = ("gradient accumulation",)
+
+
+def cases_of(flavour: str) -> tuple[str, ...]:
+    """Return those of `STEP_CASES` that a flavour of Keras knows."""
+    lacks = KERAS3_CASES if flavour == "tf_keras" else ()
+    return tuple(case for case in STEP_CASES if case not in lacks)
+
+
+def plain_step_results(lab: Lab) -> dict[str, Result]:
+    """Compute with one process and arrays what the cases are compared with."""
+    import tensorflow as tf
+
+    data = natural_rows()
+    x, y = data["x"], data["y"]
+
+    def fit(model: Any) -> Any:
+        return model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
+
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).repeat()
+    return _results(lab, fit, lambda: batches)
+
+
+def step_results(ctx: Any, lab: Lab) -> dict[str, Result]:
+    """Compute the cases on this rank."""
+
+    def fit(model: Any) -> Any:
+        return model.fit(dataset(ctx), epochs=EPOCHS, verbose=0)
+
+    return _results(lab, fit, lambda: dataset(ctx))
+
+
+def _results(lab: Lab, fit: Callable[[Any], Any], batches: Callable[[], Any]) -> dict[str, Result]:
+    found = {}
+    for case in cases_of(lab.keras.__name__):
+        if case == "steps_per_epoch":
+            found[case] = _of_some_steps(lab, batches)
+        else:
+            with lab.strategy.scope():  # the optimizers, too
+                model = _model(lab, case)
+            found[case] = trained(model, fit(model))
+    return found
+
+
+def _of_some_steps(lab: Lab, batches: Callable[[], Any]) -> Result:
+    model = lab.model("sgd momentum")
+    fewer = model.fit(batches(), epochs=EPOCHS, steps_per_epoch=FEWER, verbose=0)
+    first = trained(model, fewer)
+    more = trained(model, model.fit(batches(), steps_per_epoch=MORE, verbose=0))
+    return Result([*first.values, *more.values], [*first.losses, *more.losses])
+
+
+def _model(lab: Lab, case: str) -> Any:
+    optimizers = lab.keras.optimizers
+    rate = {"learning_rate": 0.05, "momentum": 0.9}
+    match case:
+        case "global_clipnorm":
+            return lab.model("", optimizer=optimizers.SGD(**rate, global_clipnorm=0.3))
+        case "clipvalue":
+            return lab.model("", optimizer=optimizers.SGD(**rate, clipvalue=0.05))
+        case "gradient accumulation":
+            adam = optimizers.AdamW(0.01, gradient_accumulation_steps=3, clipnorm=0.3)
+            return lab.model("", optimizer=adam)
+        case "moving averages":
+            averaging = optimizers.SGD(
+                **rate, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3
+            )
+            return lab.model("", optimizer=averaging)
+        case "own train_step":
+            return lab.model("", subclass=_with_train_step(lab), metrics=None)
+        case "own compute_loss":
+            return lab.model("", subclass=_with_compute_loss(lab))
+        case "loss function":
+            return lab.model("", loss=_mean_of_squares)
+    raise AssertionError(case)
+
+
+def _mean_of_squares(y: Any, outputs: Any) -> Any:
+    return _mean((y - outputs) ** 2)
+
+
+def _mean(values: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reduce_mean(values)
+
+
+def _with_train_step(lab: Lab) -> type:
+    import tensorflow as tf
+
+    class OwnStep(lab.keras.Sequential):  # type: ignore[misc, name-defined]
+        """Trains with a loss of its own, as for one process."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.seen = lab.keras.metrics.Mean(name="own")
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            """Make a step."""
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = _mean(tf.abs(self(x, training=True) - y))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            self.seen.update_state(loss)
+            return {"own": self.seen.result()}
+
+    return OwnStep
+
+
+def _with_compute_loss(lab: Lab) -> type:
+    class OwnLoss(lab.keras.Sequential):  # type: ignore[misc, name-defined]
+        """Adds a loss of its own to the compiled one."""
+
+        def compute_loss(
+            self,
+            x: Any = None,
+            y: Any = None,
+            y_pred: Any = None,
+            sample_weight: Any = None,
+            **more: Any,
+        ) -> Any:
+            """Return the sum."""
+            compiled = super().compute_loss(x, y, y_pred, sample_weight, **more)
+            return compiled + 0.1 * _mean(y_pred**2)
+
+    return OwnLoss

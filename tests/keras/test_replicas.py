@@ -1,0 +1,162 @@
+"""What users bring along from one process, under two replicas: the same, or refused in words."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+from ranks import run_job
+
+ROWS, BATCH = 64, 16
+rng = np.random.default_rng(0)
+X = rng.normal(size=(ROWS, 4)).astype("float32")
+DATA = {"rows": {"x": X, "y": X[:, :1]}}
+
+
+def gan_of(keras, strategy):
+    """Return a compiled model without ``call``, of two others, as in the guides of Keras."""
+    import tensorflow as tf
+
+    class Gan(keras.Model):
+        def __init__(self, generator, critic):
+            super().__init__()
+            self.generator, self.critic = generator, critic
+            self.seen = keras.metrics.Mean(name="critic_loss")
+
+        def compile(self, optimizers, loss):
+            super().compile()
+            self.optimizers, self.loss_of = optimizers, loss
+
+        @property
+        def metrics(self):
+            return [self.seen]
+
+        def train_step(self, data):
+            x = data[0]
+            ones = tf.ones((tf.shape(x)[0], 1))
+            for optimizer, model in zip(
+                self.optimizers, (self.critic, self.generator), strict=True
+            ):
+                with tf.GradientTape() as tape:
+                    made = self.critic(self.generator(x))
+                    if model is self.critic:
+                        loss = self.loss_of(ones, self.critic(x)) + self.loss_of(0 * ones, made)
+                        self.seen.update_state(loss)
+                    else:
+                        loss = self.loss_of(ones, made)
+                weights = model.trainable_weights
+                optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"critic_loss": self.seen.result()}
+
+    def part(size):
+        taken = keras.layers.Input((4,))
+        return keras.Model(taken, keras.layers.Dense(size)(taken))
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = Gan(part(4), part(1))
+        optimizers = [keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)]
+        model.compile(optimizers, keras.losses.BinaryCrossentropy(from_logits=True))
+    return model
+
+
+def brought_along(ctx):
+    """Return what comes of a GAN, and what is said of what can't be, for both flavours."""
+    import tensorflow as tf
+
+    found = {}
+    alone = tf.distribute.get_strategy()
+    for flavour in ("keras", "tf_keras"):
+        keras = importlib.import_module(flavour)
+        for name, strategy, rows in [
+            ("alone", alone, tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(BATCH)),
+            (
+                "together",
+                ctx.strategy,
+                ctx.dataset("rows", batch_size=BATCH, features=["x"], label=["y"]),
+            ),
+        ]:
+            model = gan_of(keras, strategy)
+            history = model.fit(rows, epochs=2, verbose=0).history["critic_loss"]
+            found[flavour, name] = [*history, *np.ravel(model.generator.get_weights()[0])]
+
+        def compiled(scope, keras=keras, **options):
+            taken = keras.layers.Input((4,))
+            with scope.scope():
+                model = keras.Model(taken, keras.layers.Dense(1)(taken))
+                model.compile("sgd", "mse", **options)
+            return model
+
+        def fits_outside(compiled=compiled):
+            compiled(alone).fit(
+                ctx.dataset("rows", batch_size=BATCH, features=["x"], label=["y"]), verbose=0
+            )
+
+        attempts = {
+            "xla": lambda compiled=compiled: compiled(ctx.strategy, jit_compile=True),
+            "outside": fits_outside,
+        }
+        for name, attempt in attempts.items():
+            with pytest.raises(ValueError, match=r".") as caught:
+                attempt()
+            found[flavour, name] = str(caught.value)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_a_gan_trains_as_in_one_process_and_what_cant_be_is_refused():
+    (found,), _ = run_job(brought_along, 1, "mirrored", data=DATA)
+    for flavour in ("keras", "tf_keras"):
+        assert found[flavour, "together"] == pytest.approx(found[flavour, "alone"], abs=1e-5)
+        assert "Leave jit_compile out" in found[flavour, "xla"]
+        assert "with ctx.strategy.scope()" in found[flavour, "outside"]
+
+
+def helper(losses):
+    import tensorflow as tf
+
+    return tf.nn.compute_average_loss(losses)
+
+
+class StandsForKeras:
+    """A model of Keras, as far as its methods are concerned."""
+
+    __module__ = "keras.src.models.model"
+
+    def train_step(self, data):
+        """Make a step."""
+
+    def test_step(self, data):
+        """Make another."""
+
+    def compute_loss(self, losses):
+        """Return a loss."""
+
+
+class Plain(StandsForKeras):
+    def call(self, x):
+        return x
+
+
+class Own(Plain):
+    def train_step(self, data):
+        return {}
+
+
+class Scaled(Own):
+    def compute_loss(self, losses):
+        return helper(losses)
+
+
+def test_a_class_that_scales_losses_by_itself_is_known_by_what_it_names():
+    from gridflow.keras import _own_steps
+
+    class Divided(Own):
+        def test_step(self, data):
+            return data / self.strategy.num_replicas_in_sync
+
+    assert [_own_steps.has_own(each) for each in (Plain, Own, Scaled)] == [False, True, True]
+    scaling = [_own_steps.scales_itself(each) for each in (Plain, Own, Scaled, Divided)]
+    assert scaling == [False, False, True, True]
