@@ -74,6 +74,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=places.__getitem__)
 
 
+def pytest_collection_finish(session):
+    """Fail if groups are torn apart: each of them would be made in every process."""
+    if session.config.getoption("loadgroup", False):
+        torn = [
+            item.nodeid
+            for item in session.items
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid
+        ]
+        if torn:
+            raise pytest.UsageError(f"this pytest-xdist keeps no groups together: {torn[0]}")
+
+
 def _place(name, is_long):
     """Return where a group or a test stands; what is over in a moment fills the end."""
     path = name.split("::")[0]
