@@ -144,9 +144,22 @@ def test_more_workers_than_slots_are_refused_at_once_with_the_numbers(spark):
         distributor.plan(print)
 
 
+def run_alone(text, **environment):
+    """Run a script in a driver of its own, as a user would, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    return done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def run_script(scratch):
-    """Run scripts in one driver, beside this one, and return what each printed.
+    """Run scripts for local masters in one driver, and return what each printed.
 
     The sessions are new, the Java process is not: it would cost more than most of the scripts.
     """
@@ -226,7 +239,7 @@ def test_a_python_without_tensorflow_is_named_with_the_cure(tmp_path, run_script
     assert "pip install 'gridflow[tensorflow]'" in printed
 
 
-def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path, run_script):
+def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path):
     """One of the executors' Pythons says that its TensorFlow is 2.20: its metadata is changed."""
     info = tmp_path / "tensorflow-2.20.0.dist-info"
     info.mkdir()
@@ -243,7 +256,7 @@ def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path, run_sc
         settings='.config("spark.executor.memory", "600m")',
         options="",
     )
-    printed = run_script(text, PYSPARK_PYTHON=str(python))
+    printed = run_alone(text, PYSPARK_PYTHON=str(python))
     assert "EnvironmentMismatch" in printed
     assert "2.20.0" in printed  # whichever of the two asked first is the odd one
 
@@ -304,8 +317,8 @@ with StandaloneCluster(workers=2, cores=1) as cluster:
 """
 
 
-def test_under_dynamic_allocation_executors_are_waited_for_until_start_timeout(run_script):
-    printed = run_script(DYNAMIC)
+def test_under_dynamic_allocation_executors_are_waited_for_until_start_timeout():
+    printed = run_alone(DYNAMIC)
     assert "value: [2, 5]" in printed
     assert "StartTimeout" in printed
     assert "start_timeout" in printed
