@@ -258,6 +258,7 @@ def test_arrays_tables_and_pandas_are_shared_out_by_the_local_launcher():
         assert sorted(rows) == [(i, 2 * i) for i in range(10)]
 
 
+@pytest.mark.slow
 def test_the_local_launcher_lends_rows_too_where_there_are_fewer_than_workers():
     from gridflow import LocalLauncher
 

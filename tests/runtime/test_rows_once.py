@@ -9,6 +9,8 @@ import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [f"word{i} common" for i in range(70)]
 
 
