@@ -126,6 +126,22 @@ def alone(distribute, scratch):
     return distribute(1, seed=2).run(train, data=rows()).value
 
 
+def other_weights(ctx):
+    """Train a model that each rank made with weights of its own; return what became of it."""
+    import keras
+
+    model = build(keras, ctx.rank)
+    model.fit(ctx.dataset("rows", **columns(ctx)), epochs=1, verbose=0)
+    return model.get_weights()
+
+
+def test_processes_that_begin_warm_are_one_model_too(distribute, found, scratch):
+    # `found` has started what they are forked from.
+    first, second = distribute().run(other_weights, data=rows(2)).values
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_two_processes_compute_what_one_computes(found, alone, backend):
     ranks, _ = found
     for rank in ranks:

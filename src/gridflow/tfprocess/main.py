@@ -70,7 +70,6 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     from gridflow import context
     from gridflow.keras import fixes, results
 
-    fixes.apply()
     ctx = context.make_context(setup, channel, inbox)
     if setup["backend"] != "tensorflow":
         ctx.strategy  # noqa: B018 (made now, as below; it sets the seed, too)
@@ -79,6 +78,8 @@ def _live(channel: Channel, inbox: Inbox) -> int:
             ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
         if setup["seed"] is not None:
             _set_seed(setup["seed"])
+    # Not before: many probes look at the group, and a warm process has Keras from the start.
+    fixes.apply()
     channel.send("ready")
     modules.use(setup["modules"])
     no_spark.refuse()
