@@ -194,8 +194,14 @@ def test_epochs_are_shown_with_their_results_and_steps_move_a_bar(launcher, caps
         with ctx.strategy.scope():
             model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
             model.compile("sgd", "mse")
+
+        class Own(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                logs["own"] = float(epoch + 1)
+
         x = np.ones((16, 2), "float32")
-        model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=ctx.callbacks())
+        callbacks = [*ctx.callbacks(), Own()]
+        model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
         return model
 
     distributor = TensorflowDistributor(1, launcher=launcher, logs="none")
@@ -203,6 +209,8 @@ def test_epochs_are_shown_with_their_results_and_steps_move_a_bar(launcher, caps
     shown = capsys.readouterr().out
     assert re.search(r"\[gridflow\] epoch 1: .*loss [\d.e-]+", shown)
     assert re.search(r"\[gridflow\] epoch 2: ", shown)
+    assert re.search(r"\[gridflow\] epoch 2: own 2$", shown, re.MULTILINE)
     assert len(result.history["loss"]) == 2
+    assert result.history["own"] == [1, 2]
     assert list(result.tensorboard_dir.rglob("events.out.tfevents.*"))
     assert result.model.path.exists()

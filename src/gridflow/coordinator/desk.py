@@ -244,9 +244,13 @@ class Desk:
             case "log":
                 self._console.log(self._tasks[rank], report["lines"])
             case "epoch_end" if rank == 0:
-                self.history[report["fit"], report["epoch"]] = report["logs"]
+                place = report["fit"], report["epoch"]
+                known = self.history.get(place, {})
+                self.history[place] = report["logs"]
+                # It comes again where callbacks have added something.
+                new = {name: v for name, v in report["logs"].items() if known.get(name) != v}
                 if not report["restored"]:
-                    self._console.epoch(report["epoch"], report["logs"])
+                    self._console.epoch(report["epoch"], new or report["logs"])
             case "epoch":
                 self.ledger.add(report["record"])
             case "evaluation":

@@ -120,22 +120,42 @@ class Statistics(NeutralCallback):
 
 
 class EpochResults(NeutralCallback):
-    """Hands the logs of each epoch to the runtime, on the chief."""
+    """Hands the logs of each epoch to the runtime, on the chief.
+
+    At once, since the process may not live on; and again before the next epoch where callbacks
+    that ran later have put metrics of their own into them, as Keras's History would hold.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
         self._runtime = runtime
         self._fit = 0
+        self._told: tuple[int, dict[str, float], Mapping[str, Any] | None] | None = None
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Note which fit it is."""
         del logs
         self._fit = begin_fit(self._runtime)
 
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Complete the last epoch's."""
+        self._complete()
+
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Hand over."""
         if self._runtime.is_chief:
-            self._runtime.epoch_end(epoch, numbers(logs), fit=self._fit)
+            self._told = epoch, numbers(logs), logs
+            self._runtime.epoch_end(epoch, self._told[1], fit=self._fit)
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Complete the last epoch's."""
+        self._complete()
+
+    def _complete(self) -> None:
+        if self._told is not None:
+            (epoch, before, logs), self._told = self._told, None
+            if repr(numbers(logs)) != repr(before):  # NaN is like NaN there
+                self._runtime.epoch_end(epoch, numbers(logs), fit=self._fit)
 
 
 class TensorBoardOf(NeutralCallback):
