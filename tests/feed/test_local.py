@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow.errors import InvalidArgument
+from gridflow.feed.column import reason_against
 from gridflow.feed.local import feedable, partition, read, to_table
-from gridflow.feed.schema import reason_against
 
 
 @given(st.integers(0, 50), st.integers(1, 9))

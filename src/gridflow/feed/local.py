@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.schema import reason_against
+from gridflow.feed.column import reason_against
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,278 @@
+"""One column of a batch: its type, its null rows, and the form that it has in the spool.
+
+The common case (no nulls, arrays of equal length) copies nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridflow.errors import DataError, SchemaError
+
+__all__ = [
+    "Where",
+    "filled",
+    "is_list",
+    "is_text",
+    "leaf_type",
+    "null_rows",
+    "reason_against",
+    "shaped",
+    "storage",
+]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place that an error has to name, and what earlier batches looked like."""
+
+    dataset: str
+    column: str
+    field: pa.Field | None
+
+    @classmethod
+    def of(cls, dataset: str, column: str, expected: pa.Schema | None) -> Where:
+        """Return the place of a column; ``expected`` is the schema of earlier batches."""
+        return cls(dataset, column, None if expected is None else _field(expected, column))
+
+    @property
+    def expected_type(self) -> pa.DataType | None:
+        """The type in earlier batches, None where there were none."""
+        return None if self.field is None else self.field.type
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} of dataset {self.dataset!r}"
+
+
+def _field(schema: pa.Schema, name: str) -> pa.Field:
+    index = schema.get_field_index(name)
+    if index < 0:
+        raise DataError(
+            f"a batch has the column {name!r}, earlier ones had {', '.join(schema.names)}: all "
+            f"batches of a dataset need the same columns."
+        )
+    return schema.field(index)
+
+
+def reason_against(kind: pa.DataType, where: str) -> str | None:
+    """Return why a column can't be a tensor whatever its rows are; None when it can.
+
+    Parameters
+    ----------
+    kind : pyarrow.DataType
+        The column's.
+    where : str
+        What to call it.
+    """
+    leaf = leaf_type(kind)
+    while isinstance(leaf, pa.BaseExtensionType):
+        leaf = leaf_type(leaf.storage_type)
+    if pa.types.is_dictionary(leaf):
+        leaf = leaf.value_type
+    try:
+        _fixed_leaf(pa.array([], leaf), where)
+    except SchemaError as error:
+        return str(error)
+    return None
+
+
+def storage(array: pa.Array) -> pa.Array:
+    """Take off the wrappings: dictionaries and extension types."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return array
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is one of Arrow's lists that can be tensors."""
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is text or bytes."""
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+def leaf_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the items of arrays at the innermost."""
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _offsets(array: pa.Array) -> np.ndarray:
+    """Return where each row's items start in ``array.values``, and where the last one ends."""
+    if pa.types.is_fixed_size_list(array.type):
+        width = array.type.list_size
+        rows = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64)
+        return rows * int(width)
+    if len(array) == 0:
+        return np.zeros(1, np.int64)
+    offsets: np.ndarray = array.offsets.to_numpy()
+    return offsets.astype(np.int64, copy=False)
+
+
+def null_rows(array: pa.Array) -> np.ndarray | None:
+    """Return which rows hold a null at any depth, or None when none does."""
+    null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    if is_list(array.type) and len(array):
+        offsets = _offsets(array)
+        items = null_rows(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
+        if items is not None:
+            before = np.concatenate([[0], np.cumsum(items)])
+            ends = offsets - offsets[0]
+            inside = before[ends[1:]] > before[ends[:-1]]
+            if null is not None:  # what lies under a null row means nothing
+                inside &= ~null
+            if inside.any():
+                null = inside if null is None else null | inside
+    return null
+
+
+def filled(array: pa.Array, value: Any, where: Where, expected: pa.DataType | None) -> pa.Array:
+    """Put ``value`` in the place of nulls at any depth."""
+    if not is_list(array.type):
+        try:
+            scalar = pa.scalar(value, type=array.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+            raise DataError(
+                f"the value {value!r}, given for nulls in {where}, doesn't fit its type "
+                f"{array.type}: {error}"
+            ) from error
+        return pc.fill_null(array, scalar)
+    offsets = _offsets(array)
+    null = array.is_null().to_numpy(zero_copy_only=False)
+    widths = np.diff(offsets)
+    width = _width(widths[~null], where, expected)
+    if width is None:
+        raise DataError(
+            f"all rows of a batch are null in {where}, before any row told how long its arrays "
+            f"are, so they can't be filled. Fill them in the DataFrame."
+        )
+    inner = expected.value_type if expected is not None and is_list(expected) else None
+    items = array.values
+    if items.null_count or is_list(items.type):
+        items = filled(items, value, where, inner)
+    if not null.any():
+        return pa.FixedSizeListArray.from_arrays(
+            items.slice(offsets[0], offsets[-1] - offsets[0]), width
+        )
+    spare = _filled_row(value, width, items.type, where)
+    # Null rows take their items from the spare row behind all others.
+    starts = np.where(null, len(items), offsets[:-1])
+    index = (starts[:, None] + np.arange(width)).ravel()
+    return pa.FixedSizeListArray.from_arrays(
+        pa.concat_arrays([items, spare]).take(pa.array(index)), width
+    )
+
+
+def _filled_row(value: Any, width: int, kind: pa.DataType, where: Where) -> pa.Array:
+    """Return ``width`` items for a row that was null itself."""
+
+    def repeated(value: Any, kind: pa.DataType) -> Any:
+        if is_list(kind) and not isinstance(value, (list, tuple, np.ndarray)):
+            return [repeated(value, kind.value_type)] * kind.list_size
+        return value
+
+    given = list(value) if isinstance(value, (list, tuple, np.ndarray)) else None
+    try:
+        if given is not None and len(given) != width:
+            raise DataError(
+                f"the value given for nulls in {where} has {len(given)} items, its arrays have "
+                f"{width}."
+            )
+        return pa.array(given or [repeated(value, kind)] * width, type=kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        raise DataError(f"the value {value!r}, given for nulls in {where}: {error}") from error
+
+
+def shaped(column: pa.Array, where: Where) -> pa.Array:
+    """Give a column without nulls its form in the spool, the same as in earlier batches."""
+    array = _fixed(column, where, where.expected_type)
+    if where.field is not None and not (len(array) == 0 or array.type.equals(where.expected_type)):
+        raise DataError(
+            f"{where} was {where.expected_type} in earlier batches and is {array.type} now: all "
+            "batches need one type and shape."
+        )
+    return array
+
+
+def _width(widths: np.ndarray, where: Where, expected: pa.DataType | None) -> int | None:
+    """Return the one length that all arrays of a column have, None when nothing tells it."""
+    known = None
+    if expected is not None and pa.types.is_fixed_size_list(expected):
+        known = int(expected.list_size)
+    elif len(widths):
+        known = int(widths[0])
+    if known is not None and len(widths) and (other := widths[widths != known]).size:
+        raise DataError(
+            f"{where} has arrays of {known} and of {int(other[0])} items. All rows need the same "
+            f"length: pad or cut them before (Spark: slice, concat with array_repeat)."
+        )
+    return known
+
+
+def _fixed(array: pa.Array, where: Where, expected: pa.DataType | None) -> pa.Array:
+    """Give an array without nulls its form in the spool, by reference where possible."""
+    if not is_list(array.type):
+        return _fixed_leaf(array, where)
+    inner = expected.value_type if expected is not None and is_list(expected) else None
+    offsets = _offsets(array)
+    if pa.types.is_fixed_size_list(array.type):
+        # The type tells the length even when there is no row.
+        width = _width(np.array([array.type.list_size]), where, expected)
+    else:
+        width = _width(np.diff(offsets), where, expected)
+    values = array.values if len(array) else array.values.slice(0, 0)
+    items = _fixed(values.slice(offsets[0], offsets[-1] - offsets[0]), where, inner)
+    if width is None:
+        return pa.ListArray.from_arrays(pa.array([0], pa.int32()), items)
+    if not len(array):
+        return pa.array([], pa.list_(items.type, width))
+    return pa.FixedSizeListArray.from_arrays(items, width)
+
+
+def _fixed_leaf(array: pa.Array, where: Where | str) -> pa.Array:
+    kind, types = array.type, pa.types
+    if is_text(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return array
+    if types.is_date(kind):
+        return array.cast(pa.date32()).view(pa.int32())
+    if types.is_timestamp(kind):
+        # Truncates nanoseconds; a time zone is only a way to print the same instant.
+        return array.cast(pa.timestamp("us", kind.tz), safe=False).view(pa.int64())
+    for applies, target in _CASTS:
+        if applies(kind):
+            return array.cast(target)
+    hint = "Leave it out, or turn it into numbers, strings or arrays of one length."
+    hint = next((hint for applies, hint in _HINTS if applies(kind)), hint)
+    raise SchemaError(f"{where} has the type {kind}, which can't be a tensor. {hint}")
+
+
+_CASTS: Final = (
+    (pa.types.is_boolean, pa.uint8()),
+    (pa.types.is_fixed_size_binary, pa.binary()),
+    (pa.types.is_string_view, pa.string()),
+    (pa.types.is_binary_view, pa.binary()),
+)
+_HINTS: Final = (
+    (pa.types.is_decimal, "Cast it to double or float."),
+    (pa.types.is_null, "It holds nothing but nulls: leave it out, or cast it."),
+    (pa.types.is_struct, "Select its fields as columns of their own."),
+    (pa.types.is_duration, "Cast it to long."),
+    (pa.types.is_time, "Cast it to long."),
+)
