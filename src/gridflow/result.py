@@ -93,14 +93,22 @@ class RankValues(Sequence[Any]):
 
     def _shared(self, rank: int) -> Any:
         chief, header = self._headers[0], self._headers[rank]
-        described = ("class", "inputs", "outputs")
-        if any(chief.get(name) != header[name] for name in described):
+        if _form(chief) != _form(header):
             raise GridflowError(
                 f"rank {rank} returned a model ({header['class']}) that all ranks trained "
                 f"together, and the chief did not return the same: such a model comes from the "
                 "chief alone. Let the function return it on all ranks."
             )
         return self[0]
+
+
+def _form(header: Mapping[str, Any]) -> list[Any]:
+    """Return what two ranks' headers of one model have in common.
+
+    Keras counts names up in each process, so those of inputs and outputs may differ.
+    """
+    shapes = [list(header.get(name, {}).values()) for name in ("inputs", "outputs")]
+    return [header.get("class"), *shapes]
 
 
 class Result:

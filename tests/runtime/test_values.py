@@ -73,6 +73,10 @@ def test_a_model_of_the_group_that_the_chief_did_not_return_is_an_error_that_say
     assert values[0] is None
     with pytest.raises(errors.GridflowError, match="rank 1 returned a model .*on all ranks"):
         values[1]
+    # Keras counts names up in each process.
+    chief = {**other, "kind": "keras", "files": ["model.keras"], "inputs": {"x": [None, 1]}}
+    values = RankValues([chief, {**other, "inputs": {"x_1": [None, 1]}}], tmp_path)
+    assert values[1] is values[0]
 
 
 def test_a_value_over_the_limit_is_named_when_asked_for_and_fails_no_job():
