@@ -22,7 +22,7 @@ pytestmark = [
 def arrived(spark, data):
     """Return all rows by dataset, as the agents get them."""
     run_this_python_where_it_can(spark)
-    frames = as_frames(spark, data)
+    frames = as_frames(spark, data, {})
     check(frames)
     frame, tags = stage_frame(frames, 1)
 
@@ -60,7 +60,7 @@ def test_what_lies_in_the_drivers_memory_becomes_dataframes(spark):
         },
     )
     assert found["table"] == [{"x": 1}, {"x": 2}]
-    assert [row["kind"] for row in found["pandas"]] == ["b", "a"]  # NaN before 1.5
+    assert [row["kind"] for row in found["pandas"]] == ["a", "b"]
     assert found["pair"] == [{"x": images[i].tolist(), "y": i + 0.5} for i in (0, 1)]
     assert found["columns"] == [
         {"when": "2026-01-01 12:00:00", "words": "one"},
@@ -88,8 +88,13 @@ def test_other_kinds_of_data_are_refused_with_the_way_to_a_dataframe(spark):
         ({"x": np.ones(2), "y": np.ones(3)}, "columns of different length"),
     ):
         with pytest.raises(InvalidArgument, match=f"'train' .*{said}"):
-            as_frames(spark, {"train": rows})
+            as_frames(spark, {"train": rows}, {})
     with pytest.raises(SchemaError, match="'train' has no rows"):
-        as_frames(spark, {"train": np.ones(0)})
-    with pytest.raises(SchemaError, match="'train' can't become a DataFrame"):
-        as_frames(spark, {"train": {"x": np.array([1 + 2j])}})
+        as_frames(spark, {"train": np.ones(0)}, {})
+    odd = {"x": np.array([1 + 2j])}
+    with pytest.raises(SchemaError, match="'x' of dataset 'train' can't become a column"):
+        as_frames(spark, {"train": odd}, {})
+    left_out = {}
+    (frame,) = as_frames(spark, {"train": {**odd, "y": np.ones(1)}}, left_out).values()
+    assert frame.columns == ["y"]
+    assert "can't become a column" in left_out["train"]["x"]

@@ -85,6 +85,7 @@ class SparkLauncher:
         self._cancelled: set[int] = set()
         self._cancellers: list[threading.Thread] = []
         self._frames: tuple[Mapping[str, Any], dict[str, DataFrame]] = ({}, {})
+        self._left_out: dict[str, dict[str, str]] = {}
 
     def for_job(self) -> SparkLauncher:
         """Return one for the same session, which has launched nothing."""
@@ -106,6 +107,8 @@ class SparkLauncher:
         refuse_stopped(self._spark)
         given = self._as_frames(data)
         left_out = frames.check(given) if given else {}
+        for name, reasons in self._left_out.items():
+            left_out[name] = {**reasons, **left_out.get(name, {})}
         self._refuse_speculation()
         settings = self._gpu_settings()
         fed = range(num_tasks) if fed is None else fed
@@ -186,7 +189,8 @@ class SparkLauncher:
         from gridflow.launch.spark_data import as_frames
 
         if self._frames[0] is not data:
-            self._frames = data, as_frames(self._spark, data)
+            self._left_out = {}
+            self._frames = data, as_frames(self._spark, data, self._left_out)
         return self._frames[1]
 
     def _in_thread(self, name: str, target: Any, *args: Any) -> threading.Thread:

@@ -24,8 +24,10 @@ _NEAREST: Final = {
 }
 
 
-def as_frames(spark: SparkSession, data: Mapping[str, Any]) -> dict[str, DataFrame]:
-    """Return each dataset as a DataFrame.
+def as_frames(
+    spark: SparkSession, data: Mapping[str, Any], left_out: dict[str, dict[str, str]]
+) -> dict[str, DataFrame]:
+    """Return each dataset as a DataFrame; note columns that can't be fed with the reason.
 
     Raises
     ------
@@ -34,10 +36,12 @@ def as_frames(spark: SparkSession, data: Mapping[str, Any]) -> dict[str, DataFra
     SchemaError
         It has no rows, or a type that Spark doesn't have.
     """
-    return {name: _as_frame(spark, rows, name) for name, rows in data.items()}
+    return {name: _as_frame(spark, rows, name, left_out) for name, rows in data.items()}
 
 
-def _as_frame(spark: SparkSession, rows: Any, name: str) -> DataFrame:
+def _as_frame(
+    spark: SparkSession, rows: Any, name: str, left_out: dict[str, dict[str, str]]
+) -> DataFrame:
     if hasattr(rows, "mapInArrow"):
         if rows.isStreaming:
             raise InvalidArgument(
@@ -57,21 +61,27 @@ def _as_frame(spark: SparkSession, rows: Any, name: str) -> DataFrame:
             f"dataset {name!r} is a path or a name, {os.fspath(rows)!r}. Read it: "
             "spark.read.parquet(…), spark.table(…)."
         )
-    return _from_memory(spark, rows, name)
+    return _from_memory(spark, rows, name, left_out)
 
 
-def _from_memory(spark: SparkSession, rows: Any, name: str) -> DataFrame:
+def _from_memory(
+    spark: SparkSession, rows: Any, name: str, left_out: dict[str, dict[str, str]]
+) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from gridflow.feed import local
 
     try:
-        table = local.to_table(rows, name)
+        table, reasons = local.feedable(rows, name)
+    except SchemaError:
+        raise
     except InvalidArgument as error:
         raise InvalidArgument(f"{error} Or a DataFrame of Spark.") from error
     if not table.num_rows:
         raise SchemaError(f"dataset {name!r} has no rows.")
+    if reasons:
+        left_out[name] = reasons
     try:
         table = table.cast(pa.schema([f.with_type(_nearest(f.type)) for f in table.schema]))
         # A moment without a time zone stays one: it means the same number on every launcher.
