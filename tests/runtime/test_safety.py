@@ -121,7 +121,9 @@ def test_an_agents_certificate_is_no_servers(door, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096), b"\x16\x03\x01" * 99]
+    "words",
+    [b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096), b"\x16\x03\x01" * 99],
+    ids=["another protocol", "noise", "half a handshake"],
 )
 def test_garbage_is_dropped(door, words):
     server, _, _ = door
