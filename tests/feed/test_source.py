@@ -314,7 +314,7 @@ twice = distributed.map(lambda x: 2 * x).take(3).map(lambda x: x + 1)
 values = [[v.numpy().tolist() for v in x.values] for x in twice]
 assert len(twice) == len(values) == 3
 assert values[0] == [[1, 3, 5, 7], [9, 11, 13, 15]], values
-for changed, message in (({"batch_size": 5}, "multiple of 2"), ({"tail": "partial"}, "partial")):
+for changed, message in (({"batch_size": 9}, "multiple of 2"), ({"tail": "partial"}, "partial")):
     try:
         distribute(strategy, reader, **{**options, **changed})
     except InvalidArgument as error:
