@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from keras.src.losses import loss as losses
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
 
+from gridflow.errors import InvalidArgument
 from gridflow.keras import _own_steps
 from gridflow.keras._compiling import check_optimizer, check_xla
 from gridflow.keras._datasets import check_scope
@@ -25,6 +27,8 @@ from gridflow.keras.fixes import Fix
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+#: Whether the gradients of this replica's thread are those of all replicas already.
+_summed = threading.local()
 _plain_update = optimizers.TFOptimizer._backend_update_step
 _CHECKS: Final = "_gridflow_checks"
 
@@ -54,16 +58,30 @@ def _cure_gradients() -> None:
         else:
             grads = self._clip_gradients(grads)
             self._apply_weight_decay(variables)
-            _on_each_device(
-                self._distributed_tf_update_step,
-                self._distribution_strategy,
-                list(zip(grads, natives, strict=True)),
-                self.learning_rate,
-            )
+            # An optimizer may do more there than update variables: Nadam does.
+            _summed.now = True
+            try:
+                self._backend_update_step(grads, variables, self.learning_rate)
+            finally:
+                _summed.now = False
         if self.use_ema:
             _move_averages(self)
 
+    def _backend_update_step(
+        self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    ) -> None:
+        if not getattr(_summed, "now", False):
+            _plain_update(self, grads, trainable_variables, learning_rate)
+            return
+        _on_each_device(
+            self._distributed_tf_update_step,
+            self._distribution_strategy,
+            list(zip(grads, map(_native, trainable_variables), strict=True)),
+            learning_rate,
+        )
+
     optimizers.TFOptimizer._backend_apply_gradients = _backend_apply_gradients
+    optimizers.TFOptimizer._backend_update_step = _backend_update_step
     apply = base_optimizer.BaseOptimizer.apply
 
     def built_apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
@@ -98,6 +116,13 @@ def _accumulate(
     self: Any, grads: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
 ) -> None:
     """Add gradients up, or update: the choice is made on each device, as none may part there."""
+    own = type(self)._backend_update_step
+    if own is not optimizers.TFOptimizer._backend_update_step:
+        raise InvalidArgument(
+            f"{type(self).__name__} with gradient_accumulation_steps can't be trained under a "
+            "distribution strategy: it does more in a step than update variables. Use another "
+            "optimizer (Adam), or a larger batch_size instead."
+        )
     steps = self.gradient_accumulation_steps
     is_update = (self._iterations + 1) % steps == 0
     sums = [self._accumulated_gradients[self._get_variable_index(each)] for each in variables]
