@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from gridflow import SparkLauncher, TensorflowDistributor, errors
+from gridflow.testing.cluster import wait_for_slots
 
 
 @pytest.fixture
@@ -86,12 +87,21 @@ def test_slots_that_are_taken_are_named_with_what_takes_them(spark, quiet, capsy
         with pytest.raises(Exception, match="cancelled"):
             spark.range(0, 2, 1, 2).mapInArrow(sleep, "id long").collect()
 
+    def at_work():
+        tracker = spark.sparkContext.statusTracker()
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return sum(stage.numActiveTasks for stage in stages if stage)
+
+    wait_for_slots(spark, 2)
     thread = threading.Thread(target=occupy)
     thread.start()
-    while not spark.sparkContext.statusTracker().getActiveStageIds():
-        time.sleep(0.1)
-    with pytest.raises(errors.StartTimeout, match=r"2 task slots.*taken: stage \d+ .* runs 2 of"):
-        quiet(start_timeout=8).run(print)
-    spark.sparkContext.cancelJobsWithTag("occupied")
-    thread.join()
+    try:
+        while at_work() < 2:
+            time.sleep(0.1)
+        words = r"2 task slots.*taken: stage \d+ .* runs 2 of"
+        with pytest.raises(errors.StartTimeout, match=words):
+            quiet(start_timeout=8).run(print)
+    finally:
+        spark.sparkContext.cancelJobsWithTag("occupied")
+        thread.join()
     assert "waiting: Spark has 2 task slots" in "".join(capsys.readouterr())
