@@ -110,7 +110,7 @@ def test_nothing_of_one_job_is_seen_by_the_next(run):
     _, started = run(look, warm_seconds=0).value
     for found in (forked, started):
         # Of the job, and of the processes themselves.
-        for name in ("GRIDFLOW_AGENT_PID", "PYTEST_CURRENT_TEST"):
+        for name in ("GRIDFLOW_AGENT_PID", "PYTEST_CURRENT_TEST", "TMPDIR"):
             found["environment"].pop(name, None)
         # A script's own names; a forked process has no script.
         found.pop("main")
@@ -252,7 +252,7 @@ def test_whatever_is_initialised_is_a_reason_not_to_fork():
 def test_an_open_device_is_a_reason_not_to_fork(monkeypatch, tmp_path):
     monkeypatch.setattr(safety, "_DEVICES", (str(tmp_path),))
     with (tmp_path / "nvidia0").open("w"):
-        reason = safety.why_not(safety.threads())
+        reason = safety._open_device()
     assert str(tmp_path / "nvidia0") in reason
 
 
@@ -299,7 +299,7 @@ def end(guardian, channel, output):
 def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
     seen = []
     for _ in range(51):
-        guardian, channel, output, pid = fork(servers, tmp_path)
+        guardian, channel, output, pid = fork(servers, tmp_path, FIFTY="of their own")
         server = psutil.Process(psutil.Process(pid).parent().ppid())
         end(guardian, channel, output)
         assert not psutil.pid_exists(pid)
@@ -319,7 +319,7 @@ def test_a_process_dies_with_what_it_started_when_its_agent_lets_go(servers, tmp
 
 
 def test_strangers_words_dont_disturb_the_server(servers, tmp_path):
-    guardian, channel, output, pid = fork(servers, tmp_path)
+    guardian, channel, output, pid = fork(servers, tmp_path, STRANGERS="of their own")
     server = psutil.Process(psutil.Process(pid).parent().ppid())
     path = next(Path(word) for word in server.cmdline() if word.endswith(".socket"))
     assert path.parent.stat().st_mode & 0o777 == 0o700
@@ -329,7 +329,7 @@ def test_strangers_words_dont_disturb_the_server(servers, tmp_path):
             stranger.connect(str(path))
             stranger.sendall(words)
     end(guardian, channel, output)
-    guardian, channel, output, pid = fork(servers, tmp_path)
+    guardian, channel, output, pid = fork(servers, tmp_path, STRANGERS="of their own")
     assert psutil.Process(pid).parent().ppid() == server.pid
     end(guardian, channel, output)
 
