@@ -318,15 +318,16 @@ def test_a_process_dies_with_what_it_started_when_its_agent_lets_go(servers, tmp
     end(guardian, channel, output)
 
 
-def test_strangers_words_dont_disturb_the_server(servers, tmp_path):
+def test_strangers_words_dont_disturb_the_server(servers, tmp_path, monkeypatch):
     guardian, channel, output, pid = fork(servers, tmp_path, STRANGERS="of their own")
     server = psutil.Process(psutil.Process(pid).parent().ppid())
     path = next(Path(word) for word in server.cmdline() if word.endswith(".socket"))
     assert path.parent.stat().st_mode & 0o777 == 0o700
+    monkeypatch.chdir(path.parent)  # the whole path may be too long for a socket's address
     incomplete = b'\0\0\0\x0f{"kind":"fork"}'
     for words in (b"", b"\0", b"\xff" * 4, b"\0\0\0\2[]", incomplete, b"x" * 9):
         with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect(str(path))
+            stranger.connect(path.name)
             stranger.sendall(words)
     end(guardian, channel, output)
     guardian, channel, output, pid = fork(servers, tmp_path, STRANGERS="of their own")
