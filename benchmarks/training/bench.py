@@ -89,6 +89,7 @@ def main():
         spark = cluster.session()
         spark.sparkContext.setLogLevel("ERROR")
         wait_for_slots(spark, 2)
+        SparkLauncher(spark)  # the executors run this Python from now on
         # Python on the executors, as any Spark job before it would start it.
         spark.range(2).repartition(2).mapInArrow(lambda batches: batches, "id long").collect()
         for round_ in range(repetitions):
