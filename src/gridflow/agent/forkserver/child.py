@@ -55,11 +55,7 @@ def guard(
     """
     os.setsid()
     _fresh_signals()
-    wake, waker = os.pipe()
-    for end in (wake, waker):
-        os.set_blocking(end, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # else nothing is written to the pipe
-    signal.set_wakeup_fd(waker)
+    wake, waker = wake_by_signals()
     _prctl(guardian.PR_SET_CHILD_SUBREAPER, 1)
     watcher = os.getpid()
     process = os.fork()  # safe: one thread
@@ -134,6 +130,16 @@ def _train(
 
     sys.argv = [str(main.__file__)]
     main.main()
+
+
+def wake_by_signals() -> tuple[int, int]:
+    """Return both ends of a pipe that can be read from once a child has ended, or a signal came."""
+    wake, waker = os.pipe()
+    for end in (wake, waker):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # else nothing is written to the pipe
+    signal.set_wakeup_fd(waker)
+    return wake, waker
 
 
 def _fresh_signals() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.util
 import os
 import select
 import signal
@@ -114,11 +115,7 @@ class Server:
         self._survivors = {os.getpid()}
         self._environment = dict(os.environ)
         self._wishes: list[str] = []
-        self._wake, waker = os.pipe()
-        for end in (self._wake, waker):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(waker)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # else nothing is written to the pipe
+        self._wake, _ = child.wake_by_signals()
         signal.signal(signal.SIGTERM, self._retire)
         self._owner_file = _pidfd(owner)
         self._janitor = subprocess.Popen(
