@@ -103,6 +103,8 @@ class Checkpoint:
         ------
         GridflowError
             It isn't a checkpoint, is damaged, or a newer gridflow wrote it.
+        FileNotFoundError
+            There is no such file (any more).
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -112,7 +114,7 @@ class Checkpoint:
                     Entry(e["group"], e["name"], _restored(arrays[f"{i}"], e["dtype"]))
                     for i, e in enumerate(header["entries"])
                 ]
-        except GridflowError:
+        except (GridflowError, FileNotFoundError):
             raise
         except Exception as error:
             # What a damaged zip file raises is of many kinds, and none of them is documented.

@@ -1,0 +1,25 @@
+"""What the evaluator does with checkpoints that come and go."""
+
+from __future__ import annotations
+
+from gridflow.keras.evaluation import follow
+
+
+class Told:
+    """An inbox to which this was told, in this order."""
+
+    def __init__(self, **messages):
+        self._messages = messages
+
+    def wait_for_one_of(self, kinds):
+        assert set(kinds).intersection(self._messages)
+
+    def take(self, kind):
+        return self._messages.pop(kind, None)
+
+
+def test_a_checkpoint_that_a_newer_one_replaced_is_passed_over(tmp_path):
+    replaced = {"path": str(tmp_path / "checkpoint-000001-000000000.npz"), "epoch": 1, "step": 0}
+    inbox = Told(checkpoint=replaced, end_evaluation={})
+    found = follow(None, None, steps=None, inbox=inbox, tensorboard_dir=None, report=None)
+    assert found == []
