@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gridflow.channel import Channel
     from gridflow.feed.source import EpochCounter
+    from gridflow.place import Place
     from gridflow.tfprocess.inbox import Inbox
 
 _current: TrainingContext | None = None
@@ -211,9 +212,9 @@ class TrainingContext(Feeding, Fitting):
         values = {name: float(value) for name, value in logs.items()}
         self._channel.send("epoch_end", epoch=epoch, logs=values, fit=fit, restored=restored)
 
-    def checkpoint(self, path: Path, epoch: int, step: int) -> None:
+    def checkpoint(self, path: Path, place: Place) -> None:
         """Hand a finished checkpoint over."""
-        self._channel.send("checkpoint", path=str(path), epoch=epoch, step=step)
+        self._channel.send("checkpoint", path=str(path), place=place)
 
     def close(self) -> None:
         """Say that no further steps are to be expected."""

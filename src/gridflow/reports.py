@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gridflow.place import Place
+
 #: ``exception``: the function raised; ``exit``: it called ``sys.exit``; ``signal``: its process
 #: was killed; ``stopped``: its process is frozen; ``lost``: the agent or its host is gone;
 #: ``data``: its rows can't be fed; ``environment``: its Python doesn't fit; ``start``: it did not
@@ -123,14 +125,20 @@ class Attempt:
         How long it lived.
     failure : TaskFailure or None
         What ended it; None if it ended well.
-    resumed_from : tuple of int or None
-        Epoch and step of the checkpoint it started from; None for a fresh start.
+    resumed_at : Place or None
+        The place in the training of the checkpoint that it started from: fit, epoch and step;
+        None for a fresh start.
     """
 
     generation: int
     seconds: float
     failure: TaskFailure | None = None
-    resumed_from: tuple[int, int] | None = None
+    resumed_at: Place | None = None
+
+    @property
+    def resumed_from(self) -> tuple[int, int] | None:
+        """Epoch and step of `resumed_at`."""
+        return None if self.resumed_at is None else (self.resumed_at.epoch, self.resumed_at.step)
 
 
 def _indent(lines: list[str] | tuple[str, ...]) -> str:

@@ -193,11 +193,12 @@ class Result:
     def evaluation(self) -> list[dict[str, float]]:
         """What the evaluator found of each checkpoint that it took up, in order.
 
-        ``epoch`` and ``step`` say when the checkpoint was made: after that many complete epochs,
-        and that many steps of the next. The rest are losses and metrics by name.
+        ``fit``, ``epoch`` and ``step`` say when the checkpoint was made: in which call of ``fit``
+        (from 0), after how many complete epochs of it, and steps of the next. The rest are losses
+        and metrics by name.
         """
         found = sorted(self._outcome.evaluation.items())
-        return [{"epoch": epoch, "step": step, **logs} for (epoch, step), logs in found]
+        return [{**place._asdict(), **logs} for place, logs in found]
 
     @property
     def tensorboard_dir(self) -> Path:

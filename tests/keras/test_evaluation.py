@@ -19,7 +19,7 @@ class Told:
 
 
 def test_a_checkpoint_that_a_newer_one_replaced_is_passed_over(tmp_path):
-    replaced = {"path": str(tmp_path / "checkpoint-000001-000000000.npz"), "epoch": 1, "step": 0}
+    replaced = {"path": str(tmp_path / "checkpoint-1.npz"), "place": (0, 1, 0)}
     inbox = Told(checkpoint=replaced, end_evaluation={})
     found = follow(None, None, steps=None, inbox=inbox, tensorboard_dir=None, report=None)
     assert found == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow.place import Place
 
 pytestmark = pytest.mark.slow
 
@@ -111,8 +113,9 @@ def test_a_restart_says_why_and_a_resume_that_another_number_of_workers_began(tm
 
     store = CheckpointStore(tmp_path / "checkpoints", num_workers=3)
     made = tmp_path / "made"
-    made.touch()
-    store.commit(made, 4, 0)
+    with made.open("wb") as file:
+        np.savez(file)
+    store.commit(made, Place(0, 4, 0))
     distributor = TensorflowDistributor(
         2,
         "none",
@@ -152,3 +155,34 @@ def test_each_fit_has_a_history_of_its_own():
     for ours, theirs in zip(result.histories, result.value, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"])
     assert result.history == result.histories[-1]
+
+
+def two_fits(ctx):
+    """Die in the second epoch of the second fit, once."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = {"features": ["x"], "label": "y", "batch_size": 32}
+
+    class Dies(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if ctx.generation == 0 and epoch == 1:
+                time.sleep(1.5)  # the checkpoint of the epoch before arrives
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    model.fit(ctx.dataset(**rows), epochs=5, verbose=0, callbacks=ctx.callbacks())
+    model.fit(ctx.dataset(**rows), epochs=3, verbose=0, callbacks=[*ctx.callbacks(), Dies()])
+    return model.get_weights()
+
+
+def test_a_restart_in_a_second_fit_goes_on_in_it():
+    x = np.random.default_rng(3).normal(size=(96, 4)).astype("float32")
+    rows = {"train": {"x": x, "y": x.sum(axis=1, keepdims=True)}}
+    distributor = TensorflowDistributor(
+        1, "none", launcher=LocalLauncher(), logs="none", progress=False, max_restarts=1
+    )
+    result = distributor.run(two_fits, data=rows)
+    assert result.attempts[1].resumed_at in {Place(1, 1, 0), Place(1, 2, 0)}
+    assert [len(fit["loss"]) for fit in result.histories] == [5, 3]

@@ -253,7 +253,7 @@ class TaskRunner:
         except pa.ArrowException:
             return  # a newer one has taken its place, and is on its way
         before = self._news.get("checkpoint", {}).get("path")
-        self._tell_news("checkpoint", path=str(path), epoch=command["epoch"], step=command["step"])
+        self._tell_news("checkpoint", path=str(path), place=command["place"])
         if before is not None and before != str(path):
             Path(before).unlink(missing_ok=True)
 
@@ -380,8 +380,7 @@ class TaskRunner:
                     "kind": "checkpoint",
                     "rank": self._rank,
                     "generation": generation,
-                    "epoch": message["epoch"],
-                    "step": message["step"],
+                    "place": message["place"],
                 }
                 self._uploads.file(Path(message["path"]), header, self._checkpoint_sent)
             case "returned":

@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import re
 import threading
+import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gridflow.coordinator.server import inside
+from gridflow.errors import GridflowError
+from gridflow.place import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NAME: Final = re.compile(r"checkpoint-(\d{6})-(\d{9})\.npz")
+_NAME: Final = re.compile(r"checkpoint-(\d{4})-(\d{6})-(\d{9})\.npz")
 _WORKERS: Final = "num_workers"
 #: The newest one, and the one before should the newest prove unreadable.
 _KEPT: Final = 2
@@ -25,11 +28,10 @@ _KEPT: Final = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed checkpoint: taken in ``epoch`` after ``step`` of its steps (both from 0)."""
+    """A committed checkpoint: its file's name, and the place that it was taken at."""
 
     name: str
-    epoch: int
-    step: int
+    place: Place
 
 
 class CheckpointStore:
@@ -55,9 +57,9 @@ class CheckpointStore:
         """Return where a checkpoint that is arriving is written."""
         return self.folder / f".incoming-{generation}-{rank}"
 
-    def commit(self, path: Path, epoch: int, step: int) -> str:
+    def commit(self, path: Path, place: Place) -> str:
         """Make a checkpoint that arrived whole the newest one; return its name."""
-        name = f"checkpoint-{epoch:06}-{step:09}.npz"
+        name = f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
         with self._lock:
             (self.folder / _WORKERS).write_text(str(self._num_workers))
             path.rename(self.folder / name)
@@ -70,10 +72,31 @@ class CheckpointStore:
                 self.path(old.name).unlink()
         return name
 
-    def latest(self) -> Checkpoint | None:
-        """Return the newest checkpoint."""
+    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+        """Return the newest checkpoint that can be read, and what is wrong with newer ones.
+
+        Those that can't be read keep their bytes under another name, for whoever looks into it.
+
+        Raises
+        ------
+        GridflowError
+            None of those that are there can be read: to begin anew silently would lose them.
+        """
+        wrong: list[str] = []
         with self._lock:
-            return self._all()[-1] if self._all() else None
+            for checkpoint in reversed(self._all()):
+                problem = _problem(self.path(checkpoint.name))
+                if problem is None:
+                    return checkpoint, wrong
+                wrong.append(f"{checkpoint.name} can't be read ({problem})")
+                path = self.path(checkpoint.name)
+                path.rename(path.with_suffix(".unreadable"))
+        if wrong:
+            raise GridflowError(
+                f"no checkpoint in {self.folder} can be read: {'; '.join(wrong)}. They were "
+                "renamed to *.unreadable; another run() with this checkpoint_dir begins anew."
+            )
+        return None, wrong
 
     @property
     def workers(self) -> int | None:
@@ -92,11 +115,26 @@ class CheckpointStore:
         with self._lock:
             for checkpoint in self._all():
                 self.path(checkpoint.name).unlink()
+            for unreadable in self.folder.glob("checkpoint-*.unreadable"):
+                unreadable.unlink()
             (self.folder / _WORKERS).unlink(missing_ok=True)
 
     def _all(self) -> list[Checkpoint]:
         found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted(
-            (Checkpoint(m[0], int(m[1]), int(m[2])) for m in found if m),
-            key=lambda checkpoint: (checkpoint.epoch, checkpoint.step),
+            (Checkpoint(m[0], Place(*map(int, m.groups()))) for m in found if m),
+            key=lambda checkpoint: checkpoint.place,
         )
+
+
+def _problem(path: Path) -> str | None:
+    """Return what is wrong with a checkpoint's bytes, by the checksums in the file; None: nothing.
+
+    What they mean is the training process's matter.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            damaged = file.testzip()
+    except Exception as error:  # noqa: BLE001 (of many kinds, and none of them is documented)
+        return f"{type(error).__name__}: {error}"
+    return None if damaged is None else f"its part {damaged} is damaged"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow.cluster import Task
+    from gridflow.place import Place
 
 #: What would move the cursor of a terminal, or do other things than print; colours may stay.
 _MOVES: Final = re.compile(
@@ -80,10 +81,9 @@ class Console:
                 self._bar.close_epoch()
                 self._write(f"[gridflow] epoch {epoch + 1}: {_values(logs)}")
 
-    def evaluation(self, epoch: int, step: int, logs: dict[str, float]) -> None:
+    def evaluation(self, place: Place, logs: dict[str, float]) -> None:
         """Show what the evaluator found of a checkpoint."""
-        where = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"
-        self.say(f"evaluation after {where}: {_values(logs)}")
+        self.say(f"evaluation after {place}: {_values(logs)}")
 
     def close(self) -> None:
         """Close bar and files."""

@@ -19,6 +19,7 @@ from gridflow.cluster import EVALUATOR
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.server import inside
 from gridflow.feed.ledger import DatasetCounts, Ledger
+from gridflow.place import Place
 from gridflow.reports import TaskFailure
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Desk:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.ledger = Ledger()
         self.history: dict[tuple[int, int], dict[str, float]] = {}
-        self.evaluation: dict[tuple[int, int], dict[str, float]] = {}
+        self.evaluation: dict[Place, dict[str, float]] = {}
         self.results: dict[int, dict[str, Any]] = {}
         self.tensorboard_url: str | None = None
         self.job_dir = job_dir
@@ -186,9 +187,8 @@ class Desk:
     def file_received(self, header: dict[str, Any], path: Path) -> None:
         """Commit a checkpoint, or pass a loan on, once it is whole."""
         if header["kind"] == "checkpoint":
-            name = self._checkpoints.commit(path, header["epoch"], header["step"])
-            place = {"epoch": header["epoch"], "step": header["step"]}
-            self.tell_evaluators("checkpoint", name=name, **place)
+            name = self._checkpoints.commit(path, Place(*header["place"]))
+            self.tell_evaluators("checkpoint", name=name, place=header["place"])
         if header["kind"] == "loan":
             with self._lock:
                 for rank, box in enumerate(self._mailboxes):
@@ -254,8 +254,9 @@ class Desk:
             case "epoch":
                 self.ledger.add(report["record"])
             case "evaluation":
-                self.evaluation[report["epoch"], report["step"]] = report["logs"]
-                self._console.evaluation(report["epoch"], report["step"], report["logs"])
+                evaluated = Place(*report["place"])
+                self.evaluation[evaluated] = report["logs"]
+                self._console.evaluation(evaluated, report["logs"])
             case "tensorboard":
                 self.tensorboard_url = report["url"]
                 self._console.say(f"TensorBoard: {report['url']}")

@@ -12,7 +12,7 @@ from gridflow.agent.payload import AgentPayload
 from gridflow.backends import needed
 from gridflow.cluster import TRAINING_ROLES
 from gridflow.coordinator import events as ev
-from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow.coordinator.checkpoints import Checkpoint, CheckpointStore
 from gridflow.coordinator.console import Console
 from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.machine import JobMachine
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gridflow.launch.base import Launcher
     from gridflow.options import Deadlines
     from gridflow.partitioners import Partitioner
+    from gridflow.place import Place
     from gridflow.reports import Attempt
 
 _TICK_SECONDS: Final = 0.1
@@ -105,7 +106,7 @@ class Outcome:
     attempts: tuple[Attempt, ...]
     log_paths: dict[Task, Path]
     tensorboard_url: str | None
-    evaluation: dict[tuple[int, int], dict[str, float]]
+    evaluation: dict[Place, dict[str, float]]
 
 
 class JobRun:
@@ -135,7 +136,7 @@ class JobRun:
             needs=needed(spec.backend, spec.strategy),
             strategy=spec.strategy,
         )
-        self._resumed: dict[int, tuple[int, int]] = {}
+        self._resumed: dict[int, Place] = {}
         self._finish: ev.Finish | None = None
         self._obstacle = ""
         self._look_at = 0.0
@@ -151,6 +152,7 @@ class JobRun:
             After an orderly end.
         """
         spec = self._spec
+        self._latest_checkpoint()  # raises before anything is launched
         ours, agents = make_identities()
         function, modules = spec.job_dir / "function", spec.job_dir / "modules"
         function.write_bytes(spec.program)
@@ -245,13 +247,13 @@ class JobRun:
                 self._finish = command
 
     def _start(self, command: ev.StartGeneration) -> None:
-        latest = self._checkpoints.latest()
+        latest = self._latest_checkpoint()
         resume = None
         if latest is not None:
-            resume = {"name": latest.name, "epoch": latest.epoch, "step": latest.step}
-            self._resumed[command.generation] = (latest.epoch, latest.step)
+            resume = {"name": latest.name}
+            self._resumed[command.generation] = latest.place
         if command.generation > 0 or resume:
-            where = f"epoch {latest.epoch}, step {latest.step}" if latest else "the beginning"
+            where = latest.place if latest else "the beginning"
             ended = [each.failure for each in self._machine.attempts[-1:] if each.failure]
             why = f"{ended[0].task}: {ended[0].summary}. " if ended else ""
             self._console.say(f"{why}Generation {command.generation} starts from {where}")
@@ -263,6 +265,12 @@ class JobRun:
             addresses=list(command.addresses),
             resume=resume,
         )
+
+    def _latest_checkpoint(self) -> Checkpoint | None:
+        latest, unreadable = self._checkpoints.latest()
+        for words in unreadable:
+            self._console.say(f"{words}: the one before it is taken")
+        return latest
 
     def _compare_workers(self) -> None:
         """Say it when a checkpoint was made by another number of workers."""
@@ -313,7 +321,7 @@ class JobRun:
             raise KeyboardInterrupt
         self._checkpoints.clear()
         attempts = tuple(
-            replace(attempt, resumed_from=self._resumed.get(attempt.generation))
+            replace(attempt, resumed_at=self._resumed.get(attempt.generation))
             for attempt in self._machine.attempts
         )
         return Outcome(

@@ -30,6 +30,7 @@ from gridflow.keras import building, position, state, statistics
 from gridflow.keras.checkpoint_file import Checkpoint
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.runtime import current_fit
+from gridflow.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,7 +199,7 @@ class CheckpointAndResume(NeutralCallback):
             epochs=self._epochs,
             entries=entries,
         ).write(path)
-        self._runtime.checkpoint(path, epoch, step)
+        self._runtime.checkpoint(path, Place(self._fit, epoch, step))
         self._files = [each for each in self._files if each != path] + [path]
         while len(self._files) > _KEPT:
             self._files.pop(0).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from gridflow.keras import state
 from gridflow.keras.checkpoint_file import Checkpoint
 from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
+from gridflow.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,10 +48,10 @@ def follow(
             )
         state.restore(model, flavour, checkpoint, ["model"])
         logs = numbers(model.evaluate(data, steps=steps, verbose=0, return_dict=True))
-        epoch, step = message["epoch"], message["step"]
+        place = Place(*message["place"])
         trained = checkpoint.batches
-        found.append({"epoch": epoch, "step": step, **logs})
-        report(epoch=epoch, step=step, logs=logs)
+        found.append({**place._asdict(), **logs})
+        report(place=place, logs=logs)
         if writer is not None:
             _write(writer, logs, trained)
     if writer is not None:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from gridflow.place import Place
+
 #: What a model is doing, as reported to the driver.
 Phase = Literal["train", "test", "predict", "idle"]
 
@@ -87,8 +89,8 @@ class Runtime(Protocol):
     ) -> None:
         """Take the results of a complete epoch, restored ones of a life before this one, too."""
 
-    def checkpoint(self, path: Path, epoch: int, step: int) -> None:
-        """Take over a finished checkpoint file: `step` steps of `epoch` are in it."""
+    def checkpoint(self, path: Path, place: Place) -> None:
+        """Take over a finished checkpoint file of the training up to a place."""
 
 
 _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()

@@ -13,6 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gridflow.place import Place
+
 ROWS: Final = 64
 BATCH: Final = 16  # of all replicas together
 EPOCHS: Final = 2
@@ -366,9 +368,9 @@ class Life:
     def epoch_end(self, epoch: int, logs: Mapping[str, float], **fit: Any) -> None:
         """Drop it: the History has it."""
 
-    def checkpoint(self, path: Path, epoch: int, step: int) -> None:
+    def checkpoint(self, path: Path, place: Place) -> None:
         """Commit the first life's checkpoints."""
-        del epoch, step
+        del place
         if self.resume_from is None:
             beside = self._committed.with_suffix(".new")
             shutil.copyfile(path, beside)

@@ -1,0 +1,58 @@
+"""The checkpoints that the driver keeps: which is the newest, and what if it can't be read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow.errors import GridflowError
+from gridflow.place import Place
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore(tmp_path)
+
+
+def commit(store, *place):
+    arrived = store.incoming(0, 0)
+    with arrived.open("wb") as file:
+        np.savez(file, weights=np.arange(99.0))
+    return store.commit(arrived, Place(*place))
+
+
+def test_those_of_a_later_fit_are_newer_whatever_their_epoch(store):
+    commit(store, 0, 4, 0)
+    commit(store, 0, 5, 0)
+    commit(store, 1, 0, 3)
+    second = commit(store, 1, 1, 0)
+    latest, wrong = store.latest()
+    assert (latest.name, latest.place, wrong) == (second, Place(1, 1, 0), [])
+    assert len(list(store.folder.glob("*.npz"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "emptied"])
+def test_the_one_before_is_taken_if_the_newest_can_not_be_read(store, damage):
+    commit(store, 0, 1, 0)
+    newest = commit(store, 0, 2, 0)
+    whole = store.path(newest).read_bytes()
+    store.path(newest).write_bytes(
+        {"cut": whole[:-30], "changed": whole[:300] + b"?" + whole[301:], "emptied": b""}[damage]
+    )
+    latest, wrong = store.latest()
+    assert latest.place == Place(0, 1, 0)
+    assert len(wrong) == 1
+    assert wrong[0].startswith(f"{newest} can't be read (")
+    again, nothing = store.latest()
+    assert (again, nothing) == (latest, [])
+
+
+def test_no_run_begins_anew_because_all_that_is_there_is_damaged(store):
+    for epoch in (1, 2):
+        store.path(commit(store, 0, epoch, 0)).write_bytes(b"?")
+    with pytest.raises(GridflowError, match="no checkpoint in .* can be read"):
+        store.latest()
+    assert store.latest() == (None, [])
+    store.clear()
+    assert list(store.folder.iterdir()) == []
