@@ -417,6 +417,7 @@ EVENTS = {
     "ended with an error": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone")),
     "gone": lambda at: ev.AgentGone(at, 1),
     "no rows": lambda at: ev.NoRows(at, "train"),
+    "driver failed": lambda at: ev.DriverFailed(at, errors.GridflowError("the driver")),
     "given up": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone"), outlived=True),
     "another launch ended": lambda at: ev.LaunchEnded(at, 7),
     "interrupted": lambda at: ev.Interrupted(at),
@@ -472,6 +473,8 @@ for _phase in (Phase.STARTING, Phase.TRAINING):
         MOVES[_phase, _name] = Phase.GATHERING  # of the next launch
 for _phase in set(Phase) - {Phase.CLOSING, Phase.CLOSED}:
     MOVES[_phase, "interrupted"] = Phase.CLOSING
+for _phase in set(Phase) - {Phase.RELAUNCHING, Phase.CLOSING, Phase.CLOSED}:
+    MOVES[_phase, "driver failed"] = Phase.CLOSING
 for _phase in (Phase.GATHERING, Phase.STARTING, Phase.TRAINING, Phase.EVALUATING):
     MOVES[_phase, "no rows"] = Phase.CLOSING
 

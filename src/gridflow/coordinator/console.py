@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -10,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from gridflow.coordinator.bar import ProgressBar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from gridflow.cluster import Task
@@ -25,6 +26,9 @@ _MOVES: Final = re.compile(
 
 class Console:
     """Print log lines with their task's name, keep them in files, draw the progress bar.
+
+    No job fails for it: where nobody reads any more (``driver.py | head``) nothing is printed, and
+    of a file that can't be written (a full disk) it is said once that it ends there.
 
     Parameters
     ----------
@@ -51,14 +55,13 @@ class Console:
         self._shown = frozenset(shown)
         self._width = max(len(str(task)) for task in tasks)
         self._bar = ProgressBar(self._tasks) if progress else None
+        self._is_read = True
         self._lock = threading.Lock()
 
     def log(self, task: Task, lines: Sequence[str]) -> None:
         """Take a task's lines, in its own order."""
         with self._lock:
-            file = self._files[task]
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
+            self._keep(task, lines)
             if task in self._shown:
                 prefix = f"[{task}]".ljust(self._width + 2)
                 self._write("\n".join(f"{prefix} {as_printed(line)}" for line in lines))
@@ -71,14 +74,15 @@ class Console:
     def progress(self, rank: int, report: dict[str, Any]) -> None:
         """Move the bar."""
         with self._lock:
-            if self._bar is not None:
-                self._bar.update(rank, report)
+            if self._bar is not None and self._is_read:
+                with self._unless_nobody_reads():
+                    self._bar.update(rank, report)
 
     def epoch(self, epoch: int, logs: dict[str, float]) -> None:
         """Show an epoch's results."""
         with self._lock:
             if self._bar is not None:
-                self._bar.close_epoch()
+                self._close_epoch()
                 self._write(f"[gridflow] epoch {epoch + 1}: {_values(logs)}")
 
     def evaluation(self, place: Place, logs: dict[str, float]) -> None:
@@ -88,17 +92,48 @@ class Console:
     def close(self) -> None:
         """Close bar and files."""
         with self._lock:
-            if self._bar is not None:
-                self._bar.close_epoch()
+            self._close_epoch()
             for file in self._files.values():
+                with contextlib.suppress(OSError):  # the disk is full: what was written stays
+                    file.close()
+
+    def _keep(self, task: Task, lines: Sequence[str]) -> None:
+        file = self._files.get(task)
+        if file is None:
+            return
+        try:
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+        except OSError as error:
+            del self._files[task]
+            with contextlib.suppress(OSError):
                 file.close()
+            self._write(
+                f"[gridflow] {task}: its lines are no longer kept in {self.paths[task]}: "
+                f"{error.strerror or error}"
+            )
+
+    def _close_epoch(self) -> None:
+        if self._bar is not None:
+            with self._unless_nobody_reads():
+                self._bar.close_epoch()
 
     def _write(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.write(text)
-        else:
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
+        if not self._is_read:
+            return
+        with self._unless_nobody_reads():
+            if self._bar is not None:
+                self._bar.write(text)
+            else:
+                sys.stdout.write(text + "\n")
+                sys.stdout.flush()
+
+    @contextlib.contextmanager
+    def _unless_nobody_reads(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError):  # a broken pipe, a closed file
+            self._is_read = False
 
 
 def as_printed(line: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from pyarrow import flight
 from gridflow.cluster import EVALUATOR
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.server import inside
+from gridflow.errors import GridflowError
 from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.place import Place
 from gridflow.reports import TaskFailure
@@ -168,7 +170,7 @@ class Desk:
             heard = box.heard
         self.events.put(ev.AgentAlive(time.monotonic(), rank, agent))
         for report in reports:
-            self._report(rank, report)
+            self._take(rank, report)
         return {"heard": heard, "commands": commands}
 
     def receive_file(self, header: dict[str, Any]) -> Path:
@@ -207,6 +209,18 @@ class Desk:
         raise flight.FlightServerError(f"there is no file of kind {header['kind']!r}")
 
     # ---------------------------------------------------------------------------------------------
+
+    def _take(self, rank: int, report: dict[str, Any]) -> None:
+        """Handle a report; one that can't be ends the job, and those after it are heard, too."""
+        try:
+            self._report(rank, report)
+        except Exception as error:  # noqa: BLE001 (a report is counted as heard: none may be lost)
+            words = "".join(traceback.format_exception(error))
+            problem = GridflowError(
+                f"the driver could not take the report {report.get('kind')!r} of "
+                f"{self._tasks[rank]}: {type(error).__name__}: {error}\n{words}"
+            )
+            self.events.put(ev.DriverFailed(time.monotonic(), problem))
 
     def _report(self, rank: int, report: dict[str, Any]) -> None:
         now, generation = time.monotonic(), report.get("generation", 0)

@@ -120,6 +120,13 @@ class NoRows(Event):
 
 
 @dataclass(frozen=True)
+class DriverFailed(Event):
+    """The driver itself could not do its part."""
+
+    error: GridflowError
+
+
+@dataclass(frozen=True)
 class AgentGone(Event):
     """An agent says its last word: no process of its task is left."""
 

@@ -132,6 +132,8 @@ class JobMachine:
                 text = f"dataset {event.dataset!r} has no rows. Look at its filters and joins, and "
                 text += "at nulls='drop', which may have left none."
                 return self._close(event.at, DataError(text))
+            case ev.DriverFailed() if not self._ending:
+                return self._close(event.at, event.error)
         commands = self._advance(event.at)
         return commands or self._check_deadlines(event.at)
 

@@ -1,0 +1,92 @@
+"""What agents report is taken, each report once, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+
+import pytest
+
+from gridflow.cluster import Task
+from gridflow.coordinator import events as ev
+from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow.coordinator.console import Console
+from gridflow.coordinator.desk import Desk
+from gridflow.roles import parts_of
+
+TASKS = (Task("worker", 0), Task("worker", 1))
+SUCCEEDED = {"kind": "succeeded", "generation": 0, "result": {"kind": "none", "files": []}}
+LINES = {"kind": "log", "lines": ["a line"]}
+
+
+class Heard:
+    """A desk with one agent per rank, and the reports that it was sent."""
+
+    def __init__(self, folder):
+        console = Console(TASKS, folder / "logs", progress=False)
+        parts = parts_of(TASKS, "none")
+        self.desk = Desk(parts, folder, CheckpointStore(folder / "checkpoints"), console)
+        self.console = console
+        self.desk.new_launch(1)
+        self._sent = 0
+        for rank in range(len(TASKS)):
+            about = {"host": "h", "address": f"h:{rank}", "environment": {}}
+            self.desk.register({"rank": rank, "agent": f"a{rank}", "launch": 1, **about})
+
+    def __call__(self, *reports):
+        numbered = [{**each, "seq": self._sent + i + 1} for i, each in enumerate(reports)]
+        self._sent += len(reports)
+        me = {"rank": 0, "agent": "a0", "launch": 1, "done": 0}
+        return self.desk.sync({**me, "reports": numbered})
+
+    def events(self, kind):
+        found = []
+        while True:
+            try:
+                found.append(self.desk.events.get_nowait())
+            except queue.Empty:
+                return [each for each in found if isinstance(each, kind)]
+
+
+@pytest.fixture
+def heard(tmp_path):
+    heard = Heard(tmp_path)
+    yield heard
+    heard.console.close()
+
+
+def test_a_full_disk_ends_a_log_and_nothing_else(tmp_path, capsys):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker-0.log").symlink_to("/dev/full")
+    heard = Heard(tmp_path)
+    assert heard(LINES, SUCCEEDED)["heard"] == 2
+    heard(LINES)
+    heard.console.close()
+    assert heard.desk.results[0]["kind"] == "none"
+    assert len(heard.events(ev.TaskSucceeded)) == 1
+    out = capsys.readouterr().out
+    assert out.count("worker:0: its lines are no longer kept in") == 1
+    assert "No space left on device" in out
+    assert out.count("[worker:0] a line") == 2
+
+
+def test_where_nobody_reads_any_more_the_job_goes_on(heard, monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    pipe = os.fdopen(write, "w")
+    monkeypatch.setattr(sys, "stdout", pipe)
+    heard(LINES, SUCCEEDED, LINES)
+    monkeypatch.undo()
+    assert len(heard.events(ev.TaskSucceeded)) == 1
+    assert heard.console.paths[TASKS[0]].read_text() == "a line\na line\n"
+    with contextlib.suppress(BrokenPipeError):  # what it still held
+        pipe.close()
+
+
+def test_a_report_that_can_not_be_taken_ends_the_job_and_no_other_is_lost(heard):
+    heard({"kind": "spooled", "counts": "?"}, SUCCEEDED)
+    (failed,) = heard.events(ev.DriverFailed)
+    assert "could not take the report 'spooled' of worker:0: " in str(failed.error)
+    assert heard.desk.results[0]["kind"] == "none"
