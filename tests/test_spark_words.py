@@ -62,7 +62,8 @@ def test_of_a_traceback_the_last_frames_are_told():
     ],
 )
 def test_what_was_lost_is_no_fault_of_the_data(text, kind):
-    rank, detail, error = explain(Exception(CALLED + text))
+    is_barrier = BARRIER in text
+    rank, detail, error = explain(Exception(CALLED + text), is_barrier=is_barrier)
     assert type(error) is errors.TaskLost
     assert rank == kind
     assert detail
@@ -86,3 +87,34 @@ def test_a_job_is_cancelled_by_gridflow_or_by_others():
     _, _, error = explain(Exception(text))
     assert type(error) is errors.DataError
     assert "by others than gridflow: [SPARK_JOB_CANCELLED] Job 7 cancelled as part" in str(error)
+
+
+def test_what_a_user_says_of_cancelling_is_no_cancellation():
+    said = UDF.replace("ZeroDivisionError: division by zero", "ValueError: Job 7 cancelled, sorry")
+    _, _, error = explain(Exception(CALLED + ABORTED + said + STACK))
+    assert "Spark could not compute the rows" in str(error)
+    assert str(error).endswith("ValueError: Job 7 cancelled, sorry")
+    raised = "[USER_RAISED_EXCEPTION] the job was cancelled"
+    _, _, error = explain(Exception(CALLED + ABORTED + "org.apache.E: " + raised + STACK))
+    assert "Spark could not compute the rows" in str(error)
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+@pytest.mark.parametrize(
+    "loss", ["ExecutorLostFailure (executor 1 exited: killed)", "Python worker exited unexpectedly"]
+)
+def test_a_task_before_the_agents_is_no_rank(barrier, loss):
+    text = CALLED + ABORTED + loss + STACK
+    rank, detail, error = explain(Exception(text), is_barrier=barrier, agents_ran=False)
+    assert (rank, detail) == (None, "")
+    assert type(error) is errors.DataError
+    assert loss.split(" (")[0] in str(error)
+
+
+def test_what_an_agent_refuses_is_the_jobs_error():
+    refused = UDF.replace(
+        "ZeroDivisionError: division", "gridflow.errors.InvalidArgument: repartition='never' needs"
+    )
+    _, _, error = explain(Exception(CALLED + BARRIER + refused + STACK))
+    assert type(error) is errors.InvalidArgument
+    assert str(error).startswith("repartition='never' needs")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.frames import _partitions, check, stage_frame
+from gridflow.feed.frames import _partitions, check, check_partitions, stage_frame
 from gridflow.feed.schema import FeedOptions
 from gridflow.feed.spool import SpoolReader
 from gridflow.launch.spark_session import run_this_python_where_it_can
@@ -203,3 +203,11 @@ def test_names_and_arguments_are_checked(spark):
         stage_frame({"train": frame}, 0)
     with pytest.raises(InvalidArgument, match="works for one dataset"):
         stage_frame({"train": frame, "test": frame}, 2, "never")
+
+
+def test_never_repartitioned_rows_need_a_partition_for_each_rank(spark):
+    with pytest.raises(InvalidArgument, match="the DataFrame has 3, the job 2 such tasks"):
+        check_partitions({"train": spark.range(9).repartition(3)}, 2, "never")
+    check_partitions({"train": spark.range(9).repartition(3)}, 2, "auto")
+    # Not known before it runs.
+    check_partitions({"train": spark.range(9).groupBy("id").count()}, 2, "never")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -51,6 +52,32 @@ def test_a_failure_of_the_data_is_a_data_error_in_sparks_words(spark, quiet, tmp
     assert "FILE_NOT_EXIST" in fails_with(distributor, missing)
     with pytest.raises(errors.InvalidArgument, match="foreachBatch"):
         distributor.run(print, data=spark.readStream.format("rate").load())
+
+
+def test_rows_in_too_few_or_too_many_partitions_are_refused_at_once(spark):
+    with pytest.raises(errors.InvalidArgument, match="Did you mean 'always'"):
+        SparkLauncher(spark, repartition="alway")
+    options = {"logs": "none", "progress": False, "max_restarts": 2}
+    as_they_lie = SparkLauncher(spark, repartition="never")
+    distributor = TensorflowDistributor(2, "none", launcher=as_they_lie, **options)
+    with pytest.raises(errors.InvalidArgument, match="has 1, the job 2 such tasks"):
+        distributor.run(print, data=spark.range(9).repartition(1))
+    # Spark itself learns it while it runs.
+    with pytest.raises(errors.InvalidArgument, match="has 1, the job 2 such tasks"):
+        distributor.run(print, data=spark.range(9).groupBy("id").count())
+
+
+def test_a_task_before_the_agents_that_dies_is_no_lost_rank(spark, quiet):
+    from pyspark.sql import functions as F
+
+    @F.udf("long")
+    def dies(number):
+        os._exit(3)
+
+    frame = spark.range(0, 8, 1, 4).withColumn("y", dies("id"))
+    words = fails_with(quiet(), frame)
+    assert "Spark could not compute the rows of data=" in words
+    assert "Python worker exited unexpectedly" in words
 
 
 def test_a_job_that_somebody_cancels_ends_with_all_its_processes(spark, quiet, tmp_path):

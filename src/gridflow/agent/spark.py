@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gridflow.agent.agent import Agent
+from gridflow.errors import InvalidArgument
 from gridflow.gpu.grant import SparkGpus
 from gridflow.gpu.needs import GPU
 
@@ -24,7 +25,7 @@ def run_task(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Run the task of this partition; yields one row when it is over."""
-    from pyspark import TaskContext
+    from pyspark import BarrierTaskContext, TaskContext
 
     from gridflow.feed import frames
 
@@ -32,8 +33,12 @@ def run_task(
     if context is None:
         raise AssertionError("run_task() runs in a Spark task")
     partition = context.partitionId()
-    if partition >= len(places):
-        raise AssertionError(f"the stage has more partitions than tasks: {partition}")
+    if isinstance(context, BarrierTaskContext):
+        partitions = len(context.getTaskInfos())
+    else:  # a plain task doesn't know how many there are
+        partitions = max(len(places), partition + 1)
+    if partitions != len(places):
+        raise InvalidArgument(frames.wrong_partitions(partitions, len(places)))
     rank = places[partition]
     is_fed = payload.datasets and rank in payload.fed
     rows = frames.agent_batches(batches, tags) if is_fed else iter(())

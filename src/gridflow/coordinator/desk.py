@@ -101,6 +101,11 @@ class Desk:
             self._lent = set()
             self._left_out = {}
 
+    def has_agents(self, launch: int) -> bool:
+        """Return whether an agent of a launch has registered."""
+        with self._lock:
+            return launch == self._launch and any(box.agent for box in self._mailboxes)
+
     def broadcast(self, kind: str, **fields: Any) -> None:
         """Leave a command for every agent."""
         with self._lock:

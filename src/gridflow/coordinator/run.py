@@ -174,6 +174,10 @@ class JobRun:
         """Pass it on as an event."""
         self._desk.events.put(ev.AgentLost(time.monotonic(), launch, rank, detail))
 
+    def has_agents(self, launch: int) -> bool:
+        """Return whether any agent of a launch has registered."""
+        return self._desk.has_agents(launch)
+
     def launch_ended(
         self, launch: int, error: GridflowError | None, *, outlived: bool = False
     ) -> None:

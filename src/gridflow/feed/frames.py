@@ -180,18 +180,9 @@ def stage_frame(
     frame, tags
         Give the tags to `split` in the agents.
     """
-    if repartition not in _REPARTITION:
-        raise InvalidArgument(
-            f"repartition must be one of {', '.join(map(repr, _REPARTITION))}, got "
-            f"{repartition!r}.{did_you_mean(str(repartition), _REPARTITION)}"
-        )
     if num_partitions < 1:
         raise InvalidArgument(f"num_partitions must be at least 1, got {num_partitions}.")
-    if repartition == "never" and len(datasets) > 1:
-        raise InvalidArgument(
-            f"repartition='never' works for one dataset, these are {len(datasets)}: they can only "
-            f"be brought together by a shuffle."
-        )
+    check_partitions(datasets, num_partitions, repartition)
     check(datasets)
     frames = {name: _vectors_to_arrays(_feedable(frame, name)) for name, frame in datasets.items()}
     if len(frames) == 1:
@@ -205,6 +196,49 @@ def stage_frame(
         return (frame if keeps else _repartitioned(frame, num_partitions)), tags
     union, tags = _tagged_union(frames)
     return _repartitioned(union, num_partitions), tags
+
+
+def check_repartition(repartition: str) -> None:
+    """Refuse what is no rule for partitions."""
+    if repartition not in _REPARTITION:
+        raise InvalidArgument(
+            f"repartition must be one of {', '.join(map(repr, _REPARTITION))}, got "
+            f"{repartition!r}.{did_you_mean(str(repartition), _REPARTITION)}"
+        )
+
+
+def check_partitions(
+    datasets: Mapping[str, DataFrame], num_partitions: int, repartition: str
+) -> None:
+    """Refuse DataFrames that can't be used as they lie, as far as Spark knows before running.
+
+    Raises
+    ------
+    InvalidArgument
+        ``repartition`` is none of the rules; or it is ``"never"``, and there are several datasets
+        or not one partition for each agent.
+    """
+    check_repartition(repartition)
+    if repartition != "never":
+        return
+    if len(datasets) > 1:
+        raise InvalidArgument(
+            f"repartition='never' works for one dataset, these are {len(datasets)}: they can only "
+            f"be brought together by a shuffle."
+        )
+    for frame in datasets.values():
+        known = _partitions(frame)
+        if known not in {None, num_partitions}:
+            raise InvalidArgument(wrong_partitions(int(known or 0), num_partitions))
+
+
+def wrong_partitions(found: int, needed: int) -> str:
+    """Return what is wrong with rows that lie in this number of partitions."""
+    return (
+        f"repartition='never' needs one partition for each task that is fed: the DataFrame has "
+        f"{found}, the job {needed} such tasks. Call df.repartition({needed}), or leave "
+        "repartition= at 'auto'."
+    )
 
 
 def _quoted(column: str) -> str:

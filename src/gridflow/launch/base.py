@@ -49,6 +49,10 @@ class LaunchListener(Protocol):
         """Take note that an agent is gone."""
         ...
 
+    def has_agents(self, launch: int) -> bool:
+        """Return whether any agent of a launch has come up."""
+        ...
+
     def launch_ended(
         self, launch: int, error: GridflowError | None, *, outlived: bool = False
     ) -> None:

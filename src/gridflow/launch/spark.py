@@ -67,7 +67,7 @@ class SparkLauncher:
     Raises
     ------
     InvalidArgument
-        There is no session.
+        There is no session; or `repartition` is none of the three.
     """
 
     def __init__(
@@ -76,6 +76,9 @@ class SparkLauncher:
         *,
         repartition: Literal["auto", "always", "never"] = "auto",
     ) -> None:
+        from gridflow.feed import frames
+
+        frames.check_repartition(repartition)
         self._spark = spark or session_of()
         run_this_python_where_it_can(self._spark)
         self._repartition = repartition
@@ -107,11 +110,12 @@ class SparkLauncher:
         refuse_stopped(self._spark)
         given = self._as_frames(data)
         left_out = frames.check(given) if given else {}
+        fed = range(num_tasks) if fed is None else fed
+        frames.check_partitions(given, len(fed), self._repartition)
         for name, reasons in self._left_out.items():
             left_out[name] = {**reasons, **left_out.get(name, {})}
         self._refuse_speculation()
         settings = self._gpu_settings()
-        fed = range(num_tasks) if fed is None else fed
         stages = _stages(num_tasks, fed, gpus, has_data=bool(data))
         amounts = [settings.stage_amount(need) for _, need in stages]
         if not settings.per_executor and self._setting("spark.master", "").startswith("local"):
@@ -220,7 +224,11 @@ class SparkLauncher:
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
             partition, detail, error = spark_errors.explain(
-                caught, has_data=bool(data), was_cancelled=payload.launch in self._cancelled
+                caught,
+                has_data=bool(data),
+                was_cancelled=payload.launch in self._cancelled,
+                is_barrier=not self._is_dynamic(),
+                agents_ran=listener.has_agents(payload.launch),
             )
             if partition is not None and partition < len(places):
                 listener.agent_lost(payload.launch, places[partition], detail)
