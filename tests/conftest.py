@@ -97,7 +97,7 @@ def left_processes():
         if FORK_SERVER in words and is_warm(words):
             continue
         if (
-            "gridflow.tfprocess" in command
+            "gridflow.training" in command
             or "guardian.py" in command
             or "gridflow-janitor" in command
             or "gridflow.agent" in command

@@ -441,7 +441,7 @@ def test_spark_is_the_name_in_what_spark_cannot_express(printed, job):
 
 def test_importing_the_command_brings_neither_tensorflow_nor_spark():
     code = (
-        "import sys, gridflow.cli, gridflow.job, gridflow.manifests, gridflow.manifests.commands; "
+        "import sys, gridflow.cli, gridflow.job, gridflow.manifests, gridflow.deploy.commands; "
         "print([m for m in ('tensorflow', 'keras', 'pyspark', 'numpy') if m in sys.modules])"
     )
     out = subprocess.run(

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from gridflow import LocalLauncher, TensorflowDistributor, cli, errors, jobs
+from gridflow import LocalLauncher, TensorflowDistributor, cli, errors
+from gridflow.coordinator import folders as jobs
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_a_folder_in_use_is_kept_however_old_it_is(folder):
 
 def test_a_folder_whose_driver_lives_is_kept_however_old_it_is(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from gridflow import jobs\n"
+        "import sys; from pathlib import Path; from gridflow.coordinator import folders as jobs\n"
         "print(jobs.make(Path(sys.argv[1]), 'other'), flush=True); sys.stdin.read()"
     )
     driver = subprocess.Popen(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridflow import errors
-from gridflow.launch.spark_errors import explain
+from gridflow.launch.spark.errors import explain
 
 CALLED = "An error occurred while calling o12811.save.\n: "
 ABORTED = (

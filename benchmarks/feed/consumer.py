@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from gridflow.feed.batches import steps_for
-from gridflow.feed.source import make_dataset
+from gridflow.feed.dataset import make_dataset
 from gridflow.feed.spool import SpoolReader
 
 FORMS = {

@@ -50,7 +50,7 @@ def spooling(directory: str, tags):
         import pyarrow as pa
         from pyspark import TaskContext
 
-        from gridflow.feed.frames import agent_batches
+        from gridflow.feed.sources.dataframes import agent_batches
         from gridflow.feed.spool import SpoolWriter
 
         rank = TaskContext.get().partitionId()
@@ -63,7 +63,7 @@ def spooling(directory: str, tags):
 
 
 def main(repetitions: int) -> None:
-    from gridflow.feed.frames import stage_frame
+    from gridflow.feed.sources.dataframes import stage_frame
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session("gridflow feed")

@@ -30,7 +30,7 @@ def wait_at_first_step(folder, strategy=None):
     import numpy as np
     import tensorflow as tf
 
-    from gridflow.keras import fixes
+    from gridflow.keras.cures import install as fixes
 
     fixes.apply()
     import keras

@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gridflow.communication import CommunicationOptions
     from gridflow.context import TrainingContext, current_context
     from gridflow.distributor import TensorflowDistributor
     from gridflow.errors import (
@@ -28,30 +27,31 @@ if TYPE_CHECKING:
         UnpicklableFunction,
     )
     from gridflow.launch.local import LocalLauncher
-    from gridflow.launch.spark import SparkLauncher
+    from gridflow.launch.spark.launcher import SparkLauncher
     from gridflow.ml.model import TrainedModel
-    from gridflow.partitioners import FixedShardsPartitioner, MinSizePartitioner
-    from gridflow.plan import Plan
     from gridflow.result import Result
-    from gridflow.roles import Role
+    from gridflow.spec.communication import CommunicationOptions
+    from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
+    from gridflow.spec.plan import Plan
+    from gridflow.spec.roles import Role
 
 _HOMES: Final = {
-    "CommunicationOptions": "communication",
+    "CommunicationOptions": "spec.communication",
     "DataError": "errors",
     "EnvironmentMismatch": "errors",
-    "FixedShardsPartitioner": "partitioners",
+    "FixedShardsPartitioner": "spec.partitioners",
     "GridflowError": "errors",
     "InvalidArgument": "errors",
     "LocalLauncher": "launch.local",
-    "MinSizePartitioner": "partitioners",
+    "MinSizePartitioner": "spec.partitioners",
     "MissingDependency": "errors",
     "NotEnoughGpus": "errors",
     "NotEnoughSlots": "errors",
-    "Plan": "plan",
+    "Plan": "spec.plan",
     "Result": "result",
-    "Role": "roles",
+    "Role": "spec.roles",
     "SchemaError": "errors",
-    "SparkLauncher": "launch.spark",
+    "SparkLauncher": "launch.spark.launcher",
     "StartTimeout": "errors",
     "StepTimeout": "errors",
     "TaskLost": "errors",

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gridflow.bootstrap.terminal import paint
+from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _calls(parser: argparse.ArgumentParser, module: str, function: str) -> None:
 
 
 def _add_documents(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
-    module = "gridflow.manifests.commands"
+    module = "gridflow.deploy.commands"
     add = subcommands.add_parser
     parser = add("targets", help="list where a job can run")
     _json(parser)
@@ -154,7 +154,7 @@ def _add_documents(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def _add_running(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
-    module = "gridflow.manifests.running"
+    module = "gridflow.deploy.running"
     for name, text in (
         ("run", "start a job and follow it to its end"),
         ("status", "show a job's tasks"),
@@ -211,11 +211,11 @@ def _add_jobs(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
         "--delete", nargs="*", metavar="ID", help="delete these; without IDs all that have ended"
     )
     _json(parser)
-    _calls(parser, "gridflow.jobs", "command")
+    _calls(parser, "gridflow.coordinator.folders", "command")
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from gridflow.bootstrap.launch import LaunchOptions, launch
+    from gridflow.deploy.inside.launch import LaunchOptions, launch
 
     names = ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_hosts")
     flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}

@@ -6,18 +6,18 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow.cluster import EVALUATOR, ClusterSpec, Task
 from gridflow.errors import GridflowError
-from gridflow.feeding import Feeding
-from gridflow.fitting import Fitting
+from gridflow.spec.cluster import EVALUATOR, ClusterSpec, Task
+from gridflow.training.feeding import Feeding
+from gridflow.training.fitting import Fitting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gridflow.channel import Channel
-    from gridflow.feed.source import EpochCounter
-    from gridflow.place import Place
-    from gridflow.tfprocess.inbox import Inbox
+    from gridflow.feed.dataset import EpochCounter
+    from gridflow.spec.place import Place
+    from gridflow.training.inbox import Inbox
+    from gridflow.wire.channel import Channel
 
 _current: TrainingContext | None = None
 
@@ -117,13 +117,13 @@ class TrainingContext(Feeding, Fitting):
         """
         with self._lock:
             if self._strategy is None and self.backend != "tensorflow":
-                from gridflow.tfprocess import groups
+                from gridflow.training import groups
 
                 self._strategy = groups.join(
                     self, self.backend, self._strategy_name, self._start_timeout
                 )
             elif self._strategy is None:
-                from gridflow.tfprocess import strategies
+                from gridflow.training import strategies
 
                 name = "none" if self.is_evaluator else self._strategy_name
                 self._strategy = strategies.make(
@@ -156,7 +156,7 @@ class TrainingContext(Feeding, Fitting):
         with self._lock:
             if self._server is None:
                 from gridflow.gpu.devices import server_config
-                from gridflow.tfprocess.server import make_server
+                from gridflow.training.server import make_server
 
                 config = config or server_config(self._gpu_memory, len(self.gpus))
                 self._server = make_server(self.cluster_spec, self.task, config)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow import backends
-from gridflow.cluster import TRAINING_ROLES, WORKER
 from gridflow.errors import InvalidArgument
-from gridflow.gpu.needs import GpuOptions, describe, needs_of
-from gridflow.options import (
+from gridflow.spec import backends
+from gridflow.spec.cluster import TRAINING_ROLES, WORKER
+from gridflow.spec.gpus import GpuOptions, describe, needs_of
+from gridflow.spec.options import (
     LOG_CHOICES,
     STRATEGIES,
     WARM_SECONDS,
@@ -22,18 +22,18 @@ from gridflow.options import (
     seconds,
     whole_number,
 )
-from gridflow.partitioners import FixedShardsPartitioner, MinSizePartitioner
-from gridflow.roles import Role, default_strategy, make_tasks, parts_of
+from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
+from gridflow.spec.roles import Role, default_strategy, make_tasks, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.backends import Backend
-    from gridflow.communication import CommunicationOptions
     from gridflow.launch.base import Launcher, Placement
-    from gridflow.partitioners import Partitioner
-    from gridflow.plan import Plan
     from gridflow.result import Result
+    from gridflow.spec.backends import Backend
+    from gridflow.spec.communication import CommunicationOptions
+    from gridflow.spec.partitioners import Partitioner
+    from gridflow.spec.plan import Plan
 
 
 class TensorflowDistributor:
@@ -226,7 +226,7 @@ class TensorflowDistributor:
 
         Takes what `run` takes and raises what it raises at the call.
         """
-        from gridflow.plan import Plan
+        from gridflow.spec.plan import Plan
 
         _, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=False
@@ -288,8 +288,8 @@ class TensorflowDistributor:
         launcher, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=True
         )
-        from gridflow import jobs
-        from gridflow.coordinator.run import JobRun, JobSpec
+        from gridflow.coordinator import folders as jobs
+        from gridflow.coordinator.loop import JobRun, JobSpec
         from gridflow.result import Result
 
         job = uuid.uuid4().hex[:10]
@@ -323,8 +323,8 @@ class TensorflowDistributor:
         *,
         wait: bool,
     ) -> tuple[Launcher, bytes, bytes, dict[str, Any], Placement]:
-        from gridflow.modules import pack
-        from gridflow.program import ScriptProgram, dump, folder_of, make_program
+        from gridflow.spec.modules import pack
+        from gridflow.spec.program import ScriptProgram, dump, folder_of, make_program
 
         made = make_program(train_fn, args, kwargs)
         if self._settings["classic_flags"] and not isinstance(made, ScriptProgram):
@@ -337,8 +337,8 @@ class TensorflowDistributor:
         if self._launcher is not None:
             launcher = self._launcher.for_job()
         else:
-            from gridflow.launch.spark import SparkLauncher
-            from gridflow.launch.spark_session import session_of
+            from gridflow.launch.spark.launcher import SparkLauncher
+            from gridflow.launch.spark.session import session_of
 
             launcher = SparkLauncher(session_of(datasets.values()))
         placement = launcher.place(
@@ -349,7 +349,7 @@ class TensorflowDistributor:
         return launcher, program, pack(folder_of(made)), datasets, placement
 
     def _make_job_dir(self, job: str) -> Path:
-        from gridflow import jobs
+        from gridflow.coordinator import folders as jobs
 
         if self._job_dir is not None:
             return jobs.make(Path(self._job_dir), job)
@@ -401,7 +401,7 @@ def _check_server_options(
 def _check_communication(
     strategy: str, backend: str, communication: CommunicationOptions | None
 ) -> None:
-    from gridflow.communication import CommunicationOptions
+    from gridflow.spec.communication import CommunicationOptions
 
     if communication is None:
         return

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gridflow.reports import TaskFailure
+    from gridflow.wire.failures import TaskFailure
 
 __all__ = [
     "DataError",

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-from gridflow import jobs
-from gridflow.cluster import Task
+from gridflow.coordinator import folders
 from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.spec.cluster import Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from gridflow.coordinator.run import Outcome
+    from gridflow.coordinator.loop import Outcome
     from gridflow.feed.ledger import Ledger
     from gridflow.ml.model import TrainedModel
-    from gridflow.reports import Attempt
+    from gridflow.wire.failures import Attempt
 
 
 class RankValues(Sequence[Any]):
@@ -87,7 +87,7 @@ class RankValues(Sequence[Any]):
             return self._shared(rank)
         if header["kind"] in MODEL_KINDS:
             model = TrainedModel(header, folder)
-            jobs.note_user(model, self._job_dir)
+            folders.note_user(model, self._job_dir)
             return model
         return results.unpack(header, folder)
 
@@ -129,7 +129,7 @@ class Result:
     def __init__(self, outcome: Outcome, job_dir: Path) -> None:
         self._outcome = outcome
         self.job_dir = job_dir
-        jobs.note_user(self, job_dir)
+        folders.note_user(self, job_dir)
         self.ledger: Ledger = outcome.ledger
         self.attempts: tuple[Attempt, ...] = outcome.attempts
         self.tensorboard_url: str | None = outcome.tensorboard_url

@@ -7,8 +7,8 @@ import importlib.util
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
-from gridflow.cluster import Task
 from gridflow.coordinator.policies import environment_failure
+from gridflow.spec.cluster import Task
 
 
 @pytest.mark.parametrize(

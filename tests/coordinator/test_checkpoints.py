@@ -7,7 +7,7 @@ import pytest
 
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.errors import GridflowError
-from gridflow.place import Place
+from gridflow.spec.place import Place
 
 
 @pytest.fixture

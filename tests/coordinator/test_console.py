@@ -12,9 +12,9 @@ import types
 
 import pytest
 
-from gridflow.cluster import Task
 from gridflow.coordinator import bar
 from gridflow.coordinator.console import Console, as_printed
+from gridflow.spec.cluster import Task
 
 COLUMNS = 80
 TASKS = [Task("worker", 0), Task("worker", 1)]

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from gridflow.cluster import Task
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
 from gridflow.coordinator.desk import Desk
-from gridflow.roles import parts_of
+from gridflow.spec.cluster import Task
+from gridflow.spec.roles import parts_of
 
 TASKS = (Task("worker", 0), Task("worker", 1))
 SUCCEEDED = {"kind": "succeeded", "generation": 0, "result": {"kind": "none", "files": []}}

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridflow import errors
-from gridflow.cluster import Task
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.policies import MaxRestarts
-from gridflow.options import Deadlines
-from gridflow.reports import TaskFailure
+from gridflow.spec.cluster import Task
+from gridflow.spec.options import Deadlines
+from gridflow.wire.failures import TaskFailure
 
 DEADLINES = Deadlines(start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20)
 TASKS = (Task("worker", 0), Task("worker", 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridflow.errors import did_you_mean
-from gridflow.reports import TaskFailure
+from gridflow.wire.failures import TaskFailure
 
 TRACEBACK = """\
 Traceback (most recent call last):

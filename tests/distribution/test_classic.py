@@ -7,9 +7,9 @@ import json
 import pytest
 
 from gridflow import errors
-from gridflow.cluster import ClusterSpec, Task
-from gridflow.program import ScriptProgram
-from gridflow.tfprocess.server import with_flags
+from gridflow.spec.cluster import ClusterSpec, Task
+from gridflow.spec.program import ScriptProgram
+from gridflow.training.server import with_flags
 
 
 def between_graph(ctx, steps):

@@ -14,8 +14,8 @@ from gridflow import (
     TensorflowDistributor,
     errors,
 )
-from gridflow.cluster import Task
-from gridflow.roles import make_tasks, parts_of
+from gridflow.spec.cluster import Task
+from gridflow.spec.roles import make_tasks, parts_of
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_code_in_the_documents_compiles_and_names_real_arguments(page):
 
 
 def test_the_deadlines_on_the_page_are_those_of_the_code():
-    from gridflow.options import Deadlines
+    from gridflow.spec.options import Deadlines
 
     text = (ROOT / "docs/failure.md").read_text(encoding="utf-8")
     for name, default in vars(Deadlines()).items():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.frames import _partitions, check, check_partitions, stage_frame
 from gridflow.feed.schema import FeedOptions
+from gridflow.feed.sources.dataframes import _partitions, check, check_partitions, stage_frame
 from gridflow.feed.spool import SpoolReader
-from gridflow.launch.spark_session import run_this_python_where_it_can
+from gridflow.launch.spark.session import run_this_python_where_it_can
 
 pytest.importorskip("pyspark")
 #: pyspark leaves the sockets of collect() to the garbage collector.
@@ -33,7 +33,7 @@ def feed(spark, tmp_path, monkeypatch):
             import pyarrow as pa
             from pyspark import BarrierTaskContext
 
-            from gridflow.feed.frames import agent_batches
+            from gridflow.feed.sources.dataframes import agent_batches
             from gridflow.feed.spool import SpoolWriter
 
             rank = BarrierTaskContext.get().partitionId()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gridflow.errors import InvalidArgument
 from gridflow.feed.column import reason_against
-from gridflow.feed.local import feedable, partition, read, to_table
+from gridflow.feed.sources.arrays import feedable, partition, read, to_table
 
 
 @given(st.integers(0, 50), st.integers(1, 9))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.frames import check, stage_frame
-from gridflow.launch.spark_data import as_frames
-from gridflow.launch.spark_session import run_this_python_where_it_can
+from gridflow.feed.sources.dataframes import check, stage_frame
+from gridflow.launch.spark.data import as_frames
+from gridflow.launch.spark.session import run_this_python_where_it_can
 
 #: pyspark leaves the sockets of collect() to the garbage collector.
 pytestmark = [
@@ -31,7 +31,7 @@ def arrived(spark, data):
 
         import pyarrow as pa
 
-        from gridflow.feed.frames import agent_batches
+        from gridflow.feed.sources.dataframes import agent_batches
 
         for name, rows in agent_batches(batches, tags):
             text = json.dumps([name, rows.to_pylist()], default=str)

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays_of
 from ranks import run_job
 
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.keras.checkpoint_file import Checkpoint, Entry, check_same
+from gridflow.keras.resume.file import Checkpoint, Entry, check_same
 
 ROWS, BATCH, EPOCHS = 48, 8, 3
 STEPS = ROWS // BATCH

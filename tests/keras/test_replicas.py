@@ -151,12 +151,12 @@ class Scaled(Own):
 
 
 def test_a_class_that_scales_losses_by_itself_is_known_by_what_it_names():
-    from gridflow.keras import _own_steps
+    from gridflow.keras.cures import own_steps
 
     class Divided(Own):
         def test_step(self, data):
             return data / self.strategy.num_replicas_in_sync
 
-    assert [_own_steps.has_own(each) for each in (Plain, Own, Scaled)] == [False, True, True]
-    scaling = [_own_steps.scales_itself(each) for each in (Plain, Own, Scaled, Divided)]
+    assert [own_steps.has_own(each) for each in (Plain, Own, Scaled)] == [False, True, True]
+    scaling = [own_steps.scales_itself(each) for each in (Plain, Own, Scaled, Divided)]
     assert scaling == [False, False, True, True]

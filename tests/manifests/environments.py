@@ -7,8 +7,8 @@ import re
 import shlex
 import socket
 
+from gridflow.deploy.launching import tasks
 from gridflow.manifests import render
-from gridflow.manifests.launching import tasks
 
 _ADDRESS = re.compile(r"[a-z0-9][a-z0-9.-]*:\d+")
 

@@ -17,6 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jobs import HAS_SCHEMAS, SCHEMAS, TRAINING, TRICKY, flights, full, matrix
 
+from gridflow.deploy.description.template import TEMPLATE
+from gridflow.deploy.emit import to_yaml
+from gridflow.deploy.features import FEATURES, uses
 from gridflow.job import (
     Credentials,
     Gang,
@@ -33,10 +36,7 @@ from gridflow.job import (
     Volume,
     parse_job,
 )
-from gridflow.job.template import TEMPLATE
 from gridflow.manifests import TARGETS, explain, get_target, render, validate
-from gridflow.manifests.emit import to_yaml
-from gridflow.manifests.features import FEATURES, uses
 
 
 def expressible(job, target):

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import flights
 
-from gridflow.bootstrap.finish import FinishListener, tell
-from gridflow.bootstrap.identity import identify
-from gridflow.bootstrap.launch import wait_for_peers
+from gridflow.deploy.inside.finish import FinishListener, tell
+from gridflow.deploy.inside.identity import identify
+from gridflow.deploy.inside.launch import wait_for_peers
 from gridflow.errors import InvalidArgument, StartTimeout
 from gridflow.job import Role
 
@@ -220,7 +220,7 @@ def test_nothing_is_started_again_after_a_signal(tmp_path):
 def test_a_signal_is_heard_whatever_the_main_thread_holds():
     script = """
 import os, signal, threading
-from gridflow.bootstrap.launch import _on_signals
+from gridflow.deploy.inside.launch import _on_signals
 lock, heard = threading.Lock(), threading.Event()
 def stop(number):
     with lock:

@@ -19,7 +19,7 @@ import pytest
 from environments import ENVIRONMENTS, on_this_host, processes
 from jobs import flights
 
-from gridflow.bootstrap.identity import addresses, identify
+from gridflow.deploy.inside.identity import addresses, identify
 from gridflow.job import Role
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"

@@ -26,7 +26,7 @@ from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 
 def train():
     import subprocess, sys, time
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600) # gridflow.tfprocess"])
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600) # gridflow.training"])
     print("sleeping", flush=True)
     time.sleep(600)
 

@@ -35,7 +35,7 @@ def test_an_exception_on_one_rank_is_named_with_its_traceback_and_log(distribute
     assert error.first.kind == "exception"
     assert error.first.summary == "the function raised ValueError: learning rate is -1"
     assert 'raise ValueError("learning rate is -1")' in error.first.traceback
-    assert "tfprocess" not in error.first.traceback
+    assert "gridflow/training" not in error.first.traceback
     assert "last words of 1" in error.first.log_tail
 
 
@@ -97,7 +97,7 @@ def test_a_child_of_the_function_does_not_outlive_a_failure(distribute):
         import subprocess
         import sys
 
-        sleep = [sys.executable, "-c", "import time; time.sleep(600) # gridflow.tfprocess"]
+        sleep = [sys.executable, "-c", "import time; time.sleep(600) # gridflow.training"]
         subprocess.Popen(sleep)
         subprocess.Popen(sleep, start_new_session=True)
         raise RuntimeError("no")

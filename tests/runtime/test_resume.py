@@ -11,7 +11,7 @@ import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.coordinator.checkpoints import CheckpointStore
-from gridflow.place import Place
+from gridflow.spec.place import Place
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ import threading
 import pytest
 from pyarrow import flight
 
-from gridflow.agent.client import CoordinatorClient
-from gridflow.coordinator.server import CoordinatorServer, inside
-from gridflow.security import Identity, make_identities
+from gridflow.wire.client import CoordinatorClient
+from gridflow.wire.identity import Identity, make_identities
+from gridflow.wire.server import CoordinatorServer, inside
 
 
 class Secretive:

@@ -19,7 +19,7 @@ from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.agent.environment import describe
 from gridflow.agent.forkserver import client, safety
 from gridflow.agent.forkserver.server import Server
-from gridflow.channel import Channel
+from gridflow.wire.channel import Channel
 
 pytestmark = pytest.mark.slow
 
@@ -214,7 +214,7 @@ def test_without_warm_seconds_there_is_no_server(run):
     agent_of_started = run(
         lambda: " ".join(psutil.Process(find_server()).cmdline()), warm_seconds=0
     ).value
-    assert "gridflow.agent.local" in agent_of_started
+    assert "gridflow.agent.main" in agent_of_started
 
 
 THREAD = """
@@ -277,7 +277,7 @@ def fork(servers, folder, **changes):
         undo.callback(os.close, output)
         with theirs, os.fdopen(their_output):
             guardian = made.fork(
-                [sys.executable, "-m", "gridflow.tfprocess.main"],
+                [sys.executable, "-m", "gridflow.training.main"],
                 packages=(),
                 work_dir=folder,
                 environment={**environment, **changes},
@@ -312,7 +312,7 @@ def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
 
 def test_a_process_dies_with_what_it_started_when_its_agent_lets_go(servers, tmp_path):
     guardian, channel, output, pid = fork(servers, tmp_path)
-    assert psutil.Process(pid).cmdline()[1:] == ["-m", "gridflow.tfprocess.main"]
+    assert psutil.Process(pid).cmdline()[1:] == ["-m", "gridflow.training.main"]
     guardian._connection.shutdown(socket.SHUT_RDWR)  # as the kernel does when the agent dies
     wait_until(lambda: not psutil.pid_exists(pid))
     end(guardian, channel, output)

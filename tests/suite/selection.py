@@ -9,7 +9,7 @@ import pytest
 #: Who takes one of them starts Spark, a training process or Maven.
 STARTERS = frozenset({"cluster", "distribute", "jar", "launcher", "spark"})
 #: What must not be started under --quick, as it stands in command lines.
-_STARTED = ("gridflow.agent", "gridflow.tfprocess", "spark-class", "spark-submit")
+_STARTED = ("gridflow.agent", "gridflow.training", "spark-class", "spark-submit")
 
 
 def pytest_addoption(parser):

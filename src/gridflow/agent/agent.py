@@ -19,29 +19,29 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import flight
 
-from gridflow import modules
 from gridflow.agent import environment
-from gridflow.agent.board import Board
-from gridflow.agent.client import CoordinatorClient
+from gridflow.agent.features.board import Board
 from gridflow.agent.folder import short_path, task_prefix, temporary_folder
 from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
-from gridflow.backends import needed
-from gridflow.cluster import EVALUATOR
 from gridflow.errors import DataError, NotEnoughGpus
 from gridflow.feed import records
 from gridflow.feed.spool import SpoolWriter
 from gridflow.gpu import devices
 from gridflow.gpu.grant import SparkGpus, take
-from gridflow.gpu.needs import VISIBLE, GpuNeed
+from gridflow.spec import modules
+from gridflow.spec.backends import needed
+from gridflow.spec.cluster import EVALUATOR
+from gridflow.spec.gpus import VISIBLE, GpuNeed
+from gridflow.wire.client import CoordinatorClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from gridflow.agent.payload import AgentPayload
     from gridflow.gpu.grant import GpuGrant
+    from gridflow.wire.payload import AgentPayload
 
 _EXCHANGE_SECONDS: Final = 0.2
 #: While all do their work: each exchange takes the processor from a step that all wait for.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from gridflow.gpu.needs import VISIBLE
+from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

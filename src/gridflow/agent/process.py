@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from gridflow.agent import stat
 from gridflow.agent.forkserver.client import ForkedGuardian, NotForked
 from gridflow.agent.noise import silencer
-from gridflow.channel import CHANNEL_VARIABLE, Channel
+from gridflow.wire.channel import CHANNEL_VARIABLE, Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Guardian: TypeAlias = "ForkedGuardian | subprocess.Popen[bytes]"
 
 #: What Python is to run for a task.
-TRAINING_PROGRAM: Final = ["-m", "gridflow.tfprocess.main"]
+TRAINING_PROGRAM: Final = ["-m", "gridflow.training.main"]
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 #: Enough for the stacks of many threads that a crash prints behind the last words.
 _TAIL_LINES: Final = 500

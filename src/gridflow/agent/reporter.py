@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from gridflow.agent.client import CoordinatorClient
+    from gridflow.wire.client import CoordinatorClient
 
 #: Output that waits to be sent; beyond it the training process waits at its pipe.
 _MOST_PENDING_LINES: Final = 20_000

@@ -14,22 +14,22 @@ import pyarrow as pa
 
 from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
-from gridflow.backends import KERAS_VARIABLE, needed
-from gridflow.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
-from gridflow.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
 from gridflow.feed import loans, records
-from gridflow.gpu.needs import VISIBLE
-from gridflow.hints import hint_for
-from gridflow.reports import TaskFailure
+from gridflow.spec.backends import KERAS_VARIABLE, needed
+from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
+from gridflow.spec.gpus import VISIBLE
+from gridflow.wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
+from gridflow.wire.failures import TaskFailure
+from gridflow.wire.hints import hint_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gridflow.agent.client import CoordinatorClient
-    from gridflow.agent.payload import AgentPayload
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
     from gridflow.gpu.grant import GpuGrant
+    from gridflow.wire.client import CoordinatorClient
+    from gridflow.wire.payload import AgentPayload
 
 #: A process that said it failed, or was told to leave, has this long to end by itself.
 _EXIT_SECONDS: Final = 5.0

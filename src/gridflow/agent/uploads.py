@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gridflow.agent.client import CoordinatorClient
+    from gridflow.wire.client import CoordinatorClient
 
 _FOLLOW_SECONDS: Final = 2.0
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
-    from gridflow.cluster import Task
+    from gridflow.spec.cluster import Task
 
 #: Of the bar in a notebook, whose width can't be known.
 _NOTEBOOK_COLUMNS: Final = 100

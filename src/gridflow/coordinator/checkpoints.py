@@ -13,9 +13,9 @@ import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gridflow.coordinator.server import inside
 from gridflow.errors import GridflowError
-from gridflow.place import Place
+from gridflow.spec.place import Place
+from gridflow.wire.server import inside
 
 if TYPE_CHECKING:
     from pathlib import Path

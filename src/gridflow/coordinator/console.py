@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from gridflow.cluster import Task
-    from gridflow.place import Place
+    from gridflow.spec.cluster import Task
+    from gridflow.spec.place import Place
 
 #: What would move the cursor of a terminal, or do other things than print; colours may stay.
 _MOVES: Final = re.compile(

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import flight
 
-from gridflow.cluster import EVALUATOR
 from gridflow.coordinator import events as ev
-from gridflow.coordinator.server import inside
 from gridflow.errors import GridflowError
 from gridflow.feed.ledger import DatasetCounts, Ledger
-from gridflow.place import Place
-from gridflow.reports import TaskFailure
+from gridflow.spec.cluster import EVALUATOR
+from gridflow.spec.place import Place
+from gridflow.wire.failures import TaskFailure
+from gridflow.wire.server import inside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.console import Console
-    from gridflow.roles import Part
+    from gridflow.spec.roles import Part
 
 
 @dataclass

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridflow.errors import GridflowError
-    from gridflow.reports import TaskFailure
+    from gridflow.wire.failures import TaskFailure
 
 
 @dataclass(frozen=True)

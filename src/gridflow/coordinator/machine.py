@@ -15,8 +15,8 @@
 The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
 connection is noticed before the death that caused it. `choose_cause` picks it then.
 
-"All done" means the tasks that are awaited (`gridflow.roles`): servers are ended, not awaited. An
-evaluator may look at the last checkpoint in EVALUATING; whatever becomes of it, the training has
+"All done" means the tasks that are awaited (`gridflow.spec.roles`): servers are ended, not awaited.
+An evaluator may look at the last checkpoint in EVALUATING; whatever becomes of it, the training has
 succeeded by then. A process that the others can do without is replaced while they go on.
 """
 
@@ -25,7 +25,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gridflow.cluster import EVALUATOR
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.member import Member, Phase
 from gridflow.coordinator.policies import (
@@ -37,15 +36,16 @@ from gridflow.coordinator.policies import (
     to_error,
 )
 from gridflow.errors import DataError
-from gridflow.reports import Attempt, TaskFailure
-from gridflow.roles import parts_of
+from gridflow.spec.cluster import EVALUATOR
+from gridflow.spec.roles import parts_of
+from gridflow.wire.failures import Attempt, TaskFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gridflow.cluster import Task
     from gridflow.errors import GridflowError
-    from gridflow.options import Deadlines
+    from gridflow.spec.cluster import Task
+    from gridflow.spec.options import Deadlines
 
 #: Seconds in which further failures are gathered after a first one that looks like the cause.
 COLLECT_SECONDS: Final = 1.5

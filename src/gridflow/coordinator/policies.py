@@ -15,12 +15,12 @@ from gridflow.errors import (
     TaskLost,
     TrainingFailed,
 )
-from gridflow.reports import TaskFailure
+from gridflow.wire.failures import TaskFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gridflow.cluster import Task
+    from gridflow.spec.cluster import Task
 
 _ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] = {
     "data": DataError,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tensorflow.python.distribute import input_lib  # tf_keras knows datasets by this class alone
 
 from gridflow.feed.once import chain
-from gridflow.options import whole_number
+from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.feed.source import Source
+    from gridflow.feed.dataset import Source
 
 
 class FedDataset(input_lib.DistributedDatasetsFromFunction):  # type: ignore[misc]

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
 
-    from gridflow.feed.source import Source
+    from gridflow.feed.dataset import Source
 
 __all__ = ["Once", "attach", "chain", "once_of", "own_rows", "source_of_once"]
 
@@ -98,7 +98,7 @@ def source_of_once(source: Source, rank: int, rows: Sequence[int]) -> Source:
     """Return a source of the same rows for one pass in order, in equal steps for all of `rows`."""
     import dataclasses
 
-    from gridflow.feed.source import EpochCounter
+    from gridflow.feed.dataset import EpochCounter
 
     # A rank without rows of its own still reads those that it was lent, in equal steps.
     steps = math.ceil(max(*rows, source.reader.rows) / source.batch_size)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from gridflow.errors import GridflowError, NotEnoughGpus
 from gridflow.gpu import devices
 from gridflow.gpu.locks import GpuLocks, Held
-from gridflow.gpu.needs import VISIBLE, GpuNeed, GpuOptions
+from gridflow.spec.gpus import VISIBLE, GpuNeed, GpuOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from gridflow.gpu.devices import Device
-    from gridflow.gpu.needs import GpuNeed
+    from gridflow.spec.gpus import GpuNeed
 
 #: Names another folder, for hosts on which not all jobs see the same /tmp.
 FOLDER_VARIABLE: Final = "GRIDFLOW_GPU_LOCKS"

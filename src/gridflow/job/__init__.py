@@ -15,29 +15,29 @@ Examples
 
 from __future__ import annotations
 
-from gridflow.job.description import Job
-from gridflow.job.loading import load_job, parse_job
-from gridflow.job.parts import (
+from gridflow.deploy.description import (
+    Batching,
     Credentials,
     Gang,
     GcsCredentials,
+    Job,
+    JobError,
+    Marathon,
+    Model,
+    Notebook,
+    Problem,
     Resources,
     Role,
     S3Credentials,
     SecretKey,
     Secrets,
-    Toleration,
-    Volume,
-)
-from gridflow.job.problems import JobError, Problem
-from gridflow.job.services import (
-    Batching,
-    Marathon,
-    Model,
-    Notebook,
     Serve,
     Spark,
     TensorBoard,
+    Toleration,
+    Volume,
+    load_job,
+    parse_job,
 )
 
 __all__ = [

@@ -17,10 +17,10 @@ import numpy as np
 
 import keras
 from gridflow.errors import SchemaError
+from gridflow.feed.dataset import EpochCounter, Source
 from gridflow.feed.once import attach, chain
 from gridflow.feed.selection import select
-from gridflow.feed.source import EpochCounter, Source
-from gridflow.options import whole_number
+from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
@@ -201,7 +201,7 @@ def make(
     own_rows: Sequence[int],
     **options: Any,
 ) -> ArrayDataset:
-    """Return the dataset; `options` are those of `gridflow.feed.source.Source`.
+    """Return the dataset; `options` are those of `gridflow.feed.dataset.Source`.
 
     Parameters
     ----------

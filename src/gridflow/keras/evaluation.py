@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError
-from gridflow.keras import state
-from gridflow.keras.checkpoint_file import Checkpoint
 from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
-from gridflow.place import Place
+from gridflow.keras.resume import state
+from gridflow.keras.resume.file import Checkpoint
+from gridflow.spec.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.tfprocess.inbox import Inbox
+    from gridflow.training.inbox import Inbox
 
 
 def follow(

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from gridflow.place import Place
+    from gridflow.spec.place import Place
 
 #: What a model is doing, as reported to the driver.
 Phase = Literal["train", "test", "predict", "idle"]
 
 
 class EpochCounter(Protocol):
-    """Where the next iteration of a dataset starts (`gridflow.feed.source.EpochCounter`)."""
+    """Where the next iteration of a dataset starts (`gridflow.feed.dataset.EpochCounter`)."""
 
     @property
     def pending(self) -> tuple[int, int]:

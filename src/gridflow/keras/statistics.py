@@ -79,7 +79,7 @@ def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
     """
     if is_tensorflow(model) or not metrics or not _is_torch_group():
         return []
-    from gridflow.keras import _torch_fixes
+    from gridflow.keras.cures import torch as _torch_fixes
 
     values = [variable.value.detach() for variable in metrics]
     return [np.array(mean.cpu()) for mean in _torch_fixes.average(values)]
@@ -98,7 +98,7 @@ def _is_torch_group() -> bool:
 def _synchronise_torch(model: Any) -> int:
     found = diverging(model) if _is_torch_group() else []
     if found:
-        from gridflow.keras import _torch_fixes
+        from gridflow.keras.cures import torch as _torch_fixes
 
         means = _torch_fixes.average([variable.value for variable in found])
         for variable, mean in zip(found, means, strict=True):

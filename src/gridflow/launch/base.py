@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridflow.agent.payload import AgentPayload
     from gridflow.errors import GridflowError
-    from gridflow.gpu.needs import GpuNeed
-    from gridflow.options import Deadlines
+    from gridflow.spec.gpus import GpuNeed
+    from gridflow.spec.options import Deadlines
+    from gridflow.wire.payload import AgentPayload
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from gridflow.launch.base import Placement
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridflow.agent.payload import AgentPayload
-    from gridflow.gpu.needs import GpuNeed
     from gridflow.launch.base import LaunchListener
-    from gridflow.options import Deadlines
+    from gridflow.spec.gpus import GpuNeed
+    from gridflow.spec.options import Deadlines
+    from gridflow.wire.payload import AgentPayload
 
 _TERM_SECONDS: Final = 15.0
 
@@ -62,7 +62,7 @@ class LocalLauncher:
         wait: bool = True,  # noqa: ARG002
     ) -> Placement:
         """Check data and GPUs; this machine takes any number of tasks, which share its cores."""
-        from gridflow.feed import local
+        from gridflow.feed.sources import arrays as local
 
         tables = {name: local.feedable(value, name) for name, value in data.items()}
         rows = {name: table.num_rows for name, (table, _) in tables.items()}
@@ -83,7 +83,7 @@ class LocalLauncher:
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> None:
         """Start the agents; from the caller's thread, whose end would end them, too."""
-        from gridflow.feed import local
+        from gridflow.feed.sources import arrays as local
 
         if self._folder is None:
             self._folder = self._stack.enter_context(
@@ -136,7 +136,7 @@ def _start_agent(payload: AgentPayload, rank: int, folder: Path) -> subprocess.P
     errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (its watcher closes it)
     importable = ":".join(path or str(Path.cwd()) for path in sys.path)
     agent = subprocess.Popen(
-        [sys.executable, "-m", "gridflow.agent.local"],
+        [sys.executable, "-m", "gridflow.agent.main"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=errors,

@@ -11,10 +11,10 @@ Examples
 
 from __future__ import annotations
 
-from gridflow.manifests.registry import TARGETS, get_target
-from gridflow.manifests.rendering import Explanation, Rendering, explain, render
-from gridflow.manifests.target import Document, Target
-from gridflow.manifests.validation import Validation, validate
+from gridflow.deploy.registry import TARGETS, get_target
+from gridflow.deploy.rendering import Explanation, Rendering, explain, render
+from gridflow.deploy.target import Document, Target
+from gridflow.deploy.validation import Validation, validate
 
 __all__ = [
     "TARGETS",

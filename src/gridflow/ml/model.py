@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument, did_you_mean
-from gridflow.options import whole_number
-from gridflow.program import dump_by_value
+from gridflow.spec.options import whole_number
+from gridflow.spec.program import dump_by_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,7 +130,7 @@ class TrainedModel:
         """
         from pyspark.sql.pandas import functions
 
-        from gridflow.launch.spark_session import run_this_python_where_it_can
+        from gridflow.launch.spark.session import run_this_python_where_it_can
 
         run_this_python_where_it_can()
         whole_number("batch_size", batch_size, 1)

@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gridflow.place import Place
+    from gridflow.spec.place import Place
 
 ROWS: Final = 64
 BATCH: Final = 16  # of all replicas together

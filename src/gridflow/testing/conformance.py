@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
-from gridflow.backends import KERAS_VARIABLE
-from gridflow.options import WARM_SECONDS
-from gridflow.roles import Role
+from gridflow.spec.backends import KERAS_VARIABLE
+from gridflow.spec.options import WARM_SECONDS
+from gridflow.spec.roles import Role
 from gridflow.testing import asynchronous, uneven
 from gridflow.testing.cases import (
     MODELS,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import numpy as np
     from pyspark.sql import SparkSession
 
-    from gridflow.options import Strategy
+    from gridflow.spec.options import Strategy
 
 #: Keras 3 and tf_keras on TensorFlow; and Keras 3 on its other backends.
 FLAVOURS: Final = ("keras", "tf_keras")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from gridflow.agent.folder import task_prefix
 from gridflow.agent.process import TRAINING_PROGRAM
-from gridflow.channel import AGENT_VARIABLE
-from gridflow.cluster import Task
+from gridflow.spec.cluster import Task
+from gridflow.wire.channel import AGENT_VARIABLE
 
 if TYPE_CHECKING:
     from gridflow.context import TrainingContext

@@ -13,7 +13,7 @@ exec spark-submit \
   --conf spark.dynamicAllocation.enabled=false \
   --conf spark.speculation=false \
   --conf spark.cores.max=4 \
-  "$(python -c 'import gridflow.bootstrap.spark_main as m; print(m.__file__)')" \
+  "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')" \
   --name=flights \
   --roles=worker=2 \
   --restart-limit=3 \

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from gridflow.agent import guardian
 from gridflow.agent.forkserver import messages
 from gridflow.agent.stat import behind_name
-from gridflow.channel import CHANNEL_VARIABLE
+from gridflow.wire.channel import CHANNEL_VARIABLE
 
 if TYPE_CHECKING:
     import socket
@@ -105,7 +105,7 @@ def _train(
     descriptors: list[int],
     by_imports: Mapping[str, str],
 ) -> None:
-    """Become what ``python -m gridflow.tfprocess.main`` is."""
+    """Become what ``python -m gridflow.training.main`` is."""
     os.setpgid(0, 0)
     _prctl(guardian.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != watcher:
@@ -126,7 +126,7 @@ def _train(
     os.environ.update(environment)
     _fresh_python(request["work_dir"])
     _show_command(request["command"])
-    from gridflow.tfprocess import main
+    from gridflow.training import main
 
     sys.argv = [str(main.__file__)]
     main.main()

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gridflow.channel import AGENT_VARIABLE, CHANNEL_VARIABLE, PRELOAD_VARIABLE
-from gridflow.gpu.needs import VISIBLE
+from gridflow.spec.gpus import VISIBLE
+from gridflow.wire.channel import AGENT_VARIABLE, CHANNEL_VARIABLE, PRELOAD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

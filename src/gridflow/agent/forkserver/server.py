@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 
 #: What every training process imports, whatever it runs.
 _LIGHT: Final = (
-    "gridflow.tfprocess.main",
+    "gridflow.training.main",
     "gridflow.context",
-    "gridflow.keras.fixes",
+    "gridflow.keras.cures.install",
     "gridflow.keras.results",
     "cloudpickle",
 )
 #: What goes with a package, beside itself.
-_FEED: Final = ("gridflow.feed.schema", "gridflow.feed.spool", "gridflow.feed.source")
+_FEED: Final = ("gridflow.feed.schema", "gridflow.feed.spool", "gridflow.feed.dataset")
 _WITH: Final = {
     "tensorflow": (
         "keras",
         "h5py",
         *_FEED,
         "gridflow.keras.callbacks",
-        "gridflow.keras.checkpoint",
+        "gridflow.keras.resume.callback",
         "gridflow.keras.runtime",
-        "gridflow.keras._keras3_fixes",
-        "gridflow.tfprocess.strategies",
+        "gridflow.keras.cures.keras3",
+        "gridflow.training.strategies",
     ),
-    "jax": ("keras", *_FEED, "gridflow.keras._jax_fixes"),
-    "torch": ("keras", *_FEED, "gridflow.keras._torch_fixes"),
+    "jax": ("keras", *_FEED, "gridflow.keras.cures.jax"),
+    "torch": ("keras", *_FEED, "gridflow.keras.cures.torch"),
 }
 _REQUEST_SECONDS: Final = 5.0
 #: Without pidfds (Linux 5.3) the owner is looked at this often.

@@ -1,0 +1,1 @@
+"""What an agent does beside its task: TensorBoard's files and server."""

@@ -1,0 +1,41 @@
+"""An agent as a plain process, ``python -m gridflow.agent.main``; its payload comes by a pipe."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from gridflow.agent.agent import Agent
+from gridflow.agent.guardian import PR_SET_PDEATHSIG
+
+
+def main() -> None:
+    """Run one agent until its job ends, or its driver does."""
+    # From the parent's own pipe: nobody else can write to it.
+    payload, rank, folder, driver = pickle.load(sys.stdin.buffer)  # noqa: S301
+    signal.signal(signal.SIGTERM, _end)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != driver:
+        _end()
+    from gridflow.feed.sources import arrays
+
+    batches = (
+        (name, batch)
+        for name in (payload.datasets if folder is not None else ())
+        for batch in arrays.read(Path(folder) / f"{name}.arrow")
+    )
+    Agent(payload, rank).run(batches)
+
+
+def _end(*_: object) -> NoReturn:
+    """Unwind, so that everything is cleaned up."""
+    raise SystemExit(143)
+
+
+if __name__ == "__main__":
+    main()

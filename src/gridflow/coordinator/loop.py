@@ -1,0 +1,350 @@
+"""The job's loop in the driver: events in, the machine's commands carried out."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.coordinator import events as ev
+from gridflow.coordinator.checkpoints import Checkpoint, CheckpointStore
+from gridflow.coordinator.console import Console
+from gridflow.coordinator.desk import Desk
+from gridflow.coordinator.machine import JobMachine
+from gridflow.coordinator.member import Phase
+from gridflow.coordinator.policies import MaxRestarts
+from gridflow.errors import StartTimeout
+from gridflow.spec.backends import needed
+from gridflow.spec.cluster import TRAINING_ROLES
+from gridflow.spec.gpus import GpuNeed, GpuOptions
+from gridflow.spec.roles import parts_of
+from gridflow.wire.identity import Identity, make_identities
+from gridflow.wire.payload import AgentPayload
+from gridflow.wire.server import CoordinatorServer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gridflow.errors import GridflowError
+    from gridflow.feed.ledger import Ledger
+    from gridflow.feed.schema import FeedOptions
+    from gridflow.launch.base import Launcher
+    from gridflow.spec.cluster import Task
+    from gridflow.spec.communication import CommunicationOptions
+    from gridflow.spec.options import Deadlines
+    from gridflow.spec.partitioners import Partitioner
+    from gridflow.spec.place import Place
+    from gridflow.wire.failures import Attempt
+
+_TICK_SECONDS: Final = 0.1
+#: The header of what a task returned that ran no function (a worker of parameter servers).
+_NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
+#: When agents have not come up by then, the user learns what keeps them.
+_OBSTACLE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job, checked and ready to run.
+
+    Attributes
+    ----------
+    id : str
+        Unique; part of the names of folders and of the Spark job's tag.
+    tasks : sequence of Task
+        Those that train first, by rank.
+    program : bytes
+        What `gridflow.spec.program.dump` returned.
+    modules : bytes
+        What `gridflow.spec.modules.pack` returned; empty: none.
+    data : mapping of str
+        Datasets in the form that the launcher takes.
+    left_out : mapping of dataset to mapping of column to reason
+        Columns that the launcher doesn't feed.
+    job_dir, checkpoint_dir : Path
+        In the driver.
+    """
+
+    id: str
+    tasks: Sequence[Task]
+    strategy: str
+    program: bytes
+    data: Mapping[str, Any]
+    deadlines: Deadlines
+    feed: FeedOptions
+    job_dir: Path
+    checkpoint_dir: Path
+    max_restarts: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    spool_dir: str | None = None
+    seed: int | None = None
+    checkpoint_every: int | None = None
+    tensorboard: bool = False
+    logs: str = "all"
+    show_progress: bool = True
+    partitioner: Partitioner | None = None
+    classic_flags: bool = False
+    gpus: tuple[GpuNeed, ...] = ()
+    gpu_options: GpuOptions = field(default_factory=GpuOptions)
+    communication: CommunicationOptions | None = None
+    backend: str = "tensorflow"
+    warm_seconds: float = 0.0
+    modules: bytes = b""
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job that succeeded left behind."""
+
+    results: tuple[dict[str, Any], ...]
+    history: dict[tuple[int, int], dict[str, float]]
+    ledger: Ledger
+    attempts: tuple[Attempt, ...]
+    log_paths: dict[Task, Path]
+    tensorboard_url: str | None
+    evaluation: dict[Place, dict[str, float]]
+
+
+class JobRun:
+    """Run one job to its end.
+
+    Parameters
+    ----------
+    spec : JobSpec
+    launcher : Launcher
+    host : str
+        The address to bind.
+    """
+
+    def __init__(self, spec: JobSpec, launcher: Launcher, host: str) -> None:
+        self._spec, self._launcher, self._host = spec, launcher, host
+        self._num_workers = sum(task.role in TRAINING_ROLES for task in spec.tasks)
+        self._checkpoints = CheckpointStore(spec.checkpoint_dir, self._num_workers)
+        self._console = Console(
+            spec.tasks, spec.job_dir / "logs", logs=spec.logs, progress=spec.show_progress
+        )
+        parts = parts_of(spec.tasks, spec.strategy)
+        self._desk = Desk(parts, spec.job_dir, self._checkpoints, self._console, spec.left_out)
+        self._machine = JobMachine(
+            spec.tasks,
+            spec.deadlines,
+            MaxRestarts(spec.max_restarts),
+            needs=needed(spec.backend, spec.strategy),
+            strategy=spec.strategy,
+        )
+        self._resumed: dict[int, Place] = {}
+        self._finish: ev.Finish | None = None
+        self._obstacle = ""
+        self._look_at = 0.0
+
+    def run(self) -> Outcome:
+        """Block until the job has ended, and everything that it started.
+
+        Raises
+        ------
+        GridflowError
+            What the job failed with.
+        KeyboardInterrupt
+            After an orderly end.
+        """
+        spec = self._spec
+        self._latest_checkpoint()  # raises before anything is launched
+        ours, agents = make_identities()
+        function, modules = spec.job_dir / "function", spec.job_dir / "modules"
+        function.write_bytes(spec.program)
+        modules.write_bytes(spec.modules)
+        server = CoordinatorServer(self._host, ours, self._desk)
+        try:
+            self._loop(self._payload(agents, server.port))
+        finally:
+            _shut_down(server, spec.deadlines.shutdown_timeout)
+            self._launcher.close()
+            self._console.close()
+            function.unlink()
+            modules.unlink()
+        return self._outcome()
+
+    # The listener of launches, called from their threads -----------------------------------------
+
+    def agent_lost(self, launch: int, rank: int, detail: str) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.AgentLost(time.monotonic(), launch, rank, detail))
+
+    def has_agents(self, launch: int) -> bool:
+        """Return whether any agent of a launch has registered."""
+        return self._desk.has_agents(launch)
+
+    def launch_ended(
+        self, launch: int, error: GridflowError | None, *, outlived: bool = False
+    ) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.LaunchEnded(time.monotonic(), launch, error, outlived))
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _loop(self, payload: AgentPayload) -> None:
+        commands = self._machine.begin(time.monotonic())
+        last_tick = time.monotonic()
+        while self._finish is None:
+            try:
+                for command in commands:
+                    self._carry_out(command, payload)
+                commands = []
+                event = self._next_event()
+                commands = self._machine.handle(event)
+                if not isinstance(event, ev.Tick) and time.monotonic() - last_tick > _TICK_SECONDS:
+                    # However busy the agents are, deadlines are looked at.
+                    last_tick = time.monotonic()
+                    commands = commands + self._machine.handle(ev.Tick(last_tick))
+                if isinstance(event, ev.Tick):
+                    self._look_for_obstacles(event.at)
+            except KeyboardInterrupt:
+                self._console.say("interrupted: ending all tasks")
+                commands = self._machine.handle(ev.Interrupted(time.monotonic()))
+
+    def _look_for_obstacles(self, at: float) -> None:
+        """Say what keeps agents from coming up: once, and keep the last answer for the error."""
+        if self._machine.phase is not Phase.GATHERING or at < self._look_at:
+            return
+        self._look_at = at + _OBSTACLE_SECONDS
+        found = self._launcher.obstacle(self._machine.launch)
+        if found and not self._obstacle:
+            self._console.say(f"waiting: {found}")
+        self._obstacle = found
+
+    def _next_event(self) -> ev.Event:
+        try:
+            return self._desk.events.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            return ev.Tick(time.monotonic())
+
+    def _carry_out(self, command: ev.Command, payload: AgentPayload) -> None:
+        match command:
+            case ev.Launch():
+                self._desk.new_launch(command.launch)
+                self._obstacle, self._look_at = "", time.monotonic() + _OBSTACLE_SECONDS
+                now = replace(payload, launch=command.launch, generation=self._machine.generation)
+                self._launcher.launch(now, self._spec.data, self)
+            case ev.CancelLaunch():
+                self._launcher.cancel(command.launch)
+            case ev.StartGeneration():
+                self._start(command)
+            case ev.ClearGeneration():
+                self._desk.broadcast(
+                    "clear", generation=command.generation, restart=command.restart
+                )
+            case ev.ReplaceTask():
+                self._desk.send(command.rank, "replace", generation=command.generation)
+            case ev.EndEvaluation():
+                self._desk.tell_evaluators("end_evaluation")
+            case ev.Say():
+                self._console.say(command.text)
+            case ev.Inspect():
+                self._desk.broadcast("inspect", generation=command.generation)
+            case ev.CloseAgents():
+                self._desk.broadcast("close")
+            case ev.Finish():
+                self._finish = command
+
+    def _start(self, command: ev.StartGeneration) -> None:
+        latest = self._latest_checkpoint()
+        resume = None
+        if latest is not None:
+            resume = {"name": latest.name}
+            self._resumed[command.generation] = latest.place
+        if command.generation > 0 or resume:
+            where = latest.place if latest else "the beginning"
+            ended = [each.failure for each in self._machine.attempts[-1:] if each.failure]
+            why = f"{ended[0].task}: {ended[0].summary}. " if ended else ""
+            self._console.say(f"{why}Generation {command.generation} starts from {where}")
+        if resume:
+            self._compare_workers()
+        self._desk.broadcast(
+            "start",
+            generation=command.generation,
+            addresses=list(command.addresses),
+            resume=resume,
+        )
+
+    def _latest_checkpoint(self) -> Checkpoint | None:
+        latest, unreadable = self._checkpoints.latest()
+        for words in unreadable:
+            self._console.say(f"{words}: the one before it is taken")
+        return latest
+
+    def _compare_workers(self) -> None:
+        """Say it when a checkpoint was made by another number of workers."""
+        before, now = self._checkpoints.workers, self._num_workers
+        if before not in {None, now}:
+            self._console.say(
+                f"the checkpoint was made with {before} workers, and {now} go on from it: a step "
+                "has other rows now, so the rest isn't exactly what those would have trained"
+            )
+
+    def _payload(self, identity: Identity, port: int) -> AgentPayload:
+        spec = self._spec
+        return AgentPayload(
+            job=spec.id,
+            launch=1,
+            generation=0,
+            tasks=tuple(str(task) for task in spec.tasks),
+            coordinator=f"{self._host}:{port}",
+            identity=identity,
+            strategy=spec.strategy,
+            deadlines=spec.deadlines,
+            feed=spec.feed,
+            datasets=tuple(spec.data),
+            environment=spec.environment,
+            spool_dir=spec.spool_dir,
+            seed=spec.seed,
+            checkpoint_every=spec.checkpoint_every,
+            tensorboard=spec.tensorboard,
+            partitioner=spec.partitioner,
+            classic_flags=spec.classic_flags,
+            gpus=spec.gpus,
+            gpu_options=spec.gpu_options,
+            communication=spec.communication,
+            backend=spec.backend,
+            warm_seconds=spec.warm_seconds,
+            has_modules=bool(spec.modules),
+        )
+
+    def _outcome(self) -> Outcome:
+        if self._finish is None:
+            raise AssertionError("the loop ended without a Finish")
+        error = self._finish.error
+        if isinstance(error, StartTimeout) and self._obstacle:
+            raise StartTimeout(f"{error}\n{self._obstacle}", error.failures)
+        if error is not None:
+            raise error
+        if self._finish.interrupted:
+            raise KeyboardInterrupt
+        self._checkpoints.clear()
+        attempts = tuple(
+            replace(attempt, resumed_at=self._resumed.get(attempt.generation))
+            for attempt in self._machine.attempts
+        )
+        return Outcome(
+            results=tuple(
+                self._desk.results.get(place, _NO_VALUE)
+                for place, task in enumerate(self._spec.tasks)
+                if task.role in TRAINING_ROLES
+            ),
+            history=self._desk.history,
+            ledger=self._desk.ledger,
+            attempts=attempts,
+            log_paths=self._console.paths,
+            tensorboard_url=self._desk.tensorboard_url,
+            evaluation=self._desk.evaluation,
+        )
+
+
+def _shut_down(server: CoordinatorServer, timeout: float) -> None:
+    """Stop the server; gRPC waits for calls in flight, which a frozen peer may never end."""
+    thread = threading.Thread(target=server.shutdown, name="gridflow-shutdown", daemon=True)
+    thread.start()
+    thread.join(timeout)

@@ -1,0 +1,259 @@
+"""The whole job, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from gridflow.deploy.description import rules
+from gridflow.deploy.description.parts import (
+    Checks,
+    Credentials,
+    Gang,
+    Role,
+    Secrets,
+    Toleration,
+    Volume,
+    texts,
+)
+from gridflow.deploy.description.services import (
+    BUCKETS,
+    Marathon,
+    Notebook,
+    Serve,
+    Spark,
+    TensorBoard,
+)
+from gridflow.errors import did_you_mean
+from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RESTART_POLICIES: Final = ("never", "on-failure", "exit-code")
+CLEAN_UPS: Final = ("none", "running", "all")
+
+#: Read from text like ``2h``, kept in seconds.
+Seconds = Annotated[int, "seconds"]
+
+
+def _one_worker() -> dict[str, Role]:
+    return {WORKER: Role()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job for every target; the field names are those of ``job.yaml``.
+
+    Attributes
+    ----------
+    name : str
+        A DNS label that begins with a letter.
+    namespace : str
+        ``default`` unless given.
+    image : str
+        Of the containers; may stay empty for ``local`` and Spark outside Kubernetes.
+    command, args : tuple of str
+        The program, the same for all roles that have none of their own.
+    env : mapping of str to str
+    roles : mapping of str to Role
+        Under ``chief``, ``worker``, ``ps``, ``evaluator``; one worker by default. A role with 0
+        replicas is the same as no such role.
+    port : int
+        TensorFlow's, 2222 by default; where tasks share a host, counting up from it.
+    classic_flags : bool
+        Hand ``--job_name --task_index --ps_hosts --worker_hosts`` to the program as well.
+    restart_policy : {"on-failure", "exit-code", "never"}
+        ``exit-code`` restarts only after exits of 128 and above (signals).
+    restart_limit : int
+        3 by default.
+    deadline, time_to_live : int or None
+        Seconds that the job may run, and that it is kept once it is finished.
+    clean_up : {"none", "running", "all"} or None
+        Which tasks are removed at the end; None leaves it to the target.
+    gang, volumes, shared_memory, secrets, credentials, node_selector, tolerations
+        Scheduling and what the tasks find inside; ``shared_memory`` is the size of /dev/shm.
+    service_account, labels, annotations
+        Of the pods.
+    tensorboard, serve, notebook, spark, marathon
+        What stands beside the job, and what only those targets need.
+    overrides : mapping of str to mapping
+        For each target, a tree merged into its documents at the end.
+
+    Raises
+    ------
+    JobError
+        With every problem found, each with its path.
+    """
+
+    name: str
+    namespace: str = "default"
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, Role] = field(default_factory=_one_worker)
+    port: int = 2222
+    classic_flags: bool = False
+    restart_policy: str = "on-failure"
+    restart_limit: int = 3
+    deadline: Seconds | None = None
+    time_to_live: Seconds | None = None
+    clean_up: str | None = None
+    gang: Gang | None = None
+    volumes: tuple[Volume, ...] = ()
+    shared_memory: str | None = None
+    secrets: Secrets = field(default_factory=Secrets)
+    credentials: Credentials = field(default_factory=Credentials)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    service_account: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    tensorboard: TensorBoard | None = None
+    serve: Serve | None = None
+    notebook: Notebook | None = None
+    spark: Spark | None = None
+    marathon: Marathon | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("command", "args"):
+            object.__setattr__(self, name, texts(getattr(self, name), name))
+        for name in ("volumes", "tolerations"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("env", "roles", "node_selector", "labels", "annotations", "overrides"):
+            object.__setattr__(self, name, dict(getattr(self, name)))
+        there = {name: role for name, role in self.roles.items() if role.replicas}
+        object.__setattr__(self, "roles", there)
+        check = Checks()
+        check.add("name", rules.dns_label(self.name, letter_first=True))
+        check.add("namespace", rules.dns_label(self.namespace))
+        if self.image:
+            check.add("image", rules.image(self.image))
+        check.command("command", self.command)
+        check.command("args", self.args)
+        check.env(self.env)
+        self._check_roles(check)
+        check.add("port", rules.port_number(self.port))
+        check.one_of("restart_policy", self.restart_policy, RESTART_POLICIES)
+        check.at_least("restart_limit", self.restart_limit, 0)
+        check.at_least("deadline", self.deadline, 1)
+        check.at_least("time_to_live", self.time_to_live, 0)
+        check.one_of("clean_up", self.clean_up, CLEAN_UPS)
+        self._check_volumes(check)
+        self._check_log_dirs(check)
+        if self.shared_memory is not None:
+            check.add("shared_memory", rules.memory(self.shared_memory))
+        self._check_labels(check)
+        self._check_overrides(check)
+        check.done()
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks of all roles."""
+        return sum(role.replicas for role in self.roles.values())
+
+    @property
+    def main_role(self) -> str:
+        """The role whose end is the job's end: the chief, where there is one."""
+        return CHIEF if CHIEF in self.roles else WORKER
+
+    def command_of(self, role: str) -> tuple[str, ...]:
+        """Return the words that a task of the role runs; empty for a standard server."""
+        own = self.roles[role]
+        if own.command == () or (role == PS and own.command is None):
+            return ()
+        command = self.command if own.command is None else own.command
+        return command + (self.args if own.args is None else own.args)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The roles that run until training is over: parameter servers and standard servers."""
+        return tuple(
+            name
+            for name, _ in self.role_items()
+            if name == PS or (name == WORKER and self.roles[name].command == ())
+        )
+
+    def env_of(self, role: str) -> dict[str, str]:
+        """Return the variables of a role: the job's and its own, which win."""
+        return {**self.env, **self.roles[role].env}
+
+    def role_items(self) -> list[tuple[str, Role]]:
+        """Return the roles in the order of `gridflow.spec.cluster.ROLES`."""
+        return [(name, self.roles[name]) for name in ROLES if name in self.roles]
+
+    def _check_roles(self, check: Checks) -> None:
+        for name, role in self.roles.items():
+            if name not in ROLES:
+                reason = f"{name!r} is no role; the roles are {', '.join(ROLES)}."
+                check.add(f"roles.{name}", reason + did_you_mean(name, ROLES))
+            elif name in {CHIEF, EVALUATOR} and role.replicas > 1:
+                reason = f"a job has at most one {name}, got {role.replicas}."
+                check.add(f"roles.{name}.replicas", reason)
+            elif role.args is not None and self.command_of(name) == ():
+                check.add(f"roles.{name}.args", "a standard server takes no args.")
+            elif role.command == () and name in {CHIEF, EVALUATOR}:
+                reason = f"is empty, but only workers and ps run standard servers, no {name}."
+                check.add(f"roles.{name}.command", reason)
+            elif role.command == () and name == WORKER and CHIEF not in self.roles:
+                reason = "is empty: all workers would be standard servers, and nobody the chief."
+                check.add("roles.worker.command", reason)
+        if not any(name in self.roles for name in TRAINING_ROLES):
+            check.add("roles", "nobody trains: a job has a chief or workers.")
+        if self.gang and self.gang.minimum and self.gang.minimum > self.tasks:
+            reason = f"{self.gang.minimum} is more than the job's {self.tasks} tasks."
+            check.add("gang.minimum", reason)
+
+    def _check_volumes(self, check: Checks) -> None:
+        names = [volume.name for volume in self.volumes]
+        paths = [volume.path for volume in self.volumes]
+        paths += list(self.secrets.files)
+        for index, volume in enumerate(self.volumes):
+            if names.index(volume.name) != index:
+                check.add(f"volumes[{index}].name", f"{volume.name!r} is there twice.")
+            if paths.index(volume.path) != index:
+                check.add(f"volumes[{index}].path", f"{volume.path!r} is there twice.")
+        for path in self.secrets.files:
+            if path in paths[: len(self.volumes)]:
+                check.add(f"secrets.files.{path}", "a volume has the same path.")
+        for variable in self.secrets.env:
+            if variable in self.env:
+                check.add(f"secrets.env.{variable}", "is also in env.")
+
+    def _check_log_dirs(self, check: Checks) -> None:
+        if self.tensorboard and not self.tensorboard.log_dir.startswith(BUCKETS):
+            log_dir = self.tensorboard.log_dir
+            if not self.volume_of(log_dir):
+                reason = f"{log_dir!r} is in no volume that outlives a task (pvc or host), so "
+                reason += "TensorBoard would see nothing; put it under a volume's path."
+                check.add("tensorboard.log_dir", reason)
+        for index, model in enumerate(self.serve.models if self.serve else ()):
+            if not model.path.startswith(BUCKETS) and not self.volume_of(model.path):
+                reason = f"{model.path!r} is in no volume (pvc or host) of the job."
+                check.add(f"serve.models[{index}].path", reason)
+
+    def volume_of(self, path: str) -> Volume | None:
+        """Return the lasting volume that holds a path, the innermost one."""
+        holding = [
+            volume
+            for volume in self.volumes
+            if volume.kind in {"pvc", "host"}
+            and (path + "/").startswith(volume.path.rstrip("/") + "/")
+        ]
+        return max(holding, key=lambda volume: len(volume.path), default=None)
+
+    def _check_labels(self, check: Checks) -> None:
+        for path in ("labels", "node_selector"):
+            for key, value in getattr(self, path).items():
+                check.add(f"{path}.{key}", rules.label_key(key))
+                check.add(f"{path}.{key}", rules.label_value(value))
+        check.all("annotations", rules.label_key, self.annotations)
+        if self.service_account is not None:
+            check.add("service_account", rules.dns_subdomain(self.service_account))
+
+    def _check_overrides(self, check: Checks) -> None:
+        for target, tree in self.overrides.items():
+            if not isinstance(tree, dict):
+                check.add(f"overrides.{target}", f"is a tree of fields, got {tree!r}.")

@@ -1,0 +1,343 @@
+"""The parts of a job: resources, roles, volumes, secrets. Each is checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.description import rules
+from gridflow.deploy.description.problems import Problem, refuse
+from gridflow.errors import InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+VOLUME_KINDS: Final = ("pvc", "empty", "host", "secret", "config")
+
+
+class Checks:
+    """Collects the problems of one object."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def add(self, path: str, reason: str | None) -> None:
+        """Note a reason, if there is one."""
+        if reason:
+            self.problems.append(Problem(path, reason))
+
+    def all(self, path: str, rule: Callable[[str], str | None], texts: Iterable[str]) -> None:
+        """Hold each text against a rule."""
+        for text in texts:
+            self.add(f"{path}.{text}", rule(text))
+
+    def one_of(self, path: str, value: str | None, allowed: Iterable[str]) -> None:
+        """Hold a word against the allowed ones; None passes."""
+        allowed = tuple(allowed)
+        if value is not None and value not in allowed:
+            reason = f"must be one of {', '.join(allowed)}, got {value!r}."
+            self.add(path, reason + did_you_mean(value.lower(), allowed))
+
+    def at_least(self, path: str, value: int | None, least: int) -> None:
+        """Hold a number against its least value; None passes."""
+        if value is not None and value < least:
+            self.add(path, f"must be at least {least}, got {value}.")
+
+    def env(self, env: Mapping[str, str], path: str = "env") -> None:
+        """Check names of variables, and that none holds a secret in plain sight."""
+        for name, value in env.items():
+            self.add(f"{path}.{name}", rules.env_name(name))
+            if value and rules.holds_secret(name):
+                self.add(
+                    f"{path}.{name}",
+                    "looks like a secret and would be printed in plain text; name a key of a "
+                    f"secret instead: secrets: {{env: {{{name}: {{secret: NAME, key: KEY}}}}}}.",
+                )
+            if "\0" in value:
+                self.add(f"{path}.{name}", "a variable can't hold a NUL character.")
+
+    def command(self, path: str, words: Iterable[str]) -> None:
+        """Check the words of a command line."""
+        for index, word in enumerate(words):
+            name = word.partition("=")[0].lstrip("-").replace("-", "_")
+            if word.startswith("-") and "=" in word and rules.holds_secret(name):
+                self.add(
+                    f"{path}[{index}]",
+                    f"{word.partition('=')[0]} looks like a secret and would be printed in plain "
+                    "text; let the program read a variable of secrets.env or a file of "
+                    "secrets.files.",
+                )
+            if "\0" in word:
+                self.add(f"{path}[{index}]", "a command can't hold a NUL character.")
+
+    def done(self) -> None:
+        """Raise everything found."""
+        refuse(self.problems)
+
+
+def texts(words: Iterable[object] | None, path: str) -> tuple[str, ...]:
+    """Return the words of a command as strings; one text alone is refused."""
+    if words is None:
+        return ()
+    if isinstance(words, str):
+        raise InvalidArgument(f"{path} is a list of words, got the text {words!r}.")
+    return tuple(str(word) for word in words)
+
+
+def _set(target: object, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(target, name, value)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one task gets.
+
+    Attributes
+    ----------
+    cpu : str or None
+        Cores, like ``"2"`` or ``"500m"``.
+    memory : str or None
+        Bytes with a unit, like ``"4Gi"``.
+    gpu : int
+        GPUs, 0 by default.
+    gpu_type : str or None
+        The product as the cluster's nodes call it, like ``NVIDIA-A100-SXM4-40GB``.
+    """
+
+    cpu: str | None = None
+    memory: str | None = None
+    gpu: int = 0
+    gpu_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpu is not None:
+            _set(self, cpu=str(self.cpu))
+        check = Checks()
+        check.add("cpu", rules.cpu(self.cpu) if self.cpu is not None else None)
+        check.add("memory", rules.memory(self.memory) if self.memory is not None else None)
+        check.at_least("gpu", self.gpu, 0)
+        if self.gpu_type is not None:
+            check.add("gpu_type", rules.label_value(self.gpu_type))
+            if not self.gpu:
+                check.add("gpu_type", f"{self.gpu_type!r} is asked for, but gpu is 0.")
+        check.done()
+
+
+@dataclass(frozen=True)
+class Role:
+    """One role of the job.
+
+    Attributes
+    ----------
+    replicas : int
+        Its tasks, 1 by default; 0 takes the role out of the job.
+    command, args : tuple of str or None
+        Instead of the job's. A ``ps`` without a command of its own runs a standard server, and so
+        do workers with an empty command beside a chief, as ParameterServerStrategy wants them.
+    env : mapping of str to str
+        Beside the job's variables, and winning over them.
+    resources : Resources
+        Of each task.
+    """
+
+    replicas: int = 1
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        for name in ("command", "args"):
+            if getattr(self, name) is not None:
+                _set(self, **{name: texts(getattr(self, name), name)})
+        _set(self, env=dict(self.env))
+        check = Checks()
+        check.at_least("replicas", self.replicas, 0)
+        check.command("command", self.command or ())
+        check.command("args", self.args or ())
+        check.env(self.env)
+        check.done()
+
+
+@dataclass(frozen=True)
+class Gang:
+    """All tasks start together or none.
+
+    Attributes
+    ----------
+    scheduler : {"kueue", "volcano"} or None
+        Who gathers them; None leaves it to the target (Volcano's own on ``volcano``, else Kueue).
+    queue : str or None
+        The LocalQueue of Kueue or the queue of Volcano.
+    minimum : int or None
+        Tasks that are enough to start; all of them by default.
+    """
+
+    scheduler: str | None = None
+    queue: str | None = None
+    minimum: int | None = None
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        check.one_of("scheduler", self.scheduler, ("kueue", "volcano"))
+        if self.queue is not None:
+            check.add("queue", rules.dns_subdomain(self.queue))
+        check.at_least("minimum", self.minimum, 1)
+        if self.scheduler == "kueue" and not self.queue:
+            check.add("queue", "Kueue needs the name of a LocalQueue.")
+        if self.scheduler == "kueue" and self.minimum:
+            check.add("minimum", "Kueue admits all tasks or none; a minimum is Volcano's.")
+        check.done()
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A directory from outside, in every task.
+
+    Exactly one of ``pvc`` (name of a claim), ``empty`` (a size like ``10Gi``, or ``""`` for no
+    limit), ``host`` (a path of the node), ``secret`` and ``config`` (names) says where from.
+    """
+
+    name: str
+    path: str
+    pvc: str | None = None
+    empty: str | None = None
+    host: str | None = None
+    secret: str | None = None
+    config: str | None = None
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        check.add("name", rules.dns_label(self.name))
+        check.add("path", rules.absolute_path(self.path))
+        kinds = [kind for kind in VOLUME_KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            got = ", ".join(kinds) or "none"
+            check.add("", f"a volume has exactly one of {', '.join(VOLUME_KINDS)}; got {got}.")
+        for kind in ("pvc", "secret", "config"):
+            value = getattr(self, kind)
+            if value is not None:
+                check.add(kind, rules.dns_subdomain(value))
+        if self.empty:
+            check.add("empty", rules.memory(self.empty))
+        if self.host is not None:
+            check.add("host", rules.absolute_path(self.host))
+        check.done()
+
+    @property
+    def kind(self) -> str:
+        """Where the volume comes from: one of `VOLUME_KINDS`."""
+        return next(kind for kind in VOLUME_KINDS if getattr(self, kind) is not None)
+
+
+@dataclass(frozen=True)
+class SecretKey:
+    """One key of a secret that the cluster keeps."""
+
+    secret: str
+    key: str
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        check.add("secret", rules.dns_subdomain(self.secret))
+        check.add("key", rules.label_key(self.key) if "/" not in self.key else "no '/' in a key.")
+        check.done()
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Secrets by name; their values are never part of a description or a document.
+
+    Attributes
+    ----------
+    env : mapping of str to SecretKey
+        Variables that take a secret's key.
+    files : mapping of str to str
+        Directory in the container to the secret whose keys become files there.
+    image_pull : tuple of str
+        Secrets with the registry's credentials.
+    """
+
+    env: Mapping[str, SecretKey] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    image_pull: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _set(self, env=dict(self.env), files=dict(self.files))
+        _set(self, image_pull=texts(self.image_pull, "image_pull"))
+        check = Checks()
+        check.all("env", rules.env_name, self.env)
+        check.all("files", rules.absolute_path, self.files)
+        for path, name in self.files.items():
+            check.add(f"files.{path}", rules.dns_subdomain(name))
+        for index, name in enumerate(self.image_pull):
+            check.add(f"image_pull[{index}]", rules.dns_subdomain(name))
+        check.done()
+
+
+@dataclass(frozen=True)
+class GcsCredentials:
+    """A Google service account's key file: key ``key`` of the secret ``secret``."""
+
+    secret: str
+    key: str = "key.json"
+
+    def __post_init__(self) -> None:
+        SecretKey(self.secret, self.key)
+
+
+@dataclass(frozen=True)
+class S3Credentials:
+    """Keys for S3 and what speaks its language.
+
+    The secret holds them under ``access_key`` and ``secret_key`` (names of its keys).
+    """
+
+    secret: str
+    access_key: str = "AWS_ACCESS_KEY_ID"
+    secret_key: str = "AWS_SECRET_ACCESS_KEY"  # noqa: S105  (the name of a key)
+    endpoint: str | None = None
+    region: str | None = None
+
+    def __post_init__(self) -> None:
+        SecretKey(self.secret, self.access_key)
+        SecretKey(self.secret, self.secret_key)
+        check = Checks()
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            check.add("endpoint", f"begins with http:// or https://, got {self.endpoint!r}.")
+        check.done()
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What reading and writing of buckets needs."""
+
+    gcs: GcsCredentials | None = None
+    s3: S3Credentials | None = None
+
+
+@dataclass(frozen=True)
+class Toleration:
+    """A taint of nodes that the job's tasks bear (the words are Kubernetes')."""
+
+    key: str | None = None
+    operator: str = "Equal"
+    value: str | None = None
+    effect: str | None = None
+    seconds: int | None = None
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        check.one_of("operator", self.operator, ("Equal", "Exists"))
+        check.one_of("effect", self.effect, ("NoSchedule", "PreferNoSchedule", "NoExecute"))
+        if self.key is not None:
+            check.add("key", rules.label_key(self.key))
+        elif self.operator != "Exists":
+            check.add("key", "a toleration without a key has the operator Exists.")
+        if self.operator == "Exists" and self.value:
+            check.add("value", f"the operator Exists takes no value, got {self.value!r}.")
+        if self.seconds is not None and self.effect != "NoExecute":
+            check.add("seconds", "only the effect NoExecute takes seconds.")
+        check.done()

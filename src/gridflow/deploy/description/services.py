@@ -1,0 +1,199 @@
+"""What stands beside a training job, and what only Spark and Marathon need to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gridflow.deploy.description import rules
+from gridflow.deploy.description.parts import Checks, Resources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TENSORBOARD_IMAGE: Final = "tensorflow/tensorflow:2.21.0"
+SERVING_IMAGE: Final = "tensorflow/serving:2.19.1"
+NOTEBOOK_IMAGE: Final = "ghcr.io/kubeflow/kubeflow/notebook-servers/jupyter-tensorflow:v1.10.0"
+#: Where TensorFlow Serving reads a model from by itself; everything else is a path in a volume.
+BUCKETS: Final = ("gs://", "s3://")
+
+
+@dataclass(frozen=True)
+class TensorBoard:
+    """TensorBoard beside the job.
+
+    Attributes
+    ----------
+    log_dir : str
+        Where the tasks write: a path in one of the job's volumes, or ``gs://`` or ``s3://``.
+    port : int
+        6006 by default.
+    image : str
+        An image with ``tensorboard`` in it.
+    """
+
+    log_dir: str
+    port: int = 6006
+    image: str = TENSORBOARD_IMAGE
+    resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        if not self.log_dir.startswith(BUCKETS):
+            check.add("log_dir", rules.absolute_path(self.log_dir))
+        check.add("port", rules.port_number(self.port))
+        check.add("image", rules.image(self.image))
+        check.done()
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model to serve: ``path`` holds numbered version directories.
+
+    ``versions`` serves just those (the newest by default), ``labels`` names some of them.
+    """
+
+    name: str
+    path: str
+    versions: tuple[int, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "versions", tuple(self.versions))
+        object.__setattr__(self, "labels", dict(self.labels))
+        check = Checks()
+        check.add("name", rules.dns_label(self.name))
+        if not self.path.startswith(BUCKETS):
+            check.add("path", rules.absolute_path(self.path))
+        for index, version in enumerate(self.versions):
+            check.at_least(f"versions[{index}]", version, 0)
+        for label, version in self.labels.items():
+            if self.versions and version not in self.versions:
+                known = ", ".join(map(str, self.versions))
+                check.add(f"labels.{label}", f"version {version} isn't served (only {known}).")
+        check.done()
+
+
+@dataclass(frozen=True)
+class Batching:
+    """TensorFlow Serving's batching of requests."""
+
+    max_batch_size: int = 32
+    timeout_micros: int = 1000
+    max_enqueued_batches: int = 100
+    threads: int = 4
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        check.at_least("max_batch_size", self.max_batch_size, 1)
+        check.at_least("timeout_micros", self.timeout_micros, 0)
+        check.at_least("max_enqueued_batches", self.max_enqueued_batches, 1)
+        check.at_least("threads", self.threads, 1)
+        check.done()
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Trained models behind TensorFlow Serving or KServe.
+
+    ``monitoring`` opens Prometheus metrics, ``warmup`` replays the requests saved in a model's
+    ``assets.extra`` before it counts as ready.
+    """
+
+    models: tuple[Model, ...]
+    image: str = SERVING_IMAGE
+    replicas: int = 1
+    resources: Resources = field(default_factory=Resources)
+    batching: Batching | None = None
+    monitoring: bool = False
+    warmup: bool = True
+    rest_port: int = 8501
+    grpc_port: int = 8500
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", tuple(self.models))
+        check = Checks()
+        if not self.models:
+            check.add("models", "at least one model is needed.")
+        names = [model.name for model in self.models]
+        for name in sorted({n for n in names if names.count(n) > 1}):
+            check.add("models", f"two models have the name {name!r}.")
+        check.add("image", rules.image(self.image))
+        check.at_least("replicas", self.replicas, 1)
+        check.add("rest_port", rules.port_number(self.rest_port))
+        check.add("grpc_port", rules.port_number(self.grpc_port))
+        if self.rest_port == self.grpc_port:
+            check.add("grpc_port", f"is the same as rest_port: {self.grpc_port}.")
+        check.done()
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook server with TensorFlow: ``storage`` is the size of its home directory's claim."""
+
+    image: str = NOTEBOOK_IMAGE
+    storage: str = "10Gi"
+    resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        check.add("image", rules.image(self.image))
+        check.add("storage", rules.memory(self.storage))
+        check.done()
+
+
+@dataclass(frozen=True)
+class Spark:
+    """How the job looks as a Spark application.
+
+    Attributes
+    ----------
+    version : str
+        Of Spark in the image.
+    application : str or None
+        A driver program of your own (a file or ``local://`` path in the image) that starts the
+        training itself; by default gridflow's, which runs the job's command in every task.
+    driver : Resources
+        Of the driver.
+    conf : mapping of str to str
+        Further Spark properties.
+    """
+
+    version: str = "4.1.1"
+    application: str | None = None
+    driver: Resources = field(default_factory=lambda: Resources(cpu="1", memory="2Gi"))
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "conf", dict(self.conf))
+        check = Checks()
+        for key, value in self.conf.items():
+            if not key.startswith("spark."):
+                check.add(f"conf.{key}", "a Spark property begins with 'spark.'.")
+            if value and rules.holds_secret(key.replace(".", "_").replace("-", "_")):
+                check.add(f"conf.{key}", "looks like a secret and would be printed in plain text.")
+        check.done()
+
+
+@dataclass(frozen=True)
+class Marathon:
+    """What only Marathon needs.
+
+    Attributes
+    ----------
+    dns_domain : str
+        Under which Mesos-DNS publishes the apps.
+    finished_dir : str or None
+        A directory on a volume where tasks note that they have finished, so that a task moved to
+        another host doesn't train again.
+    """
+
+    dns_domain: str = "marathon.mesos"
+    finished_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        check.add("dns_domain", rules.dns_subdomain(self.dns_domain))
+        if self.finished_dir is not None:
+            check.add("finished_dir", rules.absolute_path(self.finished_dir))
+        check.done()

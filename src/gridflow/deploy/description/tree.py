@@ -1,0 +1,162 @@
+"""YAML as a tree that remembers where each value stands and how it was written.
+
+The type that a field wants decides how its scalar is read, so ``yes``, ``007`` and ``1e3`` stay the
+texts they are wherever a text is wanted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from gridflow.deploy.description.problems import JobError, Problem
+
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
+_STEP: Final = re.compile(r'(?:"([^"]*)"|([^."=]+))')
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+
+
+@dataclass
+class Node:
+    """A mapping (dict of Nodes), a sequence (list of Nodes) or a scalar (its text)."""
+
+    value: Any
+    where: str = ""
+    plain: bool = False
+
+    @property
+    def null(self) -> bool:
+        """Whether the scalar is an unquoted ``null``, ``~`` or nothing."""
+        return self.plain and self.value in {"", "~", "null", "Null", "NULL"}
+
+    def kind(self) -> str:
+        """Say what this is, for messages."""
+        if isinstance(self.value, dict):
+            return "a mapping"
+        if isinstance(self.value, list):
+            return "a list"
+        return "nothing" if self.null else repr(self.value)
+
+
+def parse(text: str, source: str) -> list[Node]:
+    """Return the documents of a YAML text.
+
+    Raises
+    ------
+    JobError
+        If it is no YAML, or a key stands twice in a mapping.
+    """
+    try:
+        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+        reason = f"is no YAML: {error.problem or error.context}."
+        raise JobError([Problem("", reason, where)]) from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise JobError([Problem("", f"is no YAML: {reason}", source)]) from error
+    return [_node(node, source) for node in nodes if node is not None]
+
+
+def _node(raw: yaml.Node, source: str) -> Node:
+    where = f"{source}:{raw.start_mark.line + 1}:{raw.start_mark.column + 1}"
+    if isinstance(raw, yaml.MappingNode):
+        entries: dict[str, Node] = {}
+        for key, value in raw.value:
+            at = f"{source}:{key.start_mark.line + 1}:{key.start_mark.column + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                raise JobError([Problem("", "a key is a text.", at)])
+            if key.value in entries:
+                raise JobError([Problem("", f"the key {key.value!r} is there twice.", at)])
+            child = _node(value, source)
+            child.where = at if not isinstance(value, yaml.ScalarNode) else child.where
+            entries[key.value] = child
+        return Node(entries, where)
+    if isinstance(raw, yaml.SequenceNode):
+        return Node([_node(item, source) for item in raw.value], where)
+    return Node(raw.value, where, plain=isinstance(raw, yaml.ScalarNode) and raw.style is None)
+
+
+def plain_value(node: Node) -> Any:
+    """Return what a node means where no type is known: YAML 1.2's core schema.
+
+    Texts such as ``yes``, ``on`` and ``007`` stay texts.
+    """
+    if isinstance(node.value, dict):
+        return {key: plain_value(child) for key, child in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain_value(child) for child in node.value]
+    text: str = node.value
+    if not node.plain:
+        return text
+    if node.null:
+        return None
+    if text in {"true", "True", "TRUE", "false", "False", "FALSE"}:
+        return text.lower() == "true"
+    if _INTEGER.match(text):
+        return int(text)
+    return float(text) if _FLOAT.match(text) else text
+
+
+def assign(root: Node, assignment: str) -> None:
+    """Carry out one ``a.b.0.c=value`` of the command line on a tree.
+
+    A number is a place in a list; a key with dots is written in double quotes. The value is read as
+    YAML, so that ``[a, b]`` is a list.
+    """
+    source = f"--set {assignment}"
+    path, sign, text = _split(assignment)
+    if not sign:
+        raise JobError([Problem("", "is written a.b=value.", source)])
+    documents = parse(text, source) if text.strip() else []
+    new = documents[0] if documents else Node("", source)
+    _stamp(new, source)
+    node = root
+    for step, following in zip(path, [*path[1:], None], strict=True):
+        if isinstance(node.value, list):
+            if not step.isdigit() or int(step) > len(node.value):
+                reason = f"{step!r} is no place in a list of {len(node.value)}."
+                raise JobError([Problem(".".join(path), reason, source)])
+            if int(step) == len(node.value):
+                node.value.append(Node({}, source))
+            if following is None:
+                node.value[int(step)] = new
+            node = node.value[int(step)]
+            continue
+        if not isinstance(node.value, dict):
+            if not node.null:
+                reason = f"{step!r} can't be set below {node.kind()}."
+                raise JobError([Problem(".".join(path), reason, source)])
+            node.value = {}
+        if following is None:
+            node.value[step] = new
+        else:
+            empty: Any = [] if following == "0" else {}
+            node = node.value.setdefault(step, Node(empty, source))
+
+
+def _split(assignment: str) -> tuple[list[str], str, str]:
+    steps: list[str] = []
+    position = 0
+    while match := _STEP.match(assignment, position):
+        steps.append(match.group(1) if match.group(1) is not None else match.group(2))
+        position = match.end()
+        if assignment[position : position + 1] == ".":
+            position += 1
+            continue
+        break
+    if assignment[position : position + 1] != "=" or not steps:
+        return steps, "", ""
+    return steps, "=", assignment[position + 1 :]
+
+
+def _stamp(node: Node, source: str) -> None:
+    node.where = source
+    children = node.value.values() if isinstance(node.value, dict) else node.value
+    if not isinstance(children, str):
+        for child in children:
+            _stamp(child, source)

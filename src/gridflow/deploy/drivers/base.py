@@ -1,0 +1,79 @@
+"""What every driver can do, and the tools that they call."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from gridflow.deploy.inside.terminal import paint
+from gridflow.errors import GridflowError, MissingDependency
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """One task as its target sees it."""
+
+    task: str
+    state: str
+    detail: str = ""
+
+
+class Driver(Protocol):
+    """A job on a target."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def follow(self, output: TextIO) -> int:
+        """Show its output on a stream until its end; return 0 if it succeeded."""
+
+    def status(self) -> list[TaskStatus]:
+        """Return its tasks."""
+
+    def logs(self, *, follow: bool) -> int:
+        """Print its output."""
+
+    def cancel(self) -> None:
+        """End it and remove it."""
+
+
+def tool(name: str, hint: str) -> str:
+    """Return the path of a command.
+
+    Raises
+    ------
+    MissingDependency
+        If it isn't installed.
+    """
+    path = shutil.which(name)
+    if path is None:
+        raise MissingDependency(f"{name} isn't installed, or not on the PATH. {hint}")
+    return path
+
+
+def call(words: Sequence[str], text: str | None = None) -> str:
+    """Run a tool and return what it prints.
+
+    Raises
+    ------
+    GridflowError
+        If it fails, with its own words.
+    """
+    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()
+        reason = f"'{' '.join(words)}' failed with exit code {done.returncode}: {said}"
+        raise GridflowError(reason)
+    return done.stdout
+
+
+def say(text: str) -> None:
+    """Tell the user what happens, beside the job's own output."""
+    sys.stderr.write(f"{paint('gridflow:', 'dim', sys.stderr)} {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,93 @@
+"""Jobs on this host's Docker, through the real ``docker compose``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from gridflow.deploy.drivers.base import TaskStatus, call, say, tool
+from gridflow.deploy.launching import tasks
+from gridflow.errors import GridflowError, MissingDependency
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.rendering import Rendering
+
+_POLL: Final = 1.0
+_LAST_WORDS: Final = 10.0
+
+
+class ComposeDriver:
+    """Start, follow and remove a rendered job."""
+
+    def __init__(self, job: Job, rendering: Rendering, *, poll: float = _POLL) -> None:
+        docker = tool("docker", "Install Docker, or render the job and run it where Docker is.")
+        self._words = [docker, "compose", f"--project-name={job.name}", "--file=-"]
+        self._job = job
+        self._tasks = [f"{role}-{index}" for role, index in tasks(job)]
+        self._text = rendering.text()
+        self._poll = poll
+        try:
+            call([docker, "compose", "version"])
+        except GridflowError as error:
+            reason = f"Docker is here, but not its Compose plugin (docker compose): {error}"
+            raise MissingDependency(reason) from error
+
+    def start(self) -> None:
+        """Create and start the containers."""
+        self._call("up", "--detach")
+        say(f"started {self._job.tasks} tasks; 'docker compose -p {self._job.name} ps' shows them")
+
+    def follow(self, output: TextIO) -> int:
+        """Show the output until all tasks have ended."""
+        # Without TensorBoard, which never ends, the output comes to its end with the tasks.
+        words = [*self._words, "logs", "--follow", *self._tasks]
+        stream = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output)
+        assert stream.stdin is not None
+        stream.stdin.write(self._text.encode())
+        stream.stdin.close()
+        try:
+            while True:
+                ended = [t for t in self._services() if t["Service"] in self._tasks]
+                if ended and all(task["State"] == "exited" for task in ended):
+                    stream.wait(timeout=_LAST_WORDS)
+                    break
+                time.sleep(self._poll)
+        except subprocess.TimeoutExpired:
+            say("the end of the output is missing; 'gridflow logs' prints all of it")
+        finally:
+            stream.terminate()
+            stream.wait()
+        failed = {t["Service"]: t["ExitCode"] for t in ended if t["ExitCode"]}
+        for name, code in failed.items():
+            say(f"{name} failed with exit code {code}")
+        return 1 if failed else 0
+
+    def status(self) -> list[TaskStatus]:
+        """Return the containers."""
+        return [
+            TaskStatus(task["Service"], task["State"], f"exit code {task['ExitCode']}")
+            if task["State"] == "exited"
+            else TaskStatus(task["Service"], task["State"])
+            for task in self._services()
+        ]
+
+    def logs(self, *, follow: bool) -> int:
+        """Print the output of all containers."""
+        words = [*self._words, "logs", *(["--follow"] if follow else [])]
+        return subprocess.run(words, input=self._text.encode(), check=False).returncode
+
+    def cancel(self) -> None:
+        """Stop and remove the containers; named volumes stay."""
+        self._call("down")
+
+    def _services(self) -> list[dict[str, Any]]:
+        text = self._call("ps", "--all", "--format=json").strip()
+        # Compose printed one list up to 2.20, and one object a line since.
+        parsed = json.loads(text) if text.startswith("[") else map(json.loads, text.splitlines())
+        return list(parsed)
+
+    def _call(self, *words: str) -> str:
+        return call([*self._words, *words], self._text)

@@ -1,0 +1,90 @@
+"""Jobs on Marathon, through its REST API at ``MARATHON_URL``."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from gridflow.deploy.drivers.base import TaskStatus, say
+from gridflow.errors import GridflowError, InvalidArgument
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.rendering import Rendering
+
+_POLL: Final = 2.0
+_SECONDS: Final = 30.0
+
+
+class MarathonDriver:
+    """Start, follow and remove a rendered group."""
+
+    def __init__(self, job: Job, rendering: Rendering, *, poll: float = _POLL) -> None:
+        self._url = os.environ.get("MARATHON_URL", "").rstrip("/")
+        if not self._url.startswith(("http://", "https://")):
+            raise InvalidArgument(
+                f"MARATHON_URL is Marathon's address, like http://host:8080; got {self._url!r}."
+            )
+        self._name = job.name
+        self._tasks = {
+            f"/{job.name}/{role}-{i}" for role, r in job.role_items() for i in range(r.replicas)
+        }
+        self._text = rendering.text()
+        self._poll = poll
+
+    def start(self) -> None:
+        """Put the group."""
+        answer = self._call("PUT", "/v2/groups", self._text)
+        say(f"Marathon deploys /{self._name}: {answer.get('deploymentId', '')}")
+
+    def follow(self, output: TextIO) -> int:  # noqa: ARG002  (Marathon has no API for output)
+        """Wait until all tasks run; Marathon's apps have no end to wait for."""
+        while True:
+            states = self.status()
+            if states and all(task.state == "running" for task in states):
+                say("all tasks run; Marathon keeps finished ones, 'gridflow cancel' removes them")
+                return 0
+            time.sleep(self._poll)
+
+    def status(self) -> list[TaskStatus]:
+        """Return the apps."""
+        path = f"/v2/groups/{self._name}?embed=group.apps&embed=group.apps.counts"
+        found = []
+        for app in self._call("GET", path).get("apps", []):
+            running = app.get("tasksRunning", 0) >= app.get("instances", 1)
+            found.append(TaskStatus(app["id"], "running" if running else "waiting"))
+        return found
+
+    def logs(self, *, follow: bool) -> int:  # noqa: ARG002  (the same call for all drivers)
+        """Say where the output is."""
+        raise GridflowError(
+            "Marathon has no API for output: it lies in each task's Mesos sandbox (stdout, stderr)."
+        )
+
+    def cancel(self) -> None:
+        """Delete the group."""
+        self._call("DELETE", f"/v2/groups/{self._name}?force=true")
+        say(f"Marathon removes /{self._name}")
+
+    def _call(self, method: str, path: str, text: str | None = None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        if token := os.environ.get("MARATHON_TOKEN"):
+            headers["Authorization"] = f"token={token}"
+        request = urllib.request.Request(  # noqa: S310  (the scheme is checked above)
+            self._url + path, text.encode() if text else None, headers, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+                body: dict[str, Any] = json.loads(answer.read() or b"{}")
+                return body
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace").strip()
+            raise GridflowError(
+                f"Marathon answers {error.code} to {method} {path}: {said}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise GridflowError(f"Marathon at {self._url} can't be reached: {error}") from error

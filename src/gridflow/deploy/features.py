@@ -1,0 +1,168 @@
+"""What of the description a job makes use of, in words that a target can refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow.deploy.description import Job
+
+#: Every feature, in the order of the description, with what it is.
+FEATURES: Final = {
+    "namespace": "a namespace",
+    "image": "the container image",
+    "command": "the program and its arguments",
+    "env": "variables",
+    "roles.chief": "a chief",
+    "roles.worker": "workers",
+    "roles.ps": "parameter servers",
+    "roles.evaluator": "an evaluator",
+    "roles.command": "a role's own program",
+    "roles.env": "a role's own variables",
+    "resources.cpu": "cores",
+    "resources.memory": "memory",
+    "resources.gpu": "GPUs",
+    "resources.gpu_type": "the GPU product",
+    "port": "TensorFlow's port",
+    "classic_flags": "--job_name --task_index --ps_hosts --worker_hosts",
+    "restart_policy=on-failure": "restart after any failure",
+    "restart_policy=exit-code": "restart after exits of 128 and above only",
+    "restart_policy=never": "no restart",
+    "restart_limit": "the number of restarts",
+    "deadline": "seconds that the job may run",
+    "time_to_live": "seconds that a finished job is kept",
+    "clean_up=none": "keep all tasks at the end",
+    "clean_up=running": "end those that still run",
+    "clean_up=all": "remove all tasks at the end",
+    "gang.scheduler=kueue": "admission of the whole by Kueue",
+    "gang.scheduler=volcano": "gang scheduling by Volcano",
+    "gang.queue": "the queue",
+    "gang.minimum": "tasks that are enough to start",
+    "volumes.pvc": "persistent volume claims",
+    "volumes.empty": "scratch directories",
+    "volumes.host": "directories of the host",
+    "volumes.secret": "secrets as directories",
+    "volumes.config": "configuration as directories",
+    "shared_memory": "the size of /dev/shm",
+    "secrets.env": "secrets as variables",
+    "secrets.files": "secrets as files",
+    "secrets.image_pull": "credentials of the registry",
+    "credentials.gcs": "a Google service account",
+    "credentials.s3": "keys for S3",
+    "node_selector": "which nodes",
+    "tolerations": "taints that are borne",
+    "service_account": "the pods' service account",
+    "labels": "labels",
+    "annotations": "annotations",
+    "tensorboard": "TensorBoard beside the job",
+    "serve.models": "models to serve",
+    "serve.versions": "chosen versions and labels of a model",
+    "serve.batching": "batching of requests",
+    "serve.monitoring": "Prometheus metrics",
+    "serve.replicas": "servers",
+    "notebook": "a notebook server",
+    "spark": "the Spark side",
+    "marathon": "the Marathon side",
+    "overrides": "trees merged into the documents",
+}
+
+#: The sections that only the targets named render; every other target leaves them alone.
+SIDES: Final = {
+    "serve": "serving, kserve",
+    "notebook": "notebook",
+    "spark": "sparkapplication, spark-submit-*",
+    "marathon": "marathon",
+}
+
+
+@dataclass(frozen=True)
+class Use:
+    """A feature in use, and where in the description."""
+
+    feature: str
+    path: str
+
+
+def uses(job: Job) -> Iterator[Use]:
+    """Yield the features that a job makes use of, in the order of the description."""
+    return (Use(feature, path) for feature, path in _found(job))
+
+
+def _found(job: Job) -> Iterator[tuple[str, str]]:
+    if job.namespace != "default":
+        yield "namespace", "namespace"
+    for name in ("image", "command", "env"):
+        if getattr(job, name):
+            yield name, name
+    yield from _roles(job)
+    yield "port", "port"
+    if job.classic_flags:
+        yield "classic_flags", "classic_flags"
+    yield f"restart_policy={job.restart_policy}", "restart_policy"
+    if job.restart_policy != "never":
+        yield "restart_limit", "restart_limit"
+    for name in ("deadline", "time_to_live"):
+        if getattr(job, name) is not None:
+            yield name, name
+    if job.clean_up:
+        yield f"clean_up={job.clean_up}", "clean_up"
+    yield from _cluster(job)
+    if job.tensorboard:
+        yield "tensorboard", "tensorboard"
+    yield from _sides(job)
+
+
+def _roles(job: Job) -> Iterator[tuple[str, str]]:
+    for name, role in job.role_items():
+        path = f"roles.{name}"
+        yield f"roles.{name}", path
+        if role.command is not None or role.args is not None:
+            yield "roles.command", f"{path}.{'args' if role.command is None else 'command'}"
+        if role.env:
+            yield "roles.env", f"{path}.env"
+        for field in ("cpu", "memory", "gpu", "gpu_type"):
+            if getattr(role.resources, field):
+                yield f"resources.{field}", f"{path}.resources.{field}"
+
+
+def _cluster(job: Job) -> Iterator[tuple[str, str]]:
+    if job.gang:
+        if job.gang.scheduler:
+            yield f"gang.scheduler={job.gang.scheduler}", "gang.scheduler"
+        for name in ("queue", "minimum"):
+            if getattr(job.gang, name):
+                yield f"gang.{name}", f"gang.{name}"
+    for index, volume in enumerate(job.volumes):
+        yield f"volumes.{volume.kind}", f"volumes[{index}].{volume.kind}"
+    if job.shared_memory:
+        yield "shared_memory", "shared_memory"
+    for group, names in (
+        ("secrets", ("env", "files", "image_pull")),
+        ("credentials", ("gcs", "s3")),
+    ):
+        for name in names:
+            if getattr(getattr(job, group), name):
+                yield f"{group}.{name}", f"{group}.{name}"
+    for name in ("node_selector", "tolerations", "service_account", "labels", "annotations"):
+        if getattr(job, name):
+            yield name, name
+
+
+def _sides(job: Job) -> Iterator[tuple[str, str]]:
+    if job.serve:
+        yield "serve.models", "serve.models"
+        for index, model in enumerate(job.serve.models):
+            if model.versions or model.labels:
+                yield "serve.versions", f"serve.models[{index}]"
+        for name in ("batching", "monitoring"):
+            if getattr(job.serve, name):
+                yield f"serve.{name}", f"serve.{name}"
+        yield "serve.replicas", "serve.replicas"
+    for name in ("notebook", "spark", "marathon"):
+        if getattr(job, name):
+            yield name, name
+    if job.overrides:
+        yield "overrides", "overrides"

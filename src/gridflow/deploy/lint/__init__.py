@@ -1,0 +1,118 @@
+"""What schemas miss: names, quantities, ports, restart policies, selectors, one chief, secrets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.deploy.description import Problem
+from gridflow.deploy.lint.compose import check_compose
+from gridflow.deploy.lint.kinds import KINDS
+from gridflow.deploy.lint.marathon import check_group
+from gridflow.deploy.lint.report import Finding, Report
+from gridflow.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from gridflow.deploy.target import Form
+
+__all__ = ["Finding", "findings", "lint", "title"]
+
+
+def lint(form: Form, documents: list[Any]) -> list[Problem]:
+    """Return what is wrong with documents, each with the object and path."""
+    return [
+        Problem(f"{title(documents[f.document])} {f.path}".strip(), f.reason)
+        for f in findings(form, documents)
+    ]
+
+
+def title(document: Any) -> str:
+    """Return ``Kind/name`` of an object, an empty text for other documents."""
+    if not isinstance(document, dict) or "kind" not in document:
+        return ""
+    meta = document.get("metadata")
+    name = meta.get("name", "") if isinstance(meta, dict) else ""
+    return f"{document['kind']}/{name}"
+
+
+def findings(form: Form, documents: list[Any]) -> list[Finding]:
+    """Return what is wrong with documents, by their numbers."""
+    report = Report()
+    if form == "script":
+        return []
+    for index, document in enumerate(documents):
+        report.document = index
+        if not isinstance(document, dict):
+            report.add("", f"is a mapping, got {document!r}.")
+        elif form == "compose":
+            check_compose(report, document)
+        elif form == "marathon":
+            check_group(report, document)
+        else:
+            _object(report, document)
+    if form == "kubernetes":
+        _between(report, [d if isinstance(d, dict) else {} for d in documents])
+    return report.findings
+
+
+def _object(report: Report, document: dict[str, Any]) -> None:
+    kind, version = document.get("kind"), document.get("apiVersion")
+    if not isinstance(kind, str) or not isinstance(version, str):
+        report.add("", "an object has the texts apiVersion and kind.")
+        return
+    group = version.rpartition("/")[0]
+    check = KINDS.get((kind, group))
+    if check is None:
+        known = sorted({name for name, _ in KINDS})
+        groups = sorted(g or "v1" for name, g in KINDS if name == kind)
+        hint = f" A {kind} has the group {' or '.join(groups)}." if groups else ""
+        hint = hint or did_you_mean(kind, known)
+        report.add("kind", f"{version} {kind} is none of the kinds that gridflow knows.{hint}")
+        return
+    check(report, document)
+
+
+def _between(report: Report, documents: list[dict[str, Any]]) -> None:
+    """Check what holds between documents: selectors, runtimes, no two of one name."""
+    seen: list[tuple[str, str, str]] = []
+    pods = [labels for document in documents for labels in _pod_labels(document)]
+    runtimes = [title(d) for d in documents if str(d.get("kind", "")).endswith("TrainingRuntime")]
+    for index, document in enumerate(documents):
+        report.document = index
+        mark = (str(document.get("apiVersion")), title(document), _namespace(document))
+        if mark in seen:
+            report.add("metadata.name", f"{mark[1]} is there twice.")
+        seen.append(mark)
+        spec = document.get("spec") if isinstance(document.get("spec"), dict) else {}
+        assert isinstance(spec, dict)
+        selector: Any = spec.get("selector")
+        selects = document.get("kind") == "Service" and isinstance(selector, dict) and bool(pods)
+        if selects and not any(selector.items() <= labels.items() for labels in pods):
+            report.add("spec.selector", f"selects none of the pods here: {selector}.")
+        if document.get("kind") == "TrainJob" and runtimes:
+            reference = spec.get("runtimeRef")
+            reference = reference if isinstance(reference, dict) else {}
+            wanted = f"{reference.get('kind', 'ClusterTrainingRuntime')}/{reference.get('name')}"
+            if wanted not in runtimes:
+                reason = f"there is no {wanted} here, only {', '.join(runtimes)}."
+                report.add("spec.runtimeRef.name", reason)
+
+
+def _namespace(document: dict[str, Any]) -> str:
+    meta = document.get("metadata")
+    return str(meta.get("namespace", "")) if isinstance(meta, dict) else ""
+
+
+def _pod_labels(tree: Any) -> list[dict[str, Any]]:
+    """Return the labels of every pod template inside a document."""
+    found: list[dict[str, Any]] = []
+    if isinstance(tree, dict):
+        spec, meta = tree.get("spec"), tree.get("metadata")
+        if isinstance(spec, dict) and "containers" in spec:
+            labels = meta.get("labels") if isinstance(meta, dict) else None
+            found.append(labels if isinstance(labels, dict) else {})
+        for child in tree.values():
+            found += _pod_labels(child)
+    elif isinstance(tree, list):
+        for child in tree:
+            found += _pod_labels(child)
+    return found

@@ -1,0 +1,68 @@
+"""The cluster spec inside rendered variables, and the host names that pods get."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from gridflow.deploy.description import rules
+from gridflow.spec.cluster import CHIEF, EVALUATOR, ROLES
+
+if TYPE_CHECKING:
+    from gridflow.deploy.lint.report import Report
+
+
+def check_cluster(report: Report, path: str, env: dict[str, str]) -> None:
+    """Check ``GRIDFLOW_CLUSTER`` and ``TF_CONFIG`` among a task's variables."""
+    for name in ("GRIDFLOW_CLUSTER", "TF_CONFIG"):
+        if not env.get(name):
+            continue
+        try:
+            tree = json.loads(env[name])
+        except json.JSONDecodeError as error:
+            report.add(path, f"{name} is no JSON: {error}.")
+            continue
+        cluster = tree.get("cluster") if name == "TF_CONFIG" and isinstance(tree, dict) else tree
+        if not isinstance(cluster, dict) or not all(isinstance(h, list) for h in cluster.values()):
+            report.add(path, f"{name} holds a mapping of roles to addresses, got {cluster!r}.")
+            continue
+        _check_roles(report, path, name, cluster)
+        role, index = env.get("GRIDFLOW_ROLE"), env.get("GRIDFLOW_INDEX")
+        if role and role not in ROLES:
+            report.add(path, f"GRIDFLOW_ROLE must be one of {', '.join(ROLES)}, got {role!r}.")
+        elif role and role != EVALUATOR and index and index.isdigit():
+            known = range(len(cluster.get(role, ())))
+            absent = f"{role}:{index} isn't in the cluster spec of {name}."
+            report.add(path, None if int(index) in known else absent)
+
+
+def _check_roles(report: Report, path: str, name: str, cluster: dict[str, list[Any]]) -> None:
+    if EVALUATOR in cluster:
+        report.add(path, f"{name} has the evaluator in the cluster, which it only watches.")
+    if len(cluster.get(CHIEF, ())) > 1:
+        report.add(path, f"{name} has {len(cluster[CHIEF])} chiefs; a cluster has at most one.")
+    everyone = [str(address) for hosts in cluster.values() for address in hosts]
+    for address in everyone:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or rules.port_number(int(port)):
+            report.add(path, f"{name} has {address!r}; an address is host:port.")
+            continue
+        check_host(report, path, host)
+        if everyone.count(address) > 1:
+            report.add(path, f"{name} has {address!r} twice.")
+
+
+def check_host(report: Report, path: str, host: str) -> None:
+    """Check each label of a host name that a task will have."""
+    for label in host.split("."):
+        if reason := rules.dns_label(label):
+            report.add(
+                path, f"the host name {host!r} can't exist: {reason} Shorten the job's name."
+            )
+
+
+def check_pod_host(report: Report, path: str, host: str) -> None:
+    """Check the host name that an operator will make for a pod."""
+    if len(host) > rules.MAX_LABEL:
+        reason = f"its pods would be called {host!r}, {len(host)} characters; "
+        report.add(path, reason + f"a host name has at most {rules.MAX_LABEL}. Shorten the name.")

@@ -1,0 +1,89 @@
+"""What the lint finds, and the helpers by which it looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gridflow.deploy.lint.fields import FIELDS
+from gridflow.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem in one of the documents."""
+
+    document: int
+    path: str
+    reason: str
+
+
+@dataclass
+class Report:
+    """Collects findings; ``document`` is the one being looked at."""
+
+    document: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, path: str, reason: str | None) -> None:
+        """Note a reason, if there is one."""
+        if reason:
+            finding = Finding(self.document, path, reason)
+            if finding not in self.findings:
+                self.findings.append(finding)
+
+    def mapping(self, path: str, value: Any, shape: str | None = None) -> dict[str, Any]:
+        """Return a mapping, noting anything else and fields that the shape hasn't."""
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.add(path, f"is a mapping, got {value!r}.")
+            return {}
+        if shape:
+            for key in value:
+                if key not in FIELDS[shape] and not str(key).startswith("x-"):
+                    hint = did_you_mean(str(key), FIELDS[shape])
+                    self.add(below(path, key), f"{shape} has no field {key!r}.{hint}")
+        return value
+
+    def listing(self, path: str, value: Any) -> list[Any]:
+        """Return a list, noting anything else."""
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.add(path, f"is a list, got {value!r}.")
+            return []
+        return value
+
+    def text(self, path: str, value: Any) -> str | None:
+        """Return a text, noting anything else."""
+        if isinstance(value, str):
+            return value
+        if value is not None:
+            self.add(path, f"is a text, got {value!r}; write it in quotes.")
+        return None
+
+    def integer(self, path: str, value: Any, least: int) -> int | None:
+        """Return a whole number of at least ``least``, noting anything else."""
+        if value is None:
+            return None
+        if type(value) is not int or value < least:
+            self.add(path, f"is a whole number of at least {least}, got {value!r}.")
+            return None
+        return value
+
+    def one_of(self, path: str, value: Any, allowed: Iterable[str], why: str = "") -> None:
+        """Hold a word against the allowed ones; None passes."""
+        allowed = tuple(allowed)
+        if value is not None and value not in allowed:
+            reason = f"must be one of {', '.join(map(repr, allowed))}, got {value!r}."
+            hint = did_you_mean(str(value), allowed)
+            self.add(path, reason + (f" {why}" if why else "") + hint)
+
+
+def below(path: str, key: Any) -> str:
+    """Return the path of a field."""
+    return f"{path}.{key}" if path else str(key)

@@ -1,0 +1,266 @@
+"""The pod of a task, the same on every target that speaks Kubernetes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from gridflow.deploy.launching import kubernetes_text, launch_env, program_words
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job, Resources
+    from gridflow.deploy.description.parts import Toleration, Volume
+    from gridflow.deploy.kinds import (
+        Amounts,
+        Container,
+        Env,
+        Metadata,
+        Mount,
+        Object,
+        PodSpec,
+        PodTemplate,
+    )
+
+GPU: Final = "nvidia.com/gpu"
+GPU_PRODUCT: Final = "nvidia.com/gpu.product"
+GCS_DIRECTORY: Final = "/etc/gridflow/gcs"
+KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+
+
+def names(job: Job, component: str | None = None) -> dict[str, str]:
+    """Return the labels that say whose an object is."""
+    labels = {"app.kubernetes.io/name": job.name, "app.kubernetes.io/managed-by": "gridflow"}
+    if component:
+        labels["app.kubernetes.io/component"] = component
+    return labels
+
+
+def selector(job: Job, component: str | None = None) -> dict[str, str]:
+    """Return the labels that select the pods of a job, or of one component of it."""
+    labels = {"app.kubernetes.io/name": job.name}
+    return {**labels, "app.kubernetes.io/component": component} if component else labels
+
+
+def metadata(job: Job, name: str, component: str | None = None) -> Metadata:
+    """Return the metadata of an object of the job."""
+    return {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": {**job.labels, **names(job, component)},
+    }
+
+
+def env_list(env: dict[str, str]) -> list[Env]:
+    """Return variables as Kubernetes writes them."""
+    return [{"name": name, "value": kubernetes_text(value)} for name, value in env.items()]
+
+
+def key_env(name: str, secret: str, key: str) -> Env:
+    """Return a variable that takes a secret's key."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def field_env(name: str, path: str) -> Env:
+    """Return a variable that takes a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def credential_env(job: Job) -> list[Env]:
+    """Return the variables by which TensorFlow and boto find the buckets' credentials."""
+    env: list[Env] = []
+    if job.credentials.gcs:
+        place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
+        env.append({"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": place})
+    if s3 := job.credentials.s3:
+        env.append(key_env("AWS_ACCESS_KEY_ID", s3.secret, s3.access_key))
+        env.append(key_env("AWS_SECRET_ACCESS_KEY", s3.secret, s3.secret_key))
+        env += env_list(s3_settings(job))
+    return env
+
+
+def s3_settings(job: Job) -> dict[str, str]:
+    """Return the variables of S3 that are no secrets."""
+    s3 = job.credentials.s3
+    if not s3:
+        return {}
+    settings = {}
+    if s3.endpoint:
+        # boto reads the first, TensorFlow's S3 file system the others.
+        settings["AWS_ENDPOINT_URL"] = s3.endpoint
+        settings["S3_ENDPOINT"] = s3.endpoint.partition("://")[2]
+        settings["S3_USE_HTTPS"] = str(int(s3.endpoint.startswith("https://")))
+    if s3.region:
+        settings["AWS_REGION"] = s3.region
+    return settings
+
+
+def resources(wanted: Resources) -> Amounts:
+    """Return requests and limits.
+
+    Cores are requested, not limited: a limit throttles TensorFlow's threads without freeing
+    anything.
+    """
+    amounts: dict[str, dict[str, str | int]] = {"requests": {}, "limits": {}}
+    if wanted.cpu:
+        amounts["requests"]["cpu"] = wanted.cpu
+    if wanted.memory:
+        amounts["requests"]["memory"] = amounts["limits"]["memory"] = wanted.memory
+    if wanted.gpu:
+        amounts["limits"][GPU] = wanted.gpu
+    return cast("Amounts", {key: value for key, value in amounts.items() if value})
+
+
+def volumes(job: Job, *, shared_memory: bool = True) -> tuple[list[dict[str, Any]], list[Mount]]:
+    """Return a pod's volumes and where its container mounts them."""
+    sources: list[dict[str, Any]] = []
+    mounts: list[Mount] = []
+
+    def add(source: dict[str, Any], path: str, *, read_only: bool) -> None:
+        sources.append(source)
+        mount: Mount = {"name": source["name"], "mountPath": path}
+        if read_only:
+            mount["readOnly"] = True
+        mounts.append(mount)
+
+    for volume in job.volumes:
+        add({"name": volume.name, **_source(volume)}, volume.path, read_only=volume.read_only)
+    for index, (path, secret) in enumerate(job.secrets.files.items()):
+        source = {"name": f"gridflow-secret-{index}", "secret": {"secretName": secret}}
+        add(source, path, read_only=True)
+    if gcs := job.credentials.gcs:
+        source = {"name": "gridflow-gcs", "secret": {"secretName": gcs.secret}}
+        add(source, GCS_DIRECTORY, read_only=True)
+    if shared_memory and job.shared_memory:
+        memory = {"medium": "Memory", "sizeLimit": job.shared_memory}
+        add({"name": "gridflow-shm", "emptyDir": memory}, "/dev/shm", read_only=False)  # noqa: S108
+    return sources, mounts
+
+
+def _source(volume: Volume) -> dict[str, Any]:
+    if volume.pvc:
+        return {"persistentVolumeClaim": {"claimName": volume.pvc}}
+    if volume.host:
+        return {"hostPath": {"path": volume.host}}
+    if volume.secret:
+        return {"secret": {"secretName": volume.secret}}
+    if volume.config:
+        return {"configMap": {"name": volume.config}}
+    return {"emptyDir": {"sizeLimit": volume.empty} if volume.empty else {}}
+
+
+def tolerations(wanted: tuple[Toleration, ...]) -> list[dict[str, str | int]]:
+    """Return tolerations as Kubernetes writes them."""
+    fields = (
+        ("key", "key"),
+        ("operator", "operator"),
+        ("value", "value"),
+        ("effect", "effect"),
+        ("seconds", "tolerationSeconds"),
+    )
+    return [
+        {theirs: getattr(item, ours) for ours, theirs in fields if getattr(item, ours) is not None}
+        for item in wanted
+    ]
+
+
+def placement(job: Job, wanted: Resources) -> dict[str, Any]:
+    """Return the fields of a pod's spec that say where it may run, and as whom."""
+    nodes = dict(job.node_selector)
+    if wanted.gpu_type:
+        nodes[GPU_PRODUCT] = wanted.gpu_type
+    spec: dict[str, Any] = {}
+    if job.service_account:
+        spec["serviceAccountName"] = job.service_account
+    if nodes:
+        spec["nodeSelector"] = nodes
+    if job.tolerations:
+        spec["tolerations"] = tolerations(job.tolerations)
+    if job.secrets.image_pull:
+        spec["imagePullSecrets"] = [{"name": name} for name in job.secrets.image_pull]
+    return spec
+
+
+def task_env(
+    job: Job, role: str, cluster: dict[str, list[str]] | None, finish: dict[str, list[str]] | None
+) -> list[Env]:
+    """Return the variables of a task; its index comes from the target."""
+    launch = launch_env(role, None, cluster, finish) if cluster is not None else {}
+    env = env_list(launch) + env_list(job.env_of(role))
+    env += [key_env(name, ref.secret, ref.key) for name, ref in job.secrets.env.items()]
+    return env + credential_env(job)
+
+
+def task_pod(
+    job: Job,
+    role: str,
+    *,
+    words: list[str],
+    container: str,
+    port_name: str,
+    cluster: dict[str, list[str]] | None,
+    finish: dict[str, list[str]] | None = None,
+    restart: Literal["Never", "OnFailure"] | None = "Never",
+    subdomain: str | None = None,
+    extra_env: tuple[Env, ...] = (),
+) -> PodTemplate:
+    """Return the template of a role's pods.
+
+    Parameters
+    ----------
+    job : Job
+    role : str
+    words : list of str
+        The command, up to the program's own words.
+    container, port_name : str
+        Names that the target looks for.
+    cluster : dict or None
+        The cluster spec, None where the target's operator hands it over.
+    finish : dict or None
+        See `gridflow.deploy.launching.launch_env`.
+    restart : {"Never", "OnFailure"} or None
+        The pod's own restart policy; None leaves it to an operator.
+    subdomain : str or None
+        The headless Service under which the pod has its name.
+    extra_env : tuple
+        Variables that only this target needs.
+    """
+    wanted = job.roles[role].resources
+    sources, mounts = volumes(job)
+    ports = [{"name": port_name, "containerPort": job.port}]
+    if finish and role in finish:
+        ports.append({"name": "finish", "containerPort": job.port + 1})
+    box: dict[str, Any] = {"name": container, "image": job.image, "command": words}
+    if program := program_words(job, role):
+        box["args"] = [kubernetes_text(word) for word in program]
+    box["env"] = [*task_env(job, role, cluster, finish), *extra_env]
+    box["ports"] = ports
+    if amounts := resources(wanted):
+        box["resources"] = amounts
+    if mounts:
+        box["volumeMounts"] = mounts
+    spec: dict[str, Any] = {}
+    if restart:
+        spec["restartPolicy"] = restart
+    if subdomain:
+        spec["subdomain"] = subdomain
+    spec |= placement(job, wanted)
+    spec["containers"] = [cast("Container", box)]
+    if sources:
+        spec["volumes"] = sources
+    about: Metadata = {"labels": {**job.labels, **names(job, role)}}
+    if job.annotations:
+        about["annotations"] = dict(job.annotations)
+    return {"metadata": about, "spec": cast("PodSpec", spec)}
+
+
+def service(
+    job: Job, name: str, ports: dict[str, int], component: str | None, *, headless: bool = False
+) -> Object:
+    """Return a Service in front of the job's pods, or of one component's."""
+    spec: dict[str, Any] = {}
+    if headless:
+        # Peers have to find one another before any of them is ready.
+        spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
+    spec["selector"] = selector(job, component)
+    spec["ports"] = [{"name": n, "port": port, "targetPort": port} for n, port in ports.items()]
+    about = metadata(job, name, component)
+    return {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": spec}

@@ -1,0 +1,49 @@
+"""The targets by name. Each module is imported when its target is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from gridflow.errors import InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from gridflow.deploy.target import Target
+
+_PLACES: Final = {
+    "local": "local:TARGET",
+    "docker": "docker:TARGET",
+    "compose": "compose:TARGET",
+    "kubernetes": "kubernetes:TARGET",
+    "jobset": "jobset:TARGET",
+    "tfjob": "tfjob:TARGET",
+    "trainjob": "trainjob:TARGET",
+    "volcano": "volcano:TARGET",
+    "marathon": "marathon:TARGET",
+    "sparkapplication": "spark:TARGET",
+    "spark-submit-standalone": "spark_submit:STANDALONE",
+    "spark-submit-yarn": "spark_submit:YARN",
+    "spark-submit-kubernetes": "spark_submit:KUBERNETES",
+    "serving": "serving:TARGET",
+    "kserve": "kserve:TARGET",
+    "notebook": "notebook:TARGET",
+    "tensorboard": "tensorboard:TARGET",
+}
+#: Every target's name, those that train first.
+TARGETS: Final = tuple(_PLACES)
+
+
+def get_target(name: str) -> Target:
+    """Return a target.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is none of that name.
+    """
+    if name not in _PLACES:
+        reason = f"there is no target {name!r}; the targets are {', '.join(TARGETS)}."
+        raise InvalidArgument(reason + did_you_mean(name, TARGETS))
+    module, _, attribute = _PLACES[name].partition(":")
+    target: Target = getattr(import_module(f"gridflow.deploy.targets.{module}"), attribute)
+    return target

@@ -1,0 +1,145 @@
+"""From a job to the checked documents of a target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gridflow.deploy.description import JobError, Problem
+from gridflow.deploy.emit import to_yaml
+from gridflow.deploy.features import FEATURES, uses
+from gridflow.deploy.lint import lint
+from gridflow.deploy.registry import TARGETS, get_target
+from gridflow.deploy.target import Document, Target, override
+from gridflow.errors import did_you_mean
+from gridflow.spec.cluster import ROLES
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a job is on a target.
+
+    Attributes
+    ----------
+    target : Target
+    documents : tuple of Document
+    warnings : tuple of Problem
+        What was left out, with ``lossy``.
+    """
+
+    target: Target
+    documents: tuple[Document, ...]
+    warnings: tuple[Problem, ...] = ()
+
+    def text(self) -> str:
+        """Return all documents as one text, for a pipe.
+
+        YAML documents become one stream; a script carries the files beside it.
+        """
+        if self.target.form == "kubernetes":
+            return to_yaml([document.content for document in self.documents])
+        *files, last = self.documents
+        if not files:
+            return last.text()
+        first, rest = last.text().split("\n", 1)
+        setup, rest = rest.split("\n", 1)
+        carried = "".join(
+            f"cat >{document.name} <<'GRIDFLOW_END'\n{document.text()}GRIDFLOW_END\n"
+            for document in files
+        )
+        return f"{first}\n{setup}\n{carried}{rest}"
+
+
+def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
+    """Render a job for a target: pure, offline, and the same bytes each time.
+
+    Parameters
+    ----------
+    job : Job
+    target : str
+        One of `gridflow.deploy.TARGETS`.
+    lossy : bool
+        Leave out what the target can't express and tell so in ``warnings``; refuse by default.
+        A role is never left out.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is no such target.
+    JobError
+        If the target can't express the job, or the documents would be refused by it.
+    """
+    place = get_target(target)
+    problems = [
+        Problem(f"overrides.{name}", f"there is no target {name!r}.{did_you_mean(name, TARGETS)}")
+        for name in job.overrides
+        if name not in TARGETS
+    ]
+    problems += [
+        Problem(field, f"the target {target} needs it.")
+        for field in place.needs
+        if not getattr(job, field) and not _own_program(job, target, field)
+    ]
+    lost = inexpressible(job, place)
+    # Without a whole role it would be another job, so that is never left out.
+    roles = [problem for problem in lost if problem.path in {f"roles.{name}" for name in ROLES}]
+    if refused := [*problems, *(roles if lossy else lost)]:
+        raise JobError(refused)
+    documents = place.render(job)
+    if tree := job.overrides.get(target):
+        documents = override(place, documents, tree)
+    if found := lint(place.form, [document.content for document in documents]):
+        raise JobError(found)
+    return Rendering(place, tuple(documents), tuple(lost))
+
+
+def _own_program(job: Job, target: str, field: str) -> bool:
+    if field != "command":
+        return False
+    if "spark" in target:
+        return bool(job.spark and job.spark.application)
+    return all(job.command_of(name) for name, _ in job.role_items() if name not in job.servers)
+
+
+def inexpressible(job: Job, target: Target) -> list[Problem]:
+    """Return the fields in use that a target can't express, with the reason."""
+    found = []
+    for use in uses(job):
+        prefixes = [use.feature, use.feature.partition("=")[0], use.feature.partition(".")[0]]
+        reason = next((target.cannot[key] for key in prefixes if key in target.cannot), None)
+        if reason and not target.left_to(use.feature):
+            text = f"the target {target.name} can't express it: {reason}."
+            found.append(Problem(use.path, text))
+    return found
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a target does with one feature of the description.
+
+    ``how`` is ``"yes"``, ``"no"`` (refused) or ``"other"`` (another target's business).
+    """
+
+    feature: str
+    title: str
+    how: str
+    reason: str = ""
+
+
+def explain(target: str) -> list[Explanation]:
+    """Return what a target does with every feature of the description."""
+    place = get_target(target)
+    rows = []
+    for feature, title in FEATURES.items():
+        prefixes = [feature, feature.partition("=")[0], feature.partition(".")[0]]
+        reason = next((place.cannot[key] for key in prefixes if key in place.cannot), None)
+        if owner := place.left_to(feature):
+            rows.append(Explanation(feature, title, "other", owner))
+        elif reason or (feature == "overrides" and place.form == "script"):
+            rows.append(Explanation(feature, title, "no", reason or "a script has no fields"))
+        else:
+            rows.append(Explanation(feature, title, "yes"))
+    return rows

@@ -1,0 +1,106 @@
+"""The subcommands that start, show and end jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from gridflow.deploy.commands import warn
+from gridflow.deploy.description import Job, load_job
+from gridflow.deploy.drivers.base import say
+from gridflow.deploy.inside.terminal import paint
+from gridflow.deploy.rendering import render
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gridflow.deploy.drivers.base import Driver
+
+_IN_THIS_PROCESS = ("local", "spark")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start a job and follow it."""
+    if arguments.target in _IN_THIS_PROCESS:
+        from gridflow.deploy.drivers.inside import run_inside
+
+        job = load_job(arguments.job, arguments.assignments)
+        return run_inside(job, arguments.target, lossy=arguments.lossy, as_json=arguments.json)
+    driver = _driver(arguments)
+    driver.start()
+    code = 0 if arguments.detach else _follow(driver, arguments)
+    if arguments.json:
+        _print_status(driver, as_json=True)
+    return code
+
+
+def _follow(driver: Driver, arguments: argparse.Namespace) -> int:
+    # With --json standard output has nothing but JSON.
+    output = sys.stderr if arguments.json else sys.stdout
+    try:
+        return driver.follow(output)
+    except KeyboardInterrupt:
+        words = f"gridflow cancel -t {arguments.target} {arguments.job}"
+        say(f"the job goes on; '{words}' ends it")
+        raise
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Print a job's tasks."""
+    _print_status(_driver(arguments), as_json=arguments.json)
+    return 0
+
+
+def logs(arguments: argparse.Namespace) -> int:
+    """Print a job's output."""
+    return _driver(arguments).logs(follow=arguments.follow)
+
+
+def cancel(arguments: argparse.Namespace) -> int:
+    """End a job and remove it."""
+    _driver(arguments).cancel()
+    return 0
+
+
+def _print_status(driver: Driver, *, as_json: bool) -> None:
+    tasks = driver.status()
+    if as_json:
+        sys.stdout.write(json.dumps([dataclasses.asdict(task) for task in tasks], indent=2) + "\n")
+        return
+    colours = {"Running": "green", "running": "green", "Failed": "red"}
+    width = max((len(task.task) for task in tasks), default=0)
+    for task in tasks:
+        state = paint(task.state, colours.get(task.state, "dim"), sys.stdout)
+        sys.stdout.write(f"{task.task:<{width}}  {state}  {task.detail}".rstrip() + "\n")
+
+
+def _driver(arguments: argparse.Namespace) -> Driver:
+    job: Job = load_job(arguments.job, arguments.assignments)
+    if arguments.target in _IN_THIS_PROCESS:
+        raise InvalidArgument(
+            f"a job of the target {arguments.target} lives in 'gridflow run', which shows its "
+            "tasks and output; Ctrl-C ends it."
+        )
+    rendering = render(job, arguments.target, lossy=arguments.lossy)
+    for problem in rendering.warnings:
+        warn(str(problem))
+    form = rendering.target.form
+    if form == "kubernetes":
+        from gridflow.deploy.drivers.kubectl import KubectlDriver
+
+        return KubectlDriver(job, rendering)
+    if form == "compose":
+        from gridflow.deploy.drivers.compose import ComposeDriver
+
+        return ComposeDriver(job, rendering)
+    if form == "marathon":
+        from gridflow.deploy.drivers.marathon import MarathonDriver
+
+        return MarathonDriver(job, rendering)
+    raise InvalidArgument(
+        f"the target {arguments.target} makes a script: "
+        f"gridflow render -t {arguments.target} {arguments.job} | sh"
+    )

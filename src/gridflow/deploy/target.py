@@ -1,0 +1,143 @@
+"""What a target is, and the documents that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from gridflow.deploy.description import Job, JobError, Problem
+from gridflow.deploy.emit import to_json, to_yaml
+from gridflow.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Form = Literal["kubernetes", "compose", "marathon", "script"]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a rendering.
+
+    Attributes
+    ----------
+    name : str
+        The file that it becomes in a directory.
+    content : dict or str
+        A tree for YAML and JSON, else the text itself.
+    """
+
+    name: str
+    content: Any
+
+    def text(self) -> str:
+        """Return what the file holds."""
+        if isinstance(self.content, str):
+            return self.content
+        return to_json(self.content) if self.name.endswith(".json") else to_yaml([self.content])
+
+
+@dataclass(frozen=True)
+class Target:
+    """A place where a job can run.
+
+    Attributes
+    ----------
+    name, title : str
+    form : {"kubernetes", "compose", "marathon", "script"}
+        Of the documents, which decides the lint.
+    render : callable
+        From a job to its documents; pure.
+    cannot : mapping of str to str
+        Features (`gridflow.deploy.features.FEATURES`) that it can't express, with the reason.
+    leaves : mapping of str to str
+        Features, or their first words, that are not this target's business, with whose they are.
+    needs : tuple of str
+        Fields of the job that have to be filled.
+    """
+
+    name: str
+    title: str
+    form: Form
+    render: Callable[[Job], list[Document]]
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    leaves: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+    def left_to(self, feature: str) -> str | None:
+        """Return whose business a feature is, None if it is this target's."""
+        for prefix, owner in self.leaves.items():
+            if feature == prefix or feature.startswith((prefix + ".", prefix + "=")):
+                return owner
+        return None
+
+
+def object_document(content: Any) -> Document:
+    """Return a Kubernetes object as a document, named after its kind and name."""
+    tree: dict[str, Any] = content
+    name = f"{tree['kind'].lower()}-{tree['metadata']['name']}.yaml"
+    return Document(name, tree)
+
+
+def merge(base: Any, change: Any) -> Any:
+    """Merge a tree into another.
+
+    Mappings merge key by key, null takes a key away. Lists of mappings merge by ``name`` (``id``
+    for Marathon's apps) where both sides have it; other lists, and all by an empty one, and scalars
+    are replaced.
+    """
+    if isinstance(base, dict) and isinstance(change, dict):
+        merged = dict(base)
+        for key, value in change.items():
+            if value is None:
+                merged.pop(key, None)
+            else:
+                merged[key] = merge(merged[key], value) if key in merged else value
+        return merged
+    key = _list_key(base, change)
+    if key is None:
+        return change
+    merged_list = {item[key]: item for item in base}
+    for item in change:
+        old = merged_list.get(item[key])
+        merged_list[item[key]] = item if old is None else merge(old, item)
+    return list(merged_list.values())
+
+
+def _list_key(base: Any, change: Any) -> str | None:
+    if not (isinstance(base, list) and isinstance(change, list) and change):
+        return None
+    items = [*base, *change]
+    if not all(isinstance(item, dict) for item in items):
+        return None
+    return next((key for key in ("name", "id") if all(key in item for item in items)), None)
+
+
+def override(target: Target, documents: list[Document], tree: Mapping[str, Any]) -> list[Document]:
+    """Merge ``overrides.TARGET`` into the documents of a target.
+
+    For Kubernetes' kinds its keys are ``Kind`` or ``Kind/name``; for Compose and Marathon the tree
+    is the one document's.
+    """
+    path = f"overrides.{target.name}"
+    if target.form == "script":
+        reason = f"the target {target.name} makes scripts, which have no fields to override."
+        raise JobError([Problem(path, reason)])
+    if target.form != "kubernetes":
+        return [Document(d.name, merge(d.content, dict(tree))) for d in documents]
+    selectors: dict[str, list[int]] = {}
+    for index, document in enumerate(documents):
+        kind = document.content["kind"]
+        selectors.setdefault(kind, []).append(index)
+        selectors.setdefault(f"{kind}/{document.content['metadata']['name']}", []).append(index)
+    changed = list(documents)
+    problems = []
+    for key, change in tree.items():
+        if key not in selectors:
+            reason = f"the target {target.name} makes no {key!r}; it makes {', '.join(selectors)}."
+            problems.append(Problem(f"{path}.{key}", reason + did_you_mean(key, selectors)))
+        for index in selectors.get(key, ()):
+            changed[index] = Document(changed[index].name, merge(changed[index].content, change))
+    if problems:
+        raise JobError(problems)
+    return changed

@@ -1,0 +1,118 @@
+"""What stands beside training on Kubernetes: TensorBoard and the pod group of Volcano."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.description.services import BUCKETS
+from gridflow.deploy.pods import (
+    KUEUE_QUEUE,
+    credential_env,
+    metadata,
+    names,
+    placement,
+    resources,
+    selector,
+    service,
+    volumes,
+)
+from gridflow.deploy.target import Document, object_document
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job, TensorBoard
+    from gridflow.deploy.kinds import Object
+
+#: What the sides of a job are to a training target: none of its business.
+SIDES: Final = {
+    "serve": "serving and kserve",
+    "notebook": "notebook",
+    "spark": "sparkapplication and spark-submit-*",
+    "marathon": "marathon",
+}
+VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
+
+
+def scheduler(job: Job) -> str | None:
+    """Return who gathers the job's tasks where a target has no scheduler of its own."""
+    if not job.gang:
+        return None
+    if job.gang.scheduler:
+        return job.gang.scheduler
+    return "kueue" if job.gang.queue and not job.gang.minimum else "volcano"
+
+
+def kueue_labels(job: Job) -> dict[str, str]:
+    """Return the label by which Kueue admits an object, if it is asked to."""
+    if job.gang and job.gang.queue and scheduler(job) == "kueue":
+        return {KUEUE_QUEUE: job.gang.queue}
+    return {}
+
+
+def pod_group(job: Job) -> list[Document]:
+    """Return Volcano's pod group, if the job is gathered by it."""
+    if not job.gang or scheduler(job) != "volcano":
+        return []
+    spec: dict[str, Any] = {"minMember": job.gang.minimum or job.tasks}
+    if job.gang.queue:
+        spec["queue"] = job.gang.queue
+    group: Object = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": metadata(job, job.name),
+        "spec": spec,
+    }
+    return [object_document(group)]
+
+
+def join_group(job: Job, template: Any) -> None:
+    """Let a pod template's pods belong to the job's pod group, if it has one."""
+    if scheduler(job) == "volcano":
+        template["spec"]["schedulerName"] = "volcano"
+        template["metadata"].setdefault("annotations", {})[VOLCANO_GROUP] = job.name
+
+
+def tensorboard_words(board: TensorBoard) -> list[str]:
+    """Return the command that starts TensorBoard in its container."""
+    words = ["tensorboard", f"--logdir={board.log_dir}", f"--port={board.port}", "--bind_all"]
+    return words if board.log_dir.startswith(BUCKETS) else [*words, "--load_fast=false"]
+
+
+def tensorboard(job: Job) -> list[Document]:
+    """Return TensorBoard's Deployment and Service, if the job asks for it."""
+    board = job.tensorboard
+    if not board:
+        return []
+    name = f"{job.name}-tensorboard"
+    sources, mounts = volumes(job, shared_memory=False)
+    probe = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 10}
+    box: dict[str, Any] = {
+        "name": "tensorboard",
+        "image": board.image,
+        "command": tensorboard_words(board),
+        "ports": [{"name": "http", "containerPort": board.port}],
+        "readinessProbe": probe,
+    }
+    if env := credential_env(job):
+        box["env"] = env
+    if amounts := resources(board.resources):
+        box["resources"] = amounts
+    if mounts:
+        box["volumeMounts"] = mounts
+    spec: dict[str, Any] = placement(job, board.resources) | {"containers": [box]}
+    if sources:
+        spec["volumes"] = sources
+    about: dict[str, Any] = {"labels": {**job.labels, **names(job, "tensorboard")}}
+    if job.annotations:
+        about["annotations"] = dict(job.annotations)
+    deployment: Object = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(job, name, "tensorboard"),
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": selector(job, "tensorboard")},
+            "template": {"metadata": about, "spec": spec},
+        },
+    }
+    front = service(job, name, {"http": board.port}, "tensorboard")
+    return [object_document(deployment), object_document(front)]

@@ -1,0 +1,203 @@
+"""Docker Compose: a service for each task on one host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from gridflow.deploy.description import rules
+from gridflow.deploy.launching import (
+    addresses,
+    finish_addresses,
+    launch_env,
+    launch_words,
+    program_words,
+    tasks,
+)
+from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
+from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.beside import SIDES, tensorboard_words
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job, Resources
+    from gridflow.deploy.kinds import ComposeService
+
+#: Why targets without nodes can't choose among them.
+ONE_HOST: Final = "there is one host and nothing to choose from"
+ONE_HOST_CANNOT: Final = {
+    "namespace": "there are no namespaces; the project's name keeps jobs apart",
+    "resources.gpu_type": ONE_HOST,
+    "deadline": "nothing ends a container after a time",
+    "time_to_live": "nothing removes finished containers after a time",
+    "gang": "all containers start at once anyway",
+    "secrets.image_pull": "the registry's credentials come from 'docker login'",
+    "node_selector": ONE_HOST,
+    "tolerations": ONE_HOST,
+    "service_account": "there are no service accounts",
+}
+
+
+def amount(text: str) -> str:
+    """Return a quantity in the bytes that Docker understands."""
+    return str(int(rules.quantity(text)))
+
+
+def escape(value: Any) -> Any:
+    """Double every ``$``, which Compose would replace."""
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, list):
+        return [escape(item) for item in value]
+    if isinstance(value, dict):
+        return {key: escape(item) for key, item in value.items()}
+    return value
+
+
+def deploy(wanted: Resources) -> dict[str, Any]:
+    """Return the resources of a service."""
+    limits: dict[str, str] = {}
+    if wanted.cpu:
+        limits["cpus"] = f"{rules.quantity(wanted.cpu).normalize():f}"
+    if wanted.memory:
+        limits["memory"] = amount(wanted.memory)
+    amounts: dict[str, Any] = {"limits": limits} if limits else {}
+    if wanted.gpu:
+        device = {"driver": "nvidia", "count": wanted.gpu, "capabilities": ["gpu"]}
+        amounts["reservations"] = {"devices": [device]}
+    return {"resources": amounts} if amounts else {}
+
+
+def mounts(job: Job) -> list[dict[str, Any]]:
+    """Return the volumes of a service."""
+    found: list[dict[str, Any]] = []
+    for volume in job.volumes:
+        entry: dict[str, Any] = {"type": "volume", "target": volume.path}
+        if volume.pvc:
+            entry["source"] = volume.pvc
+        elif volume.host:
+            entry |= {"type": "bind", "source": volume.host}
+        elif volume.kind == "empty":
+            entry["type"] = "tmpfs"
+            if volume.empty:
+                entry["tmpfs"] = {"size": int(rules.quantity(volume.empty))}
+        else:
+            continue
+        if volume.read_only:
+            entry["read_only"] = True
+        found.append(entry)
+    return found
+
+
+def secret_files(job: Job) -> dict[str, str]:
+    """Return the file in the container for each secret that is mounted."""
+    files = dict(job.secrets.files)
+    for volume in job.volumes:
+        if volume.secret:
+            files[volume.path] = volume.secret
+    found = {f"{path.rstrip('/')}/{name}": name for path, name in files.items()}
+    if job.credentials.gcs:
+        found[f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"] = job.credentials.gcs.secret
+    return found
+
+
+def environment(job: Job, role: str, launch: dict[str, str]) -> dict[str, str | None]:
+    """Return a task's variables; a secret's is required of the shell that starts Compose."""
+    env: dict[str, str | None] = dict(escape({**launch, **job.env_of(role), **s3_settings(job)}))
+    for name in secret_variables(job):
+        env[name] = f"${{{name}:?set it to the secret's value}}"
+    if job.credentials.gcs:
+        place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
+        env["GOOGLE_APPLICATION_CREDENTIALS"] = escape(place)
+    return env
+
+
+def secret_variables(job: Job) -> list[str]:
+    """Return the variables whose values come from secrets."""
+    keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] if job.credentials.s3 else []
+    return [*job.secrets.env, *keys]
+
+
+def render(job: Job) -> list[Document]:
+    """Return the Compose file."""
+    cluster = addresses(job, lambda role, index: f"{role}-{index}", lambda *_: job.port)
+    finish = finish_addresses(job, lambda role, i: f"{role}-{i}", lambda *_: job.port + 1)
+    common: dict[str, Any] = {}
+    if found := mounts(job):
+        common["volumes"] = found
+    if files := secret_files(job):
+        common["secrets"] = [{"source": name, "target": path} for path, name in files.items()]
+    configs = [(v.config, f"{v.path.rstrip('/')}/{v.config}") for v in job.volumes if v.config]
+    if configs:
+        common["configs"] = [{"source": name, "target": path} for name, path in configs]
+    if job.shared_memory:
+        common["shm_size"] = amount(job.shared_memory)
+    services: dict[str, ComposeService] = {}
+    for role, index in tasks(job):
+        service: dict[str, Any] = {
+            "image": job.image,
+            "hostname": f"{role}-{index}",
+            "entrypoint": launch_words(job, restarts=True),
+            "command": escape(program_words(job, role)),
+            "environment": environment(job, role, launch_env(role, index, cluster, finish)),
+            "init": True,
+            # The launcher restarts by the job's policy, which Compose can't tell apart.
+            "restart": "no",
+            **common,
+        }
+        if resources := deploy(job.roles[role].resources):
+            service["deploy"] = resources
+        if job.labels:
+            service["labels"] = escape(dict(job.labels))
+        if job.annotations:
+            service["annotations"] = escape(dict(job.annotations))
+        services[f"{role}-{index}"] = cast("ComposeService", service)
+    if job.tensorboard:
+        services["tensorboard"] = board(job, common)
+    whole: dict[str, Any] = {"name": job.name, "services": services}
+    claims = {volume.pvc: {"name": volume.pvc} for volume in job.volumes if volume.pvc}
+    shared = {
+        "volumes": claims,
+        "secrets": {name: {"file": f"./secrets/{name}"} for name in files.values()},
+        "configs": {name: {"file": f"./configs/{name}"} for name, _ in configs},
+    }
+    whole |= {key: entries for key, entries in shared.items() if entries}
+    return [Document("compose.yaml", whole)]
+
+
+def board(job: Job, common: dict[str, Any]) -> ComposeService:
+    """Return the service of TensorBoard."""
+    assert job.tensorboard is not None
+    port = job.tensorboard.port
+    service: dict[str, Any] = {
+        "image": job.tensorboard.image,
+        "entrypoint": [],
+        "command": escape(tensorboard_words(job.tensorboard)),
+        "ports": [f"{port}:{port}"],
+        **{key: value for key, value in common.items() if key in {"volumes", "secrets"}},
+    }
+    settings: dict[str, str | None] = dict(escape(s3_settings(job)))
+    if job.credentials.s3:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            settings[name] = f"${{{name}:?set it to the secret's value}}"
+    if job.credentials.gcs:
+        place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
+        settings["GOOGLE_APPLICATION_CREDENTIALS"] = escape(place)
+    if settings:
+        service["environment"] = settings
+    if resources := deploy(job.tensorboard.resources):
+        service["deploy"] = resources
+    return cast("ComposeService", service)
+
+
+TARGET: Final = Target(
+    name="compose",
+    title="Docker Compose: every task a service on one host",
+    form="compose",
+    render=render,
+    cannot={
+        **ONE_HOST_CANNOT,
+        "clean_up=running": "Compose ends nothing by itself; 'docker compose down' ends all",
+        "clean_up=all": "Compose removes nothing by itself; 'docker compose down' does",
+    },
+    leaves=SIDES,
+    needs=("image", "command"),
+)

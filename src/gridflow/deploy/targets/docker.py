@@ -1,0 +1,182 @@
+"""Plain Docker: a Dockerfile for one image of all roles, and the commands that run it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from gridflow.deploy.description import rules
+from gridflow.deploy.launching import (
+    addresses,
+    finish_addresses,
+    launch_env,
+    launch_words,
+    program_words,
+    tasks,
+)
+from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
+from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.beside import SIDES, tensorboard_words
+from gridflow.deploy.targets.compose import (
+    ONE_HOST_CANNOT,
+    amount,
+    secret_files,
+    secret_variables,
+)
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job, Resources
+
+BASE: Final = {False: "python:3.11.13-slim-bookworm", True: "tensorflow/tensorflow:2.21.0-gpu"}
+USER: Final = 10001
+
+
+def dockerfile(job: Job) -> str:
+    """Return the Dockerfile: pinned base, no root, the program beside gridflow."""
+    gpu = any(role.resources.gpu for role in job.roles.values())
+    # A wheel of gridflow beside the program goes before the package index.
+    gridflow = '"$(ls ./gridflow-*.whl 2>/dev/null || echo gridflow)"'
+    extra = "" if gpu else "'[tensorflow-cpu]'"
+    return f"""\
+# One image for all roles: the role comes from outside, through `gridflow launch`.
+FROM {BASE[gpu]}
+RUN useradd --uid {USER} --create-home trainer
+WORKDIR /app
+COPY . /app
+RUN python -m pip install --no-cache-dir {gridflow}{extra} \\
+ && if [ -f requirements.txt ]; then python -m pip install --no-cache-dir -r requirements.txt; fi \\
+ && install -D "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')" \\
+    /opt/gridflow/spark_main.py
+USER {USER}
+ENV PYTHONUNBUFFERED=1
+ENTRYPOINT {json.dumps(launch_words(job))}
+"""
+
+
+def shell(words: list[str]) -> str:
+    """Return a command line over several lines, quoted for a POSIX shell."""
+    lines = [words[0]]
+    for word in words[1:]:
+        if word.startswith("--"):
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n  ".join(lines)
+
+
+def limits(wanted: Resources) -> list[str]:
+    """Return the options of ``docker run`` for a task's resources."""
+    options = []
+    if wanted.cpu:
+        options.append(f"--cpus={rules.quantity(wanted.cpu).normalize():f}")
+    if wanted.memory:
+        options.append(f"--memory={amount(wanted.memory)}")
+    if wanted.gpu:
+        options.append(f"--gpus={wanted.gpu}")
+    return options
+
+
+def mount_options(job: Job) -> list[str]:
+    """Return the options of ``docker run`` for volumes, secrets and /dev/shm."""
+    options = []
+    for volume in job.volumes:
+        end = ",readonly" if volume.read_only else ""
+        target = f"target={volume.path}{end}"
+        if volume.pvc:
+            options.append(f"--mount=type=volume,source={volume.pvc},{target}")
+        elif volume.host:
+            options.append(f"--mount=type=bind,source={volume.host},{target}")
+        elif volume.kind == "empty":
+            size = f",tmpfs-size={amount(volume.empty)}" if volume.empty else ""
+            options.append(f"--mount=type=tmpfs,target={volume.path}{size}")
+        elif volume.config:
+            source = f"source=./configs/{volume.config}"
+            options.append(f"--mount=type=bind,{source},target={volume.path},readonly")
+    for path, name in secret_files(job).items():
+        options.append(f"--mount=type=bind,source=./secrets/{name},target={path},readonly")
+    if job.shared_memory:
+        options.append(f"--shm-size={amount(job.shared_memory)}")
+    return options
+
+
+def common_options(job: Job) -> list[str]:
+    """Return the options of ``docker run`` that all containers of the job share."""
+    options = mount_options(job)
+    options += [f"--env={name}={value}" for name, value in s3_settings(job).items()]
+    # Without a value, Docker takes the variable from the shell that runs the script.
+    options += [f"--env={name}" for name in secret_variables(job)]
+    if job.credentials.gcs:
+        place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
+        options.append(f"--env=GOOGLE_APPLICATION_CREDENTIALS={place}")
+    for option, values in (("label", job.labels), ("annotation", job.annotations)):
+        options += [f"--{option}={key}={value}" for key, value in values.items()]
+    return options
+
+
+def run_script(job: Job) -> str:
+    """Return the shell script that builds the image, starts the tasks and waits for them."""
+    names = {task: f"{job.name}-{task[0]}-{task[1]}" for task in tasks(job)}
+    cluster = addresses(job, lambda role, index: names[role, index], lambda *_: job.port)
+    finish = finish_addresses(job, lambda role, i: names[role, i], lambda *_: job.port + 1)
+    network = f"--network={job.name}"
+    lines = ["#!/bin/sh", "set -eu", 'cd "$(dirname "$0")"']
+    lines.append(f"docker build --tag {shlex.quote(job.image)} --file Dockerfile .")
+    quoted = shlex.quote(job.name)
+    lines.append(
+        f"docker network inspect {quoted} >/dev/null 2>&1 || docker network create {quoted}"
+    )
+    for task in tasks(job):
+        role, index = task
+        env = {**launch_env(role, index, cluster, finish), **job.env_of(role)}
+        words = ["docker", "run", "--detach", "--init", f"--name={names[task]}"]
+        words += [f"--hostname={names[task]}", network]
+        words += limits(job.roles[role].resources) + common_options(job)
+        words += [f"--env={name}={value}" for name, value in env.items()]
+        launch = launch_words(job, restarts=True)
+        words += [f"--entrypoint={launch[0]}", job.image, *launch[1:], *program_words(job, role)]
+        lines.append(shell(words))
+    if job.tensorboard:
+        lines.append(shell(board_words(job, network)))
+    lines.append("status=0")
+    for task in tasks(job):
+        name = shlex.quote(names[task])
+        lines.append(f'code="$(docker wait {name})"; [ "$code" = 0 ] || status="$code"')
+    if job.clean_up in {"running", "all"} and job.tensorboard:
+        lines.append(f"docker stop {job.name}-tensorboard")
+    if job.clean_up == "all":
+        beside = [f"{job.name}-tensorboard"] if job.tensorboard else []
+        lines.append(" ".join(["docker rm --force", *names.values(), *beside]))
+        lines.append(f"docker network rm {quoted}")
+    lines.append('exit "$status"')
+    return "\n".join(lines) + "\n"
+
+
+def board_words(job: Job, network: str) -> list[str]:
+    """Return the command that runs TensorBoard beside the tasks."""
+    assert job.tensorboard is not None
+    board = job.tensorboard
+    program = tensorboard_words(board)
+    return [
+        *["docker", "run", "--detach", f"--name={job.name}-tensorboard", network],
+        f"--publish={board.port}:{board.port}",
+        *limits(board.resources),
+        *common_options(job),
+        *[f"--entrypoint={program[0]}", board.image, *program[1:]],
+    ]
+
+
+def render(job: Job) -> list[Document]:
+    """Return the Dockerfile and the script."""
+    return [Document("Dockerfile", dockerfile(job)), Document("run.sh", run_script(job))]
+
+
+TARGET: Final = Target(
+    name="docker",
+    title="Docker: a Dockerfile and the commands",
+    form="script",
+    render=render,
+    cannot={**ONE_HOST_CANNOT},
+    leaves=SIDES,
+    needs=("image", "command"),
+)

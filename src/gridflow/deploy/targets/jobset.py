@@ -1,0 +1,118 @@
+"""JobSet: all roles in one object that restarts as a whole, as TensorFlow's groups have to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.launching import addresses, launch_words
+from gridflow.deploy.pods import field_env, metadata, task_pod
+from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.beside import (
+    SIDES,
+    join_group,
+    kueue_labels,
+    pod_group,
+    tensorboard,
+)
+from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.kinds import Object
+
+#: The variables that tell ``gridflow launch`` its place in a JobSet.
+JOBSET_ENV: Final = (
+    field_env("JOBSET_NAME", "metadata.labels['jobset.sigs.k8s.io/jobset-name']"),
+    field_env("REPLICATED_JOB_NAME", "metadata.labels['jobset.sigs.k8s.io/replicatedjob-name']"),
+)
+
+
+def host(job: Job, part: str, index: int) -> str:
+    """Return the name that JobSet gives a pod of the only Job of a replicated job."""
+    return f"{job.name}-{part}-0-{index}.{job.name}.{job.namespace}.svc"
+
+
+def set_policies(job: Job, main: str) -> dict[str, Any]:
+    """Return when the set has succeeded, and what a failed Job means to it."""
+    failure: dict[str, Any] = {"maxRestarts": 0}
+    if job.restart_policy != "never":
+        failure["maxRestarts"] = job.restart_limit
+    if job.restart_policy == "exit-code":
+        rule = {"name": "permanent", "action": "FailJobSet"}
+        failure["rules"] = [{**rule, "onJobFailureReasons": ["PodFailurePolicy"]}]
+    return {
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": [main]},
+        "failurePolicy": failure,
+    }
+
+
+def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, Any]:
+    """Return the spec of a role's Job inside a set: one failure of a pod fails it."""
+    spec: dict[str, Any] = {
+        "completions": job.roles[role].replicas,
+        "parallelism": job.roles[role].replicas,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+    }
+    if job.deadline is not None:
+        spec["activeDeadlineSeconds"] = job.deadline
+    spec["podFailurePolicy"] = failure_policy(job, container)
+    spec["template"] = template
+    return spec
+
+
+def render(job: Job) -> list[Document]:
+    """Return the JobSet and what stands beside it."""
+    cluster = addresses(job, lambda role, index: host(job, role, index), lambda *_: job.port)
+    parts = []
+    for name, _ in job.role_items():
+        template = task_pod(
+            job,
+            name,
+            words=launch_words(job),
+            container=CONTAINER,
+            port_name=PORT_NAME,
+            cluster=cluster,
+            extra_env=JOBSET_ENV,
+        )
+        join_group(job, template)
+        parts.append(
+            {
+                "name": name,
+                "replicas": 1,
+                "template": {"spec": inner_job(job, name, template, CONTAINER)},
+            }
+        )
+    spec: dict[str, Any] = {
+        "network": {
+            "enableDNSHostnames": True,
+            "subdomain": job.name,
+            "publishNotReadyAddresses": True,
+        },
+        **set_policies(job, job.main_role),
+        "replicatedJobs": parts,
+    }
+    if job.time_to_live is not None:
+        spec["ttlSecondsAfterFinished"] = job.time_to_live
+    elif job.clean_up == "all":
+        spec["ttlSecondsAfterFinished"] = 0
+    about = metadata(job, job.name)
+    about["labels"] = {**about["labels"], **kueue_labels(job)}
+    whole: Object = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": about,
+        "spec": spec,
+    }
+    return [*pod_group(job), object_document(whole), *tensorboard(job)]
+
+
+TARGET: Final = Target(
+    name="jobset",
+    title="JobSet v1alpha2: one object, restarted as a whole",
+    form="kubernetes",
+    render=render,
+    cannot={"clean_up=none": "JobSet ends what still runs when the set has finished"},
+    leaves=SIDES,
+    needs=("image", "command"),
+)

@@ -1,0 +1,83 @@
+"""KServe: an InferenceService for each model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.description.services import BUCKETS
+from gridflow.deploy.pods import metadata, placement, resources
+from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.serving import TRAINING
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job, Model
+    from gridflow.deploy.kinds import Object
+
+
+def storage(job: Job, model: Model) -> str:
+    """Return where KServe loads a model from."""
+    if model.path.startswith(BUCKETS):
+        return model.path
+    volume = job.volume_of(model.path)
+    assert volume is not None
+    below = model.path[len(volume.path.rstrip("/")) :].strip("/")
+    if volume.pvc:
+        return f"pvc://{volume.pvc}/{below}".rstrip("/")
+    return f"file://{volume.host}/{below}".rstrip("/")
+
+
+def render(job: Job) -> list[Document]:
+    """Return an InferenceService for each model."""
+    assert job.serve is not None
+    serve = job.serve
+    documents = []
+    for model in serve.models:
+        box: dict[str, Any] = {
+            "modelFormat": {"name": "tensorflow"},
+            "storageUri": storage(job, model),
+        }
+        if amounts := resources(serve.resources):
+            box["resources"] = amounts
+        predictor: dict[str, Any] = {
+            "minReplicas": serve.replicas,
+            "maxReplicas": serve.replicas,
+            **placement(job, serve.resources),
+            "model": box,
+        }
+        if batching := serve.batching:
+            predictor["batcher"] = {
+                "maxBatchSize": batching.max_batch_size,
+                "maxLatency": max(1, batching.timeout_micros // 1000),
+            }
+        about = metadata(job, f"{job.name}-{model.name}", "serving")
+        if job.annotations or serve.monitoring:
+            scrape = {"serving.kserve.io/enable-prometheus-scraping": "true"}
+            about["annotations"] = {**(scrape if serve.monitoring else {}), **job.annotations}
+        whole: Object = {
+            "apiVersion": "serving.kserve.io/v1beta1",
+            "kind": "InferenceService",
+            "metadata": about,
+            "spec": {"predictor": predictor},
+        }
+        documents.append(object_document(whole))
+    return documents
+
+
+TARGET: Final = Target(
+    name="kserve",
+    title="KServe InferenceService serving.kserve.io/v1beta1",
+    form="kubernetes",
+    render=render,
+    cannot={
+        "serve.versions": "KServe serves the directory that storageUri names; one version each",
+        "volumes.host": "KServe's storage initializer sees no directories of the host",
+        "volumes.secret": "the model container is KServe's own",
+        "volumes.config": "the model container is KServe's own",
+        "volumes.empty": "the model container is KServe's own",
+        "secrets.env": "the model container is KServe's own",
+        "secrets.files": "the model container is KServe's own",
+        "credentials": "KServe takes credentials from the secrets of service_account",
+    },
+    leaves=TRAINING,
+    needs=("serve",),
+)

@@ -1,0 +1,102 @@
+"""Plain Kubernetes: an Indexed Job for each role behind one headless Service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.launching import PERMANENT, addresses, finish_addresses, launch_words
+from gridflow.deploy.pods import metadata, service, task_pod
+from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.beside import (
+    SIDES,
+    join_group,
+    kueue_labels,
+    pod_group,
+    tensorboard,
+)
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.kinds import JobSpec, Object
+
+CONTAINER: Final = "tensorflow"
+PORT_NAME: Final = "tensorflow"
+_DISRUPTED: Final = {"type": "DisruptionTarget", "status": "True"}
+
+
+def failure_policy(job: Job, container: str) -> dict[str, Any]:
+    """Return the ``podFailurePolicy`` that tells permanent from retryable failures."""
+    if job.restart_policy == "never":
+        return {"rules": [{"action": "FailJob", "onPodConditions": [_DISRUPTED]}]}
+    rules: list[dict[str, Any]] = [{"action": "Ignore", "onPodConditions": [_DISRUPTED]}]
+    if job.restart_policy == "exit-code":
+        codes = {"containerName": container, "operator": "In", "values": list(PERMANENT)}
+        rules.append({"action": "FailJob", "onExitCodes": codes})
+    return {"rules": rules}
+
+
+def limits(job: Job) -> dict[str, int]:
+    """Return the fields of a ``batch/v1`` Job's spec for deadline and time to live."""
+    fields = {}
+    if job.deadline is not None:
+        fields["activeDeadlineSeconds"] = job.deadline
+    if job.time_to_live is not None:
+        fields["ttlSecondsAfterFinished"] = job.time_to_live
+    elif job.clean_up == "all":
+        fields["ttlSecondsAfterFinished"] = 0
+    return fields
+
+
+def render(job: Job) -> list[Document]:
+    """Return the Service, the Jobs and what stands beside them."""
+
+    def host(role: str, index: int) -> str:
+        return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
+
+    cluster = addresses(job, host, lambda *_: job.port)
+    ports = {"tensorflow": job.port}
+    finish = finish_addresses(job, host, lambda *_: job.port + 1)
+    if finish:
+        ports["finish"] = job.port + 1
+    documents = [object_document(service(job, job.name, ports, None, headless=True))]
+    documents += pod_group(job)
+    for name, role in job.role_items():
+        template = task_pod(
+            job,
+            name,
+            words=launch_words(job),
+            container=CONTAINER,
+            port_name=PORT_NAME,
+            cluster=cluster,
+            finish=finish,
+            subdomain=job.name,
+        )
+        join_group(job, template)
+        spec: JobSpec = {
+            "completions": role.replicas,
+            "parallelism": role.replicas,
+            "completionMode": "Indexed",
+            "backoffLimitPerIndex": 0 if job.restart_policy == "never" else job.restart_limit,
+            "maxFailedIndexes": 0,
+            **limits(job),  # type: ignore[typeddict-item]  # the keys are those of JobSpec
+            "podFailurePolicy": failure_policy(job, CONTAINER),
+            "template": template,
+        }
+        about = metadata(job, f"{job.name}-{name}", name)
+        about["labels"] = {**about["labels"], **kueue_labels(job)}
+        part: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
+        documents.append(object_document(part))
+    return documents + tensorboard(job)
+
+
+TARGET: Final = Target(
+    name="kubernetes",
+    title="Kubernetes 1.29 or later: Indexed Jobs and a headless Service",
+    form="kubernetes",
+    render=render,
+    cannot={
+        "clean_up=none": "the Job controller ends the pods of a failed Job",
+    },
+    leaves=SIDES,
+    needs=("image", "command"),
+)

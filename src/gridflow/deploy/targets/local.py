@@ -1,0 +1,78 @@
+"""Processes of this machine: the reference that every other target is held against."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from gridflow.deploy.launching import (
+    addresses,
+    finish_addresses,
+    launch_env,
+    launch_words,
+    ports_on_one_host,
+    program_words,
+    tasks,
+)
+from gridflow.deploy.pods import s3_settings
+from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.beside import SIDES, tensorboard_words
+from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, secret_variables
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+
+NO_CONTAINER: Final = "processes of this machine see its own files"
+UNLIMITED: Final = "processes share the machine; use compose for limits"
+
+
+def render(job: Job) -> list[Document]:
+    """Return a shell script that starts every task and ends with the first failure's code."""
+    ports, second = ports_on_one_host(job)
+    cluster = addresses(job, lambda *_: "localhost", lambda role, index: ports[role, index])
+    finish = finish_addresses(job, lambda *_: "localhost", lambda role, i: second[role, i])
+    lines = ["#!/bin/sh", "set -u", "pids="]
+    lines += [
+        f': "${{{name}:?set it to the secret\'s value}}"; export {name}'
+        for name in secret_variables(job)
+    ]
+    for role, index in tasks(job):
+        env = {**launch_env(role, index, cluster, finish), **s3_settings(job), **job.env_of(role)}
+        words = ["env", *(f"{name}={value}" for name, value in env.items())]
+        words += launch_words(job, restarts=True) + program_words(job, role)
+        lines.append(" ".join(shlex.quote(word) for word in words) + " &")
+        lines.append('pids="$pids $!"')
+    if job.tensorboard:
+        words = tensorboard_words(job.tensorboard)
+        lines.append(" ".join(shlex.quote(word) for word in words) + " &")
+        lines.append("board=$!")
+    stop = "kill $pids $board" if job.tensorboard else "kill $pids"
+    lines.append(f"trap '{stop} 2>/dev/null' INT TERM")
+    lines += ["status=0", "for pid in $pids; do", '  wait "$pid" || status=$?', "done"]
+    if job.tensorboard:
+        lines.append('kill "$board"')
+    lines.append('exit "$status"')
+    return [Document("run.sh", "\n".join(lines) + "\n")]
+
+
+TARGET: Final = Target(
+    name="local",
+    title="Processes of this machine: the reference",
+    form="script",
+    render=render,
+    cannot={
+        **ONE_HOST_CANNOT,
+        "resources.cpu": UNLIMITED,
+        "resources.memory": UNLIMITED,
+        "resources.gpu": "processes share the GPUs; CUDA_VISIBLE_DEVICES in a role's env chooses",
+        "clean_up": "a script's processes end by themselves",
+        "volumes": NO_CONTAINER,
+        "shared_memory": NO_CONTAINER,
+        "secrets.files": NO_CONTAINER,
+        "credentials.gcs": NO_CONTAINER + "; set GOOGLE_APPLICATION_CREDENTIALS",
+        "labels": "processes have no labels",
+        "annotations": "processes have no annotations",
+    },
+    leaves={**SIDES, "image": "the targets with containers"},
+    needs=("command",),
+)

@@ -1,0 +1,190 @@
+"""Marathon 1.10 on Mesos: a group with an app for each task, on the hosts' own network.
+
+Marathon runs services: what ends is started again. So the launcher stays once its task is finished.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from gridflow.deploy.description import Marathon, rules
+from gridflow.deploy.launching import (
+    addresses,
+    finish_addresses,
+    launch_env,
+    launch_words,
+    ports_on_one_host,
+    program_words,
+    tasks,
+)
+from gridflow.deploy.pods import s3_settings
+from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.beside import SIDES, tensorboard_words
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job, Resources
+    from gridflow.deploy.kinds import MarathonApp
+
+DEFAULT_CPUS: Final = 1.0
+DEFAULT_MEMORY: Final = 2048.0
+
+
+def mebibytes(text: str) -> float:
+    """Return a quantity in MiB."""
+    return float(rules.quantity(text) / (1 << 20))
+
+
+def volumes(job: Job) -> list[dict[str, Any]]:
+    """Return the volumes of a container."""
+    found: list[dict[str, Any]] = [
+        {
+            "containerPath": volume.path,
+            "hostPath": volume.host,
+            "mode": "RO" if volume.read_only else "RW",
+        }
+        for volume in job.volumes
+        if volume.host
+    ]
+    files = [(v.path, v.secret) for v in job.volumes if v.secret]
+    files += list(job.secrets.files.items())
+    found += [{"containerPath": path, "secret": name} for path, name in files]
+    return found
+
+
+def secret_sources(job: Job) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """Return the variables that take secrets, and the app's table of secrets."""
+    env: dict[str, Any] = {}
+    table = {v.secret: {"source": f"{job.name}/{v.secret}"} for v in job.volumes if v.secret}
+    table |= {name: {"source": f"{job.name}/{name}"} for name in job.secrets.files.values()}
+    wanted = [(variable, ref.secret, ref.key) for variable, ref in job.secrets.env.items()]
+    if s3 := job.credentials.s3:
+        wanted.append(("AWS_ACCESS_KEY_ID", s3.secret, s3.access_key))
+        wanted.append(("AWS_SECRET_ACCESS_KEY", s3.secret, s3.secret_key))
+    for variable, secret, key in wanted:
+        name = f"env-{variable.lower().replace('_', '-')}"
+        env[variable] = {"secret": name}
+        table[name] = {"source": f"{job.name}/{secret}/{key}"}
+    return env, table
+
+
+def app(
+    job: Job,
+    name: str,
+    image: str,
+    words: list[str],
+    ports: dict[str, int],
+    wanted: Resources,
+    env: dict[str, Any],
+) -> MarathonApp:
+    """Return one app of the group."""
+    docker: dict[str, Any] = {"image": image}
+    if job.secrets.image_pull:
+        docker["pullConfig"] = {"secret": job.secrets.image_pull[0]}
+    container: dict[str, Any] = {"type": "MESOS", "docker": docker}
+    if found := volumes(job):
+        container["volumes"] = found
+    if job.shared_memory:
+        size = int(mebibytes(job.shared_memory))
+        container["linuxInfo"] = {"ipcInfo": {"mode": "PRIVATE", "shmSize": size}}
+    secret_env, table = secret_sources(job)
+    if job.secrets.image_pull:
+        pull = job.secrets.image_pull[0]
+        table[pull] = {"source": f"{job.name}/{pull}"}
+    whole: dict[str, Any] = {
+        "id": f"/{job.name}/{name}",
+        "args": words,
+        "cpus": float(rules.quantity(wanted.cpu)) if wanted.cpu else DEFAULT_CPUS,
+        "mem": mebibytes(wanted.memory) if wanted.memory else DEFAULT_MEMORY,
+        "instances": 1,
+        "container": container,
+        "networks": [{"mode": "host"}],
+        "portDefinitions": [
+            {"port": port, "name": label, "protocol": "tcp"} for label, port in ports.items()
+        ],
+        "requirePorts": True,
+        "env": {**env, **secret_env},
+        # A second instance beside the first could not have its ports.
+        "upgradeStrategy": {"minimumHealthCapacity": 0.0, "maximumOverCapacity": 0.0},
+    }
+    if wanted.gpu:
+        whole["gpus"] = wanted.gpu
+    if table:
+        whole["secrets"] = table
+    if job.labels or job.annotations:
+        whole["labels"] = {**job.annotations, **job.labels}
+    if job.node_selector:
+        whole["constraints"] = [[key, "IS", value] for key, value in job.node_selector.items()]
+    return cast("MarathonApp", whole)
+
+
+def render(job: Job) -> list[Document]:
+    """Return the group, for ``PUT /v2/groups``."""
+    domain = (job.marathon or Marathon()).dns_domain
+    ports, second = ports_on_one_host(job)
+
+    def host(role: str, index: int) -> str:
+        return f"{role}-{index}-{job.name}.{domain}"
+
+    cluster = addresses(job, host, lambda role, index: ports[role, index])
+    finish = finish_addresses(job, host, lambda role, index: second[role, index])
+    words = launch_words(job, restarts=True, stay=True)
+    apps = []
+    for role, index in tasks(job):
+        # Role and index come from MARATHON_APP_ID, which Marathon sets itself.
+        launch = launch_env(role, index, cluster, finish)
+        env = {
+            name: launch[name] for name in launch if name not in {"GRIDFLOW_ROLE", "GRIDFLOW_INDEX"}
+        }
+        task_ports = {"tensorflow": ports[role, index]}
+        if (role, index) in second:
+            task_ports["finish"] = second[role, index]
+        apps.append(
+            app(
+                job,
+                f"{role}-{index}",
+                job.image,
+                [*words, *program_words(job, role)],
+                task_ports,
+                job.roles[role].resources,
+                {**env, **s3_settings(job), **job.env_of(role)},
+            )
+        )
+    if board := job.tensorboard:
+        settings: dict[str, Any] = dict(s3_settings(job))
+        words = tensorboard_words(board)
+        apps.append(
+            app(
+                job,
+                "tensorboard",
+                board.image,
+                words,
+                {"http": board.port},
+                board.resources,
+                settings,
+            )
+        )
+    return [Document("group.json", {"id": f"/{job.name}", "apps": apps})]
+
+
+TARGET: Final = Target(
+    name="marathon",
+    title="Marathon 1.10 on Mesos: a group of apps on the hosts' network",
+    form="marathon",
+    render=render,
+    cannot={
+        "namespace": "Marathon has groups only; the job's name is the group",
+        "resources.gpu_type": "Mesos counts GPUs of one kind; choose agents by node_selector",
+        "deadline": "Marathon runs services without an end",
+        "time_to_live": "Marathon keeps an app until it is deleted",
+        "clean_up": "Marathon keeps an app until it is deleted",
+        "gang": "Mesos offers resources task by task",
+        "volumes.pvc": "Mesos knows no claims; use host, or an override with an external volume",
+        "volumes.empty": "a Mesos task has its sandbox ($MESOS_SANDBOX) for that",
+        "volumes.config": "Marathon keeps no configuration files",
+        "credentials.gcs": "the key would need a file-based secret; use secrets.files",
+        "tolerations": "Mesos agents have no taints",
+        "service_account": "there are no service accounts",
+    },
+    leaves={key: value for key, value in SIDES.items() if key != "marathon"},
+    needs=("image", "command"),
+)

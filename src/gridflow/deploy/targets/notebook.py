@@ -1,0 +1,82 @@
+"""A Kubeflow notebook with TensorFlow: its home is a claim, and it sees the job's volumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.pods import (
+    credential_env,
+    env_list,
+    key_env,
+    metadata,
+    names,
+    placement,
+    resources,
+    volumes,
+)
+from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.serving import TRAINING
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.kinds import Object
+
+HOME: Final = "/home/jovyan"
+
+
+def render(job: Job) -> list[Document]:
+    """Return the Notebook and the claim of its home."""
+    assert job.notebook is not None
+    notebook = job.notebook
+    name = f"{job.name}-notebook"
+    sources, mounts = volumes(job)
+    sources.insert(0, {"name": "gridflow-home", "persistentVolumeClaim": {"claimName": name}})
+    mounts.insert(0, {"name": "gridflow-home", "mountPath": HOME})
+    env = env_list(dict(job.env))
+    env += [key_env(variable, ref.secret, ref.key) for variable, ref in job.secrets.env.items()]
+    # The controller looks at the first container, and expects the notebook's name there.
+    box: dict[str, Any] = {
+        "name": name,
+        "image": notebook.image,
+        "env": [*env, *credential_env(job)],
+        "ports": [{"name": "notebook-port", "containerPort": 8888}],
+    }
+    if amounts := resources(notebook.resources):
+        box["resources"] = amounts
+    box["volumeMounts"] = mounts
+    spec = placement(job, notebook.resources) | {"containers": [box], "volumes": sources}
+    claim: Object = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(job, name, "notebook"),
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": notebook.storage}},
+        },
+    }
+    about = metadata(job, name, "notebook")
+    if job.annotations:
+        about["annotations"] = dict(job.annotations)
+    whole: Object = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "Notebook",
+        "metadata": about,
+        "spec": {"template": {"spec": spec}},
+    }
+    whole["metadata"]["labels"] = {**job.labels, **names(job, "notebook")}
+    return [object_document(claim), object_document(whole)]
+
+
+TARGET: Final = Target(
+    name="notebook",
+    title="Kubeflow Notebook kubeflow.org/v1 with TensorFlow",
+    form="kubernetes",
+    render=render,
+    leaves={
+        key: value
+        for key, value in TRAINING.items()
+        if key not in {"env", "shared_memory", "notebook"}
+    }
+    | {"serve": "serving and kserve"},
+    needs=("notebook",),
+)

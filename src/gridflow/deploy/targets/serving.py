@@ -1,0 +1,171 @@
+"""TensorFlow Serving on Kubernetes: configuration, Deployment and Service."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.pods import (
+    credential_env,
+    metadata,
+    names,
+    placement,
+    resources,
+    selector,
+    service,
+    volumes,
+)
+from gridflow.deploy.target import Document, Target, object_document
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job, Serve
+    from gridflow.deploy.kinds import Object
+
+CONFIG: Final = "/etc/gridflow/serving"
+#: What belongs to training, which serving has nothing to do with.
+TRAINING: Final = dict.fromkeys(
+    (
+        "image",
+        "command",
+        "env",
+        "roles",
+        "resources",
+        "port",
+        "classic_flags",
+        "restart_policy",
+        "restart_limit",
+        "deadline",
+        "time_to_live",
+        "clean_up",
+        "gang",
+        "shared_memory",
+        "tensorboard",
+        "notebook",
+        "spark",
+        "marathon",
+    ),
+    "the targets that train",
+)
+
+
+def models_config(serve: Serve) -> str:
+    """Return TensorFlow Serving's ``model_config_list`` in protobuf's text format."""
+    lines = ["model_config_list {"]
+    for model in serve.models:
+        lines += ["  config {", f"    name: {json.dumps(model.name)}"]
+        lines += [f"    base_path: {json.dumps(model.path)}", '    model_platform: "tensorflow"']
+        if model.versions:
+            lines.append("    model_version_policy {")
+            versions = " ".join(f"versions: {version}" for version in model.versions)
+            lines += [f"      specific {{ {versions} }}", "    }"]
+        for label, version in model.labels.items():
+            lines += ["    version_labels {", f"      key: {json.dumps(label)}"]
+            lines += [f"      value: {version}", "    }"]
+        lines.append("  }")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def files(serve: Serve) -> dict[str, str]:
+    """Return the configuration files of the servers."""
+    found = {"models.config": models_config(serve)}
+    if batching := serve.batching:
+        settings = {
+            "max_batch_size": batching.max_batch_size,
+            "batch_timeout_micros": batching.timeout_micros,
+            "max_enqueued_batches": batching.max_enqueued_batches,
+            "num_batch_threads": batching.threads,
+        }
+        lines = [f"{name} {{ value: {value} }}\n" for name, value in settings.items()]
+        found["batching.config"] = "".join(lines)
+    if serve.monitoring:
+        path = json.dumps("/monitoring/prometheus/metrics")
+        found["monitoring.config"] = f"prometheus_config {{ enable: true path: {path} }}\n"
+    return found
+
+
+def server_words(serve: Serve) -> list[str]:
+    """Return the arguments of ``tensorflow_model_server``."""
+    words = [
+        f"--port={serve.grpc_port}",
+        f"--rest_api_port={serve.rest_port}",
+        f"--model_config_file={CONFIG}/models.config",
+        f"--enable_model_warmup={str(serve.warmup).lower()}",
+    ]
+    if any(model.labels for model in serve.models):
+        words.append("--allow_version_labels_for_unavailable_models=true")
+    if serve.batching:
+        words += ["--enable_batching=true", f"--batching_parameters_file={CONFIG}/batching.config"]
+    if serve.monitoring:
+        words.append(f"--monitoring_config_file={CONFIG}/monitoring.config")
+    return words
+
+
+def render(job: Job) -> list[Document]:
+    """Return configuration, Deployment and Service."""
+    assert job.serve is not None
+    serve = job.serve
+    name = f"{job.name}-serving"
+    config: Object = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(job, name, "serving"),
+        "data": files(serve),
+    }
+    # Metadata is served only once the model is loaded and warmed up; the status is sooner.
+    ready = {"path": f"/v1/models/{serve.models[0].name}/metadata", "port": "rest"}
+    sources, mounts = volumes(job, shared_memory=False)
+    sources.append({"name": "gridflow-serving", "configMap": {"name": name}})
+    mounts.append({"name": "gridflow-serving", "mountPath": CONFIG, "readOnly": True})
+    box: dict[str, Any] = {
+        "name": "serving",
+        "image": serve.image,
+        "command": ["tensorflow_model_server"],
+        "args": server_words(serve),
+        "ports": [
+            {"name": "rest", "containerPort": serve.rest_port},
+            {"name": "grpc", "containerPort": serve.grpc_port},
+        ],
+        "startupProbe": {"httpGet": dict(ready), "periodSeconds": 5, "failureThreshold": 120},
+        "readinessProbe": {"httpGet": dict(ready), "periodSeconds": 5},
+        "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 10},
+    }
+    if env := credential_env(job):
+        box["env"] = env
+    if amounts := resources(serve.resources):
+        box["resources"] = amounts
+    box["volumeMounts"] = mounts
+    spec = placement(job, serve.resources) | {"containers": [box], "volumes": sources}
+    annotations = dict(job.annotations)
+    if serve.monitoring:
+        annotations = {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/port": str(serve.rest_port),
+            "prometheus.io/path": "/monitoring/prometheus/metrics",
+            **annotations,
+        }
+    about: dict[str, Any] = {"labels": {**job.labels, **names(job, "serving")}}
+    if annotations:
+        about["annotations"] = annotations
+    deployment: Object = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(job, name, "serving"),
+        "spec": {
+            "replicas": serve.replicas,
+            "selector": {"matchLabels": selector(job, "serving")},
+            "template": {"metadata": about, "spec": spec},
+        },
+    }
+    front = service(job, name, {"rest": serve.rest_port, "grpc": serve.grpc_port}, "serving")
+    return [object_document(item) for item in (config, deployment, front)]
+
+
+TARGET: Final = Target(
+    name="serving",
+    title="TensorFlow Serving on Kubernetes",
+    form="kubernetes",
+    render=render,
+    cannot={"secrets.env": "TensorFlow Serving reads no such variables; use credentials"},
+    leaves=TRAINING,
+    needs=("serve",),
+)

@@ -1,0 +1,209 @@
+"""Spark: the operator's SparkApplication, and what spark-submit shares with it.
+
+Every task of the job is one executor; gridflow's driver program gathers them and starts the job's
+command in each, as ``gridflow launch`` would. Executors are all alike, so they get the largest of
+what the roles ask for.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.description import Resources, Spark, rules
+from gridflow.deploy.launching import kubernetes_text
+from gridflow.deploy.pods import (
+    credential_env,
+    env_list,
+    key_env,
+    metadata,
+    names,
+    placement,
+    volumes,
+)
+from gridflow.deploy.target import Document, Target, object_document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.kinds import Object
+
+ONE_PROGRAM: Final = "every executor runs the one program of the driver"
+SERVERS: Final = "a stage ends when all its tasks do, and parameter servers never end by themselves"
+BY_COORDINATOR: Final = "gridflow's coordinator restarts the group after any failure"
+#: Where the Dockerfile of the docker target puts gridflow's driver program.
+APPLICATION: Final = "local:///opt/gridflow/spark_main.py"
+#: The Spark executor itself; the rest of a task's memory is TensorFlow's.
+EXECUTOR_HEAP: Final = 1024
+LEAST_OVERHEAD: Final = 384
+#: Ships with Spark and its images.
+DISCOVERY: Final = "/opt/spark/examples/src/main/scripts/getGpusResources.sh"
+
+
+def settings(job: Job) -> Spark:
+    """Return the job's Spark side."""
+    return job.spark or Spark()
+
+
+def largest(job: Job) -> Resources:
+    """Return what every executor gets: the most that any role asks for."""
+    wanted = [role.resources for role in job.roles.values()]
+
+    def most(texts: Iterable[str | None]) -> str | None:
+        return max((t for t in texts if t), key=rules.quantity, default=None)
+
+    return Resources(
+        cpu=most(item.cpu for item in wanted),
+        memory=most(item.memory for item in wanted),
+        gpu=max(item.gpu for item in wanted),
+        gpu_type=next((item.gpu_type for item in wanted if item.gpu_type), None),
+    )
+
+
+def mebibytes(text: str) -> int:
+    """Return a quantity in whole MiB, rounded up."""
+    return int(-(-rules.quantity(text) // (1 << 20)))
+
+
+def cores(wanted: Resources) -> int:
+    """Return whole cores, at least one, rounded up."""
+    return max(1, int(-(-rules.quantity(wanted.cpu) // Decimal(1)))) if wanted.cpu else 1
+
+
+def split_memory(wanted: Resources) -> tuple[int, int]:
+    """Return an executor's heap and the memory beside it, where TensorFlow lives, in MiB."""
+    whole = mebibytes(wanted.memory) if wanted.memory else 4096
+    heap = min(EXECUTOR_HEAP, max(whole // 2, 1))
+    return heap, max(whole - heap, LEAST_OVERHEAD)
+
+
+def conf(job: Job) -> dict[str, str]:
+    """Return the Spark properties that hold wherever the application runs."""
+    wanted = largest(job)
+    heap, beside = split_memory(wanted)
+    properties = {
+        "spark.executor.instances": str(job.tasks),
+        "spark.executor.cores": str(cores(wanted)),
+        "spark.task.cpus": str(cores(wanted)),
+        "spark.executor.memory": f"{heap}m",
+        "spark.executor.memoryOverhead": f"{beside}m",
+        "spark.driver.memory": f"{mebibytes(settings(job).driver.memory or '2Gi')}m",
+        "spark.driver.cores": str(cores(settings(job).driver)),
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.speculation": "false",
+    }
+    if wanted.gpu:
+        properties["spark.executor.resource.gpu.amount"] = str(wanted.gpu)
+        properties["spark.task.resource.gpu.amount"] = str(wanted.gpu)
+        properties["spark.executor.resource.gpu.discoveryScript"] = DISCOVERY
+    return properties
+
+
+def application_args(job: Job) -> list[str]:
+    """Return the arguments of the driver program."""
+    if settings(job).application:
+        return [*job.args]
+    roles = ",".join(f"{name}={role.replicas}" for name, role in job.role_items())
+    words = [f"--name={job.name}", f"--roles={roles}"]
+    if job.restart_policy != "never":
+        words.append(f"--restart-limit={job.restart_limit}")
+    if job.classic_flags:
+        words.append("--classic-flags")
+    return [*words, "--", *job.command_of(job.main_role)]
+
+
+def render(job: Job) -> list[Document]:
+    """Return the SparkApplication."""
+    side = settings(job)
+    wanted = largest(job)
+    heap, beside = split_memory(wanted)
+    sources, mounts = volumes(job)
+    env = env_list(dict(job.env))
+    env += [key_env(variable, ref.secret, ref.key) for variable, ref in job.secrets.env.items()]
+    env += credential_env(job)
+
+    def pod(role: str, resources: Resources) -> dict[str, Any]:
+        spec: dict[str, Any] = {"labels": {**job.labels, **names(job, role)}}
+        if job.annotations:
+            spec["annotations"] = dict(job.annotations)
+        if env:
+            spec["env"] = env
+        if mounts:
+            spec["volumeMounts"] = mounts
+        place = placement(job, resources)
+        place.pop("imagePullSecrets", None)
+        if account := place.pop("serviceAccountName", None):
+            spec["serviceAccount"] = account
+        return spec | place
+
+    heap_of_driver = mebibytes(side.driver.memory or "2Gi")
+    driver = {
+        "cores": cores(side.driver),
+        "memory": f"{heap_of_driver}m",
+        **pod("driver", side.driver),
+    }
+    executor: dict[str, Any] = {
+        "instances": job.tasks,
+        "cores": cores(wanted),
+        "memory": f"{heap}m",
+        "memoryOverhead": f"{beside}m",
+        **pod("executor", wanted),
+    }
+    # Cores, memory and instances have fields of their own.
+    prefixes = ("spark.task.", "spark.executor.resource.", "spark.speculation")
+    properties = {key: value for key, value in conf(job).items() if key.startswith(prefixes)}
+    if wanted.gpu:
+        properties["spark.executor.resource.gpu.vendor"] = "nvidia.com"
+    spec: dict[str, Any] = {
+        "type": "Python",
+        "mode": "cluster",
+        "pythonVersion": "3",
+        "sparkVersion": side.version,
+        "image": job.image,
+        "mainApplicationFile": side.application or APPLICATION,
+        "arguments": [kubernetes_text(word) for word in application_args(job)],
+        "sparkConf": {**properties, **side.conf},
+        "restartPolicy": {"type": "Never"},
+        "driver": driver,
+        "executor": executor,
+    }
+    if job.secrets.image_pull:
+        spec["imagePullSecrets"] = list(job.secrets.image_pull)
+    if sources:
+        spec["volumes"] = sources
+    if job.time_to_live is not None:
+        spec["timeToLiveSeconds"] = job.time_to_live
+    if job.gang:
+        spec["batchScheduler"] = "volcano"
+        if job.gang.queue:
+            spec["batchSchedulerOptions"] = {"queue": job.gang.queue}
+    whole: Object = {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "metadata": metadata(job, job.name),
+        "spec": spec,
+    }
+    return [object_document(whole)]
+
+
+TARGET: Final = Target(
+    name="sparkapplication",
+    title="spark-operator: SparkApplication sparkoperator.k8s.io/v1beta2",
+    form="kubernetes",
+    render=render,
+    cannot={
+        "roles.ps": SERVERS,
+        "roles.command": ONE_PROGRAM,
+        "roles.env": ONE_PROGRAM,
+        "restart_policy=exit-code": BY_COORDINATOR,
+        "deadline": "the operator has no deadline",
+        "clean_up": "Spark removes executors at the end by itself",
+        "gang.scheduler=kueue": "the operator's batch schedulers are Volcano and Yunikorn",
+        "gang.minimum": "gridflow's coordinator needs all tasks at once",
+        "tensorboard": "the operator starts Spark's pods only; use another target beside it",
+    },
+    leaves={"serve": "serving and kserve", "notebook": "notebook", "marathon": "marathon"}
+    | {"port": "the targets that give tasks a fixed port"},
+    needs=("image", "command"),
+)

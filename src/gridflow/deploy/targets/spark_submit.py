@@ -1,0 +1,210 @@
+"""spark-submit for standalone, YARN and Kubernetes clusters."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from gridflow.deploy.pods import GCS_DIRECTORY, GPU_PRODUCT, s3_settings
+from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.spark import (
+    APPLICATION,
+    BY_COORDINATOR,
+    ONE_PROGRAM,
+    SERVERS,
+    application_args,
+    conf,
+    largest,
+    settings,
+)
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+
+#: gridflow's driver program, where the submitting machine has gridflow installed.
+INSTALLED: Final = "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')"
+
+
+def script(job: Job, master: str, properties: dict[str, str], default: str) -> list[Document]:
+    """Return a script with one spark-submit command.
+
+    ``master`` and ``default``, the application where the job names none, are shell texts that stand
+    in double quotes.
+    """
+    side = settings(job)
+    merged = {**conf(job), **properties, **side.conf}
+    words = [f'--master "{master}"', f"--name {job.name}"]
+    words += [f"--conf {shlex.quote(f'{key}={value}')}" for key, value in merged.items()]
+    words.append(shlex.quote(side.application) if side.application else f'"{default}"')
+    words += [shlex.quote(word) for word in application_args(job)]
+    lines = " \\\n  ".join(words)
+    return [Document("submit.sh", f"#!/bin/sh\nset -eu\nexec spark-submit \\\n  {lines}\n")]
+
+
+def _env(job: Job, *prefixes: str) -> dict[str, str]:
+    env = {**s3_settings(job), **job.env}
+    return {f"{prefix}{name}": value for prefix in prefixes for name, value in env.items()}
+
+
+def standalone(job: Job) -> list[Document]:
+    """Return the script for a standalone cluster."""
+    properties = _env(job, "spark.executorEnv.")
+    properties["spark.cores.max"] = str(job.tasks * int(conf(job)["spark.executor.cores"]))
+    return script(job, "${SPARK_MASTER:?set it to spark://HOST:7077}", properties, INSTALLED)
+
+
+def yarn(job: Job) -> list[Document]:
+    """Return the script for YARN."""
+    properties = {"spark.submit.deployMode": "cluster"}
+    properties |= _env(job, "spark.executorEnv.", "spark.yarn.appMasterEnv.")
+    if job.gang and job.gang.queue:
+        properties["spark.yarn.queue"] = job.gang.queue
+    if job.labels:
+        properties["spark.yarn.tags"] = ",".join(f"{k}={v}" for k, v in job.labels.items())
+    return script(job, "yarn", properties, INSTALLED)
+
+
+def kubernetes(job: Job) -> list[Document]:
+    """Return the script for Kubernetes."""
+    base = "spark.kubernetes."
+    properties = {
+        "spark.submit.deployMode": "cluster",
+        f"{base}namespace": job.namespace,
+        f"{base}container.image": job.image,
+        **_env(job, "spark.executorEnv.", f"{base}driverEnv."),
+    }
+    if job.service_account:
+        properties[f"{base}authenticate.driver.serviceAccountName"] = job.service_account
+    if job.secrets.image_pull:
+        properties[f"{base}container.image.pullSecrets"] = ",".join(job.secrets.image_pull)
+    for key, value in job.node_selector.items():
+        properties[f"{base}node.selector.{key}"] = value
+    wanted = largest(job)
+    if wanted.gpu:
+        properties["spark.executor.resource.gpu.vendor"] = "nvidia.com"
+    if wanted.gpu_type:
+        properties[f"{base}executor.node.selector.{GPU_PRODUCT}"] = wanted.gpu_type
+    if job.gang:
+        for side in ("driver", "executor"):
+            feature = "org.apache.spark.deploy.k8s.features.VolcanoFeatureStep"
+            properties[f"{base}{side}.pod.featureSteps"] = feature
+        properties[f"{base}scheduler.name"] = "volcano"
+    for side in ("driver", "executor"):
+        properties |= _pod(job, f"{base}{side}.")
+    return script(
+        job, "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}", properties, APPLICATION
+    )
+
+
+def _pod(job: Job, base: str) -> dict[str, str]:
+    found = {f"{base}label.{key}": value for key, value in job.labels.items()}
+    found |= {f"{base}annotation.{key}": value for key, value in job.annotations.items()}
+    found |= {f"{base}secrets.{v.secret}": v.path for v in job.volumes if v.secret}
+    for volume in job.volumes:
+        if volume.kind not in {"pvc", "host", "empty"}:
+            continue
+        kind, option, value = {
+            "pvc": ("persistentVolumeClaim", "claimName", volume.pvc),
+            "host": ("hostPath", "path", volume.host),
+            "empty": ("emptyDir", "sizeLimit", volume.empty),
+        }[volume.kind]
+        place = f"{base}volumes.{kind}.{volume.name}."
+        found[f"{place}mount.path"] = volume.path
+        found[f"{place}mount.readOnly"] = str(volume.read_only).lower()
+        if value:
+            found[f"{place}options.{option}"] = value
+    if job.shared_memory:
+        place = f"{base}volumes.emptyDir.gridflow-shm."
+        found[f"{place}mount.path"] = "/dev/shm"  # noqa: S108  (where shared memory is)
+        found[f"{place}options.medium"] = "Memory"
+        found[f"{place}options.sizeLimit"] = job.shared_memory
+    found |= {f"{base}secrets.{name}": path for path, name in job.secrets.files.items()}
+    found |= {
+        f"{base}secretKeyRef.{variable}": f"{ref.secret}:{ref.key}"
+        for variable, ref in job.secrets.env.items()
+    }
+    if gcs := job.credentials.gcs:
+        found[f"{base}secrets.{gcs.secret}"] = GCS_DIRECTORY
+        variable = "spark.executorEnv." if "executor" in base else "spark.kubernetes.driverEnv."
+        found[f"{variable}GOOGLE_APPLICATION_CREDENTIALS"] = f"{GCS_DIRECTORY}/{gcs.key}"
+    if s3 := job.credentials.s3:
+        found[f"{base}secretKeyRef.AWS_ACCESS_KEY_ID"] = f"{s3.secret}:{s3.access_key}"
+        found[f"{base}secretKeyRef.AWS_SECRET_ACCESS_KEY"] = f"{s3.secret}:{s3.secret_key}"
+    return found
+
+
+_COMMON: Final = {
+    "roles.ps": SERVERS,
+    "roles.command": ONE_PROGRAM,
+    "roles.env": ONE_PROGRAM,
+    "restart_policy=exit-code": BY_COORDINATOR,
+    "deadline": "spark-submit has no deadline",
+    "time_to_live": "Spark keeps no finished applications on the cluster",
+    "clean_up": "Spark removes executors at the end by itself",
+    "gang.minimum": "gridflow's coordinator needs all tasks at once",
+    "tensorboard": "spark-submit starts Spark's processes only",
+}
+_HOSTS: Final = "executors are processes of hosts and see the hosts' files"
+_NOT_KUBERNETES: Final = {
+    "namespace": "there are no namespaces",
+    "resources.gpu_type": "Spark schedules GPUs by number only",
+    "volumes": _HOSTS,
+    "shared_memory": _HOSTS,
+    "secrets": "secrets reach executors by the cluster's own means",
+    "credentials": "credentials reach executors by the cluster's own means",
+    "tolerations": "there are no taints",
+    "service_account": "there are no service accounts",
+    "annotations": "applications have no annotations",
+}
+_LEAVES: Final = {
+    "serve": "serving and kserve",
+    "notebook": "notebook",
+    "marathon": "marathon",
+    "port": "the targets that give tasks a fixed port",
+}
+STANDALONE: Final = Target(
+    name="spark-submit-standalone",
+    title="spark-submit to a standalone cluster",
+    form="script",
+    render=standalone,
+    cannot={
+        **_COMMON,
+        **_NOT_KUBERNETES,
+        "gang": "a standalone cluster has no queues",
+        "node_selector": "a standalone cluster has no kinds of nodes",
+        "labels": "applications have no labels",
+    },
+    leaves={**_LEAVES, "image": "the targets with containers"},
+    needs=("command",),
+)
+YARN: Final = Target(
+    name="spark-submit-yarn",
+    title="spark-submit to YARN",
+    form="script",
+    render=yarn,
+    cannot={
+        **_COMMON,
+        **_NOT_KUBERNETES,
+        "gang.scheduler=kueue": "YARN schedules by its own queues",
+        "gang.scheduler=volcano": "YARN schedules by its own queues",
+        "node_selector": "YARN's node labels hold one expression: spark.conf has "
+        "spark.yarn.executor.nodeLabelExpression",
+    },
+    leaves={**_LEAVES, "image": "the targets with containers"},
+    needs=("command",),
+)
+KUBERNETES: Final = Target(
+    name="spark-submit-kubernetes",
+    title="spark-submit to Kubernetes",
+    form="script",
+    render=kubernetes,
+    cannot={
+        **_COMMON,
+        "gang.scheduler=kueue": "spark-submit knows Volcano only",
+        "gang.queue": "Volcano's queue needs a pod group template; use sparkapplication",
+        "tolerations": "spark-submit needs a pod template for that; use sparkapplication",
+        "volumes.config": "spark-submit mounts no ConfigMaps",
+    },
+    leaves=_LEAVES,
+    needs=("image", "command"),
+)

@@ -1,0 +1,87 @@
+"""Kubeflow's TFJob: its operator hands over TF_CONFIG."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.launching import launch_words
+from gridflow.deploy.pods import env_list, metadata, task_pod
+from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
+from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.kinds import Object
+
+#: The operator writes TF_CONFIG only into a container of this name, and reads only this port.
+CONTAINER: Final = "tensorflow"
+PORT_NAME: Final = "tfjob-port"
+ROLE_NAMES: Final = {CHIEF: "Chief", WORKER: "Worker", PS: "PS", EVALUATOR: "Evaluator"}
+RESTART: Final = {"never": "Never", "on-failure": "OnFailure", "exit-code": "ExitCode"}
+#: TensorFlow's cluster can't be reached through an Istio sidecar.
+NO_SIDECAR: Final = {"sidecar.istio.io/inject": "false"}
+
+
+def run_policy(job: Job) -> dict[str, Any]:
+    """Return the ``runPolicy`` of a job."""
+    policy: dict[str, Any] = {"cleanPodPolicy": (job.clean_up or "running").capitalize()}
+    if job.restart_policy != "never":
+        policy["backoffLimit"] = job.restart_limit
+    if job.deadline is not None:
+        policy["activeDeadlineSeconds"] = job.deadline
+    if job.time_to_live is not None:
+        policy["ttlSecondsAfterFinished"] = job.time_to_live
+    if job.gang and scheduler(job) == "volcano":
+        gang: dict[str, Any] = {"minAvailable": job.gang.minimum or job.tasks}
+        if job.gang.queue:
+            gang["queue"] = job.gang.queue
+        policy["schedulingPolicy"] = gang
+    return policy
+
+
+def render(job: Job) -> list[Document]:
+    """Return the TFJob and what stands beside it."""
+    replicas = {}
+    for name, role in job.role_items():
+        # With one task in all, the operator sets no TF_CONFIG.
+        alone = {"GRIDFLOW_ROLE": name, "GRIDFLOW_INDEX": "0"} if job.tasks == 1 else {}
+        template = task_pod(
+            job,
+            name,
+            words=launch_words(job),
+            container=CONTAINER,
+            port_name=PORT_NAME,
+            cluster=None,
+            restart=None,
+            extra_env=tuple(env_list(alone)),
+        )
+        about = template["metadata"]
+        about["annotations"] = {**NO_SIDECAR, **about.get("annotations", {})}
+        replicas[ROLE_NAMES[name]] = {
+            "replicas": role.replicas,
+            "restartPolicy": RESTART[job.restart_policy],
+            "template": template,
+        }
+    spec: dict[str, Any] = {"runPolicy": run_policy(job), "tfReplicaSpecs": replicas}
+    if CHIEF not in job.roles:
+        spec = {"successPolicy": "AllWorkers", **spec}
+    top = metadata(job, job.name)
+    top["labels"] = {**top["labels"], **kueue_labels(job)}
+    whole: Object = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": top,
+        "spec": spec,
+    }
+    return [object_document(whole), *tensorboard(job)]
+
+
+TARGET: Final = Target(
+    name="tfjob",
+    title="Kubeflow training operator: TFJob kubeflow.org/v1",
+    form="kubernetes",
+    render=render,
+    leaves=SIDES,
+    needs=("image", "command"),
+)

@@ -1,0 +1,114 @@
+"""Kubeflow Trainer v2: a TrainJob and the TensorFlow runtime that Trainer doesn't ship.
+
+Its plain runtime hands every node the same environment, so ``gridflow launch`` makes TF_CONFIG in
+the container, from the names that JobSet gives the pods.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.launching import addresses, launch_words
+from gridflow.deploy.pods import metadata, task_pod
+from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
+from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
+from gridflow.deploy.targets.tfjob import NO_SIDECAR
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.kinds import Object
+
+#: The replicated job and container that a TrainJob's ``trainer`` fills.
+NODE: Final = "node"
+STEP: Final = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+QUEUE: Final = "scheduling.volcano.sh/queue-name"
+
+
+def part(job: Job, role: str) -> str:
+    """Return the name of a role's replicated job: ``node`` for the one that the TrainJob fills."""
+    return NODE if role == job.main_role else role
+
+
+def runtime(job: Job) -> Object:
+    """Return the TrainingRuntime of a job."""
+    cluster = addresses(job, lambda r, i: host(job, part(job, r), i), lambda *_: job.port)
+    parts = []
+    for name, _ in job.role_items():
+        template = task_pod(
+            job,
+            name,
+            words=launch_words(job),
+            container=NODE,
+            port_name="tensorflow",
+            cluster=cluster,
+            extra_env=JOBSET_ENV,
+        )
+        about = template["metadata"]
+        about["annotations"] = {**NO_SIDECAR, **about.get("annotations", {})}
+        whole: dict[str, Any] = {"spec": inner_job(job, name, template, NODE)}
+        if name == job.main_role:
+            whole = {"metadata": {"labels": dict(STEP)}, **whole}
+        parts.append({"name": part(job, name), "replicas": 1, "template": whole})
+    template_of_set: dict[str, Any] = {
+        "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            **set_policies(job, NODE),
+            "replicatedJobs": parts,
+        }
+    }
+    if job.time_to_live is not None:
+        template_of_set["spec"]["ttlSecondsAfterFinished"] = job.time_to_live
+    elif job.clean_up == "all":
+        template_of_set["spec"]["ttlSecondsAfterFinished"] = 0
+    spec: dict[str, Any] = {"mlPolicy": {"numNodes": job.roles[job.main_role].replicas}}
+    if job.gang and scheduler(job) == "volcano":
+        spec["podGroupPolicy"] = {"volcano": {}}
+        if job.gang.queue:
+            template_of_set["metadata"] = {"annotations": {QUEUE: job.gang.queue}}
+    spec["template"] = template_of_set
+    top = metadata(job, f"{job.name}-tensorflow")
+    top["labels"] = {**top["labels"], "trainer.kubeflow.org/framework": "tensorflow"}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": top,
+        "spec": spec,
+    }
+
+
+def render(job: Job) -> list[Document]:
+    """Return the runtime, the TrainJob and what stands beside them."""
+    spec: dict[str, Any] = {
+        "runtimeRef": {
+            "apiGroup": "trainer.kubeflow.org",
+            "kind": "TrainingRuntime",
+            "name": f"{job.name}-tensorflow",
+        },
+        "trainer": {"image": job.image, "numNodes": job.roles[job.main_role].replicas},
+    }
+    if job.deadline is not None:
+        spec["activeDeadlineSeconds"] = job.deadline
+    top = metadata(job, job.name)
+    top["labels"] = {**top["labels"], **kueue_labels(job)}
+    whole: Object = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": top,
+        "spec": spec,
+    }
+    return [object_document(runtime(job)), object_document(whole), *tensorboard(job)]
+
+
+TARGET: Final = Target(
+    name="trainjob",
+    title="Kubeflow Trainer v2: TrainJob with a TensorFlow runtime of our own",
+    form="kubernetes",
+    render=render,
+    cannot={
+        "clean_up=none": "JobSet, underneath, ends what still runs when the job has finished",
+        "gang.minimum": "Trainer's pod groups start with all tasks",
+    },
+    leaves=SIDES,
+    needs=("image", "command"),
+)

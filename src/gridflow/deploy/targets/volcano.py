@@ -1,0 +1,91 @@
+"""Volcano's own Job: gang scheduling and queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.launching import RETRYABLE, addresses, launch_words
+from gridflow.deploy.pods import metadata, task_pod
+from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.beside import SIDES, tensorboard
+from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description import Job
+    from gridflow.deploy.kinds import Object
+
+
+def policies(job: Job) -> list[dict[str, Any]]:
+    """Return what happens to the whole job when a pod fails or is evicted."""
+    again = "AbortJob" if job.restart_policy == "never" else "RestartJob"
+    rules: list[dict[str, Any]] = [{"event": "PodEvicted", "action": again}]
+    if job.restart_policy == "exit-code":
+        # Volcano compares single codes, so the launcher ends retryable failures with one.
+        rules.append({"exitCode": RETRYABLE, "action": "RestartJob"})
+        again = "AbortJob"
+    return [*rules, {"event": "PodFailed", "action": again}]
+
+
+def render(job: Job) -> list[Document]:
+    """Return the Volcano Job and what stands beside it."""
+
+    def host(role: str, index: int) -> str:
+        return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
+
+    cluster = addresses(job, host, lambda *_: job.port)
+    words = launch_words(job, one_retryable_code=job.restart_policy == "exit-code")
+    tasks = []
+    for name, role in job.role_items():
+        template = task_pod(
+            job,
+            name,
+            words=words,
+            container=CONTAINER,
+            port_name=PORT_NAME,
+            cluster=cluster,
+        )
+        if job.deadline is not None:
+            template["spec"]["activeDeadlineSeconds"] = job.deadline
+        task: dict[str, Any] = {"name": name, "replicas": role.replicas}
+        if name == job.main_role:
+            task["policies"] = [{"event": "TaskCompleted", "action": "CompleteJob"}]
+        tasks.append({**task, "template": template})
+    gang = job.gang
+    spec: dict[str, Any] = {
+        "schedulerName": "volcano",
+        "minAvailable": (gang.minimum if gang else None) or job.tasks,
+    }
+    if gang and gang.queue:
+        spec["queue"] = gang.queue
+    if job.restart_policy != "never":
+        spec["maxRetry"] = job.restart_limit
+    if job.time_to_live is not None:
+        spec["ttlSecondsAfterFinished"] = job.time_to_live
+    elif job.clean_up == "all":
+        spec["ttlSecondsAfterFinished"] = 0
+    spec |= {
+        "plugins": {"svc": ["--publish-not-ready-addresses=true"], "env": []},
+        "policies": policies(job),
+        "tasks": tasks,
+    }
+    whole: Object = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": metadata(job, job.name),
+        "spec": spec,
+    }
+    return [object_document(whole), *tensorboard(job)]
+
+
+TARGET: Final = Target(
+    name="volcano",
+    title="Volcano batch.volcano.sh/v1alpha1: gang scheduling with queues",
+    form="kubernetes",
+    render=render,
+    cannot={
+        "clean_up=none": "Volcano ends what still runs when the job is complete",
+        "gang.scheduler=kueue": "Volcano schedules its own jobs",
+    },
+    leaves=SIDES,
+    needs=("image", "command"),
+)

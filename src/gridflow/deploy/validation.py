@@ -1,0 +1,110 @@
+"""Check documents that exist already: schema, then our own lint, each problem with its line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gridflow.deploy.description import JobError, Problem
+from gridflow.deploy.description.tree import Node, parse, plain_value
+from gridflow.deploy.lint import findings, title
+from gridflow.deploy.registry import get_target
+from gridflow.deploy.schemas import VARIABLE, folder, schema_problems
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What was found.
+
+    Attributes
+    ----------
+    documents : int
+        Documents looked at.
+    problems : tuple of Problem
+        Empty if all is well.
+    notes : tuple of str
+        Documents for which no schema is at hand, so that only the lint looked at them.
+    """
+
+    documents: int
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = ()
+
+
+def validate(
+    target: str, text: str, *, source: str = "<text>", schemas: str | Path | None = None
+) -> Validation:
+    """Check a target's documents.
+
+    Parameters
+    ----------
+    target : str
+        One of `gridflow.deploy.TARGETS` that makes YAML or JSON.
+    text : str
+        YAML documents, or JSON.
+    source : str
+        The file's name, for messages.
+    schemas : str or Path, optional
+        A folder of schemas (`gridflow.deploy.schemas`); the variable ``GRIDFLOW_SCHEMAS`` by
+        default.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is no such target, or it makes scripts.
+    """
+    place = get_target(target)
+    if place.form == "script":
+        raise JobError([Problem("", f"the target {target} makes scripts; nothing to validate.")])
+    try:
+        nodes = parse(text, source)
+    except JobError as error:
+        return Validation(0, error.problems)
+    if not nodes:
+        return Validation(0, (Problem("", "holds no document.", source),))
+    documents = [plain_value(node) for node in nodes]
+    places = [_places(node) for node in nodes]
+    problems: list[Problem] = []
+    notes = []
+    for index, document in enumerate(documents):
+        if not isinstance(document, dict):
+            continue
+        found = schema_problems(place.form, document, folder(schemas))
+        if found is None:
+            name = title(document) or place.form
+            notes.append(
+                f"no schema for {name}, only the lint looked at it; give --schemas DIR or set "
+                f"{VARIABLE}, and install 'gridflow[validate]' for Kubernetes' own kinds."
+            )
+            continue
+        problems += [_problem(document, path, why, places[index]) for path, why in found]
+    schema_paths = {problem.path for problem in problems}
+    for item in findings(place.form, documents):
+        document = documents[item.document]
+        problem = _problem(document, item.path, item.reason, places[item.document])
+        if problem.path not in schema_paths:
+            problems.append(problem)
+    return Validation(len(documents), tuple(problems), tuple(notes))
+
+
+def _problem(document: Any, path: str, reason: str, places: dict[str, str]) -> Problem:
+    near = path
+    while near and near not in places:
+        cut = max(near.rfind("."), near.rfind("["))
+        near = near[:cut] if cut > 0 else ""
+    return Problem(f"{title(document)} {path}".strip(), reason, places[near])
+
+
+def _places(node: Node, path: str = "") -> dict[str, str]:
+    """Return where each path of a document stands."""
+    found = {path: node.where}
+    if isinstance(node.value, dict):
+        for key, child in node.value.items():
+            found |= _places(child, f"{path}.{key}" if path else key)
+    elif isinstance(node.value, list):
+        for index, child in enumerate(node.value):
+            found |= _places(child, f"{path}[{index}]")
+    return found

@@ -1,0 +1,313 @@
+"""The cures for Keras 3 that have to do with gradients of several replicas."""
+
+# ruff: noqa: SLF001  (what is cured lies in the private parts)
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+from keras.src import backend, ops
+from keras.src.backend.tensorflow import optimizer as optimizers
+from keras.src.backend.tensorflow import trainer
+from keras.src.losses import loss as losses
+from keras.src.optimizers import base_optimizer
+from keras.src.trainers import trainer as base_trainer
+
+from gridflow.errors import InvalidArgument
+from gridflow.keras.cures import own_steps
+from gridflow.keras.cures.compiling import check_optimizer, check_xla
+from gridflow.keras.cures.install import Fix
+from gridflow.keras.datasets import check_scope
+from gridflow.keras.servers.steps import refuse_asynchronous
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: Whether the gradients of this replica's thread are those of all replicas already.
+_summed = threading.local()
+_plain_update = optimizers.TFOptimizer._backend_update_step
+_CHECKS: Final = "_gridflow_checks"
+
+
+# --- what is done with gradients before they are summed over the replicas ----------------------
+
+
+def _gradients_are_summed_last() -> bool:
+    return "_all_reduce_sum_gradients" in inspect.getsource(
+        _plain_update
+    ) and "_backend_apply_gradients" not in vars(optimizers.TFOptimizer)
+
+
+def _cure_gradients() -> None:
+    original = base_optimizer.BaseOptimizer._backend_apply_gradients
+
+    def _backend_apply_gradients(self: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+            original(self, grads, variables)
+            return
+        natives = [_native(each) for each in variables]
+        if isinstance(tf.distribute.get_strategy(), _ASYNCHRONOUS):
+            refuse_asynchronous(self)
+        grads = [each for each, _ in self._all_reduce_sum_gradients(_averaged(grads, natives))]
+        if self.gradient_accumulation_steps:
+            _accumulate(self, grads, variables, natives)
+        else:
+            grads = self._clip_gradients(grads)
+            self._apply_weight_decay(variables)
+            # An optimizer may do more there than update variables: Nadam does.
+            _summed.now = True
+            try:
+                self._backend_update_step(grads, variables, self.learning_rate)
+            finally:
+                _summed.now = False
+        if self.use_ema:
+            _move_averages(self)
+
+    def _backend_update_step(
+        self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    ) -> None:
+        if not getattr(_summed, "now", False):
+            _plain_update(self, grads, trainable_variables, learning_rate)
+            return
+        _on_each_device(
+            self._distributed_tf_update_step,
+            self._distribution_strategy,
+            list(zip(grads, map(_native, trainable_variables), strict=True)),
+            learning_rate,
+        )
+
+    optimizers.TFOptimizer._backend_apply_gradients = _backend_apply_gradients
+    optimizers.TFOptimizer._backend_update_step = _backend_update_step
+    apply = base_optimizer.BaseOptimizer.apply
+
+    def built_apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            if not self.built and tf.distribute.has_strategy():
+                # In a graph, variables of several replicas can't be given their first values.
+                with tf.init_scope(), backend.name_scope(self.name, caller=self):
+                    self.build(trainable_variables)
+        apply(self, grads, trainable_variables)
+
+    optimizers.TFOptimizer.apply = built_apply
+
+
+_ASYNCHRONOUS: Final = tf.distribute.experimental.ParameterServerStrategy
+_on_each_device = tf.__internal__.distribute.interim.maybe_merge_call
+
+
+def _native(variable: Any) -> Any:
+    return variable.value if isinstance(variable, backend.Variable) else variable
+
+
+def _averaged(grads: Sequence[Any], natives: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return gradients and variables, those of a step of the user's as parts of a mean."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if own_steps.is_active() and replicas > 1:
+        grads = [None if each is None else ops.multiply(each, 1.0 / replicas) for each in grads]
+    return list(zip(grads, natives, strict=True))
+
+
+def _accumulate(
+    self: Any, grads: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
+) -> None:
+    """Add gradients up, or update: the choice is made on each device, as none may part there."""
+    own = type(self)._backend_update_step
+    if own is not optimizers.TFOptimizer._backend_update_step:
+        raise InvalidArgument(
+            f"{type(self).__name__} with gradient_accumulation_steps can't be trained under a "
+            "distribution strategy: it does more in a step than update variables. Use another "
+            "optimizer (Adam), or a larger batch_size instead."
+        )
+    steps = self.gradient_accumulation_steps
+    is_update = (self._iterations + 1) % steps == 0
+    sums = [self._accumulated_gradients[self._get_variable_index(each)] for each in variables]
+    means = [ops.add(each, total) / steps for each, total in zip(grads, sums, strict=True)]
+    means = self._clip_gradients(means)
+    rate = tf.convert_to_tensor(self.learning_rate)
+
+    def one(variable: Any, gradient: Any, total: Any, mean: Any, now: Any, rate: Any) -> None:
+        def update() -> Any:
+            if self.weight_decay is not None and self._use_weight_decay(variable):
+                decay = tf.cast(self.weight_decay, variable.dtype)
+                variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
+            self.update_step(mean, variable, rate)
+            total.assign(tf.zeros_like(total))
+            return tf.constant(0)
+
+        def add() -> Any:
+            total.assign(ops.add(gradient, total))
+            return tf.constant(0)
+
+        tf.cond(now, update, add)
+
+    def all_of_them(strategy: Any, *given: Any) -> None:
+        grads, sums, means, now, rate = given
+        for native, *parts in zip(natives, grads, sums, means, strict=True):
+            strategy.extended.update(native, one, args=(*parts, now, rate), group=False)
+
+    _on_each_device(
+        all_of_them,
+        self._distribution_strategy,
+        grads,
+        [each.value for each in sums],
+        means,
+        is_update,
+        rate,
+    )
+
+
+def _move_averages(self: Any) -> None:
+    pairs = [
+        (_native(variable), _native(average))
+        for variable, average in zip(
+            self._trainable_variables, self._model_variables_moving_average, strict=True
+        )
+        if average is not None
+    ]
+    every = self.ema_overwrite_frequency
+    is_first = tf.equal(self._iterations, 0)
+    overwrites = (self._iterations + 1) % every == 0 if every else tf.constant(False)
+
+    def one(variable: Any, average: Any, is_first: Any, overwrites: Any) -> None:
+        momentum = tf.where(is_first, 0.0, self.ema_momentum)
+        momentum = tf.cast(momentum, variable.dtype)
+        average.assign(momentum * average + (1 - momentum) * variable)
+        if every:
+            variable.assign(tf.where(overwrites, average, variable))
+
+    def all_of_them(strategy: Any, averages: Sequence[Any], *more: Any) -> None:
+        for (native, _), average in zip(pairs, averages, strict=True):
+            strategy.extended.update(native, one, args=(average, *more), group=False)
+
+    _on_each_device(
+        all_of_them,
+        self._distribution_strategy,
+        [average for _, average in pairs],
+        is_first,
+        overwrites,
+    )
+
+
+# --- steps and losses of the user's ------------------------------------------------------------
+
+
+def _own_losses_are_not_scaled() -> bool:
+    return "scale_loss_for_distribution" in inspect.getsource(losses) and not hasattr(
+        losses.scale_loss_for_distribution, "__wrapped__"
+    )
+
+
+def _cure_own_steps() -> None:
+    make, reduce = trainer.TensorFlowTrainer._make_function, losses.reduce_values
+
+    def as_is_in_own_steps(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def scale(value: Any) -> Any:
+            return value if own_steps.is_active() else original(value)
+
+        return scale
+
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        setattr(losses, name, as_is_in_own_steps(getattr(losses, name)))
+
+    def reduce_values(values: Any, sample_weight: Any = None, reduction: Any = None) -> Any:
+        value = reduce(values, sample_weight, reduction)
+        if reduction == "sum" and own_steps.is_active():
+            # A sum stays one where gradients are averaged.
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            value = ops.multiply(value, ops.cast(replicas, value.dtype))
+        elif reduction not in {None, "none", "sum"} and tuple(values.shape) == ():
+            # A loss function that takes the mean itself, which Keras leaves as it is.
+            value = losses.scale_loss_for_distribution(value)
+        return value
+
+    losses.reduce_values = reduce_values
+
+    def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Any:
+        return make(self, own_steps.within(self, step_function))
+
+    trainer.TensorFlowTrainer._make_function = _make_function
+
+
+# --- a model that was made outside of the scope ------------------------------------------------
+
+
+def _scope_is_not_checked() -> bool:
+    return not hasattr(trainer.TFEpochIterator, _CHECKS)
+
+
+def _cure_scope() -> None:
+    original = trainer.TFEpochIterator.__init__
+
+    def __init__(  # noqa: N807
+        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        check_scope(kwargs.get("x"), distribute_strategy)
+        original(self, distribute_strategy, *args, **kwargs)
+
+    trainer.TFEpochIterator.__init__ = __init__
+    setattr(trainer.TFEpochIterator, _CHECKS, True)
+
+
+# --- what compile could know -------------------------------------------------------------------
+
+
+def _compiling_is_not_checked() -> bool:
+    return not hasattr(base_trainer.Trainer.compile, "_gridflow")
+
+
+def _cure_compiling() -> None:
+    original = base_trainer.Trainer.compile
+
+    @functools.wraps(original)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
+        result = original(self, *args, **kwargs)
+        if isinstance(self, trainer.TensorFlowTrainer):
+            if kwargs.get("jit_compile") is True:
+                check_xla(self.distribute_strategy)
+            check_optimizer(self.optimizer, self.distribute_strategy)
+        return result
+
+    compile._gridflow = True  # type: ignore[attr-defined]
+    base_trainer.Trainer.compile = compile
+
+
+FIXES: Final = (
+    Fix(
+        "gradients",
+        "keras",
+        "gradients are clipped, accumulated and averaged before they are summed over the replicas: "
+        "clipnorm and clipvalue clip each replica's part, gradient_accumulation_steps and "
+        "ema_overwrite_frequency fail (merge_call)",
+        _gradients_are_summed_last,
+        _cure_gradients,
+    ),
+    Fix(
+        "own steps",
+        "keras",
+        "a train_step, compute_loss or scalar loss of the user's gets gradients that are N times "
+        "too large with N replicas",
+        _own_losses_are_not_scaled,
+        _cure_own_steps,
+    ),
+    Fix(
+        "scope",
+        "keras",
+        "a model made outside of the strategy's scope fails on PerReplica values, without a hint",
+        _scope_is_not_checked,
+        _cure_scope,
+    ),
+    Fix(
+        "compiling",
+        "keras",
+        "jit_compile=True with several replicas on CPUs, and an optimizer that was made outside of "
+        "the scope, fail in the first step without a hint",
+        _compiling_is_not_checked,
+        _cure_compiling,
+    ),
+)

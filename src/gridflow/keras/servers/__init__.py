@@ -1,0 +1,1 @@
+"""Training on parameter servers."""

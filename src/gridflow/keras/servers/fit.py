@@ -1,0 +1,253 @@
+"""``fit`` under ParameterServerStrategy, for both flavours of Keras.
+
+Keras 3 has none, and that of tf_keras has no callbacks at steps. The steps of an epoch are handed
+out by a ClusterCoordinator, some more than there are workers, and taken in as they are completed:
+then metrics are added up and callbacks called. A worker that dies has its step made by another.
+
+Checkpoints are made when no step is under way, so that they hold what was done and nothing else.
+"""
+
+# ruff: noqa: SLF001  (whether a value was made is told by nothing else)
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import InvalidArgument
+from gridflow.keras.neutral import numbers
+from gridflow.keras.results import flavour_of
+from gridflow.keras.resume import building, position
+from gridflow.keras.servers.data import WorkerDataset
+from gridflow.keras.servers.steps import make_steps
+from gridflow.spec.options import whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gridflow.keras.servers.steps import Steps
+
+#: Steps that are handed out for each worker before the first of them is taken in.
+_AHEAD: Final = 3
+
+#: What a dataset is given as: rows of ``run(data=…)``, or a function that returns batches.
+Data = WorkerDataset | Callable[[], Any]
+
+
+class Trainer:
+    """Trains one model over a ClusterCoordinator.
+
+    Parameters
+    ----------
+    coordinator : tf.distribute.coordinator.ClusterCoordinator
+    num_workers : int
+        Workers that make steps.
+    model
+        A compiled model of either flavour, made in the strategy's scope.
+    checkpoint_every : int or None
+        Steps after which the workers are waited for, so that a checkpoint can be made.
+    """
+
+    def __init__(
+        self, coordinator: Any, num_workers: int, model: Any, checkpoint_every: int | None = None
+    ) -> None:
+        self._coordinator, self._model = coordinator, model
+        self._flavour = flavour_of(model) or "keras"
+        self._most = _AHEAD * num_workers
+        self._checkpoint_every = checkpoint_every
+        if model.distribute_strategy is not coordinator.strategy or model.optimizer is None:
+            raise InvalidArgument(
+                "ctx.fit needs a model that was made and compiled under the parameter servers' "
+                "strategy: with ctx.strategy.scope(): model = …; model.compile(…)."
+            )
+
+    def fit(
+        self,
+        data: Data,
+        *,
+        epochs: int,
+        steps_per_epoch: int | None,
+        validation: Data | None,
+        validation_steps: int | None,
+        callbacks: Sequence[Any],
+        verbose: int,
+    ) -> Any:
+        """Train; see `TrainingContext.fit` for the parameters.
+
+        Returns
+        -------
+        History
+            Of the model's flavour.
+        """
+        model = self._model
+        whole_number("epochs", epochs, 1)
+        steps = _steps(data, steps_per_epoch, "steps_per_epoch")
+        if validation is not None and not isinstance(validation, WorkerDataset):
+            _steps(validation, validation_steps, "validation_steps")
+        spec = _element_spec(data)
+        held = position.Held(spec)
+        position.hold(model, held)
+        self._build(spec)
+        made = make_steps(model, self._flavour, self._coordinator.strategy)
+        iterator = iter(self._coordinator.create_per_worker_dataset(data))
+        flavour = importlib.import_module(self._flavour)
+        every = flavour.callbacks.CallbackList(
+            list(callbacks),
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=model,
+            verbose=verbose,
+            epochs=epochs,
+            steps=steps,
+        )
+        model.stop_training = False
+        logs: dict[str, float] = {}
+        every.on_train_begin()
+        begin = position.where_to_begin(model, self._flavour)
+        for epoch in range(begin.epoch, epochs):
+            every.on_epoch_begin(epoch)
+            first = begin.step if epoch == begin.epoch else 0
+            logs = self._train_epoch(made, iterator, range(first, steps), every)
+            if validation is not None:
+                found = self._test(made, validation, validation_steps, every)
+                logs = {**logs, **{f"val_{name}": value for name, value in found.items()}}
+            every.on_epoch_end(epoch, logs)
+            if model.stop_training:
+                break
+        every.on_train_end(logs)
+        return model.history
+
+    def evaluate(self, data: Data, *, steps: int | None, callbacks: Sequence[Any]) -> Any:
+        """Return losses and metrics by name; see `TrainingContext.evaluate`."""
+        if not isinstance(data, WorkerDataset):
+            _steps(data, steps, "steps")
+        spec = _element_spec(data)
+        self._build(spec)
+        made = make_steps(self._model, self._flavour, self._coordinator.strategy)
+        flavour = importlib.import_module(self._flavour)
+        every = flavour.callbacks.CallbackList(list(callbacks), model=self._model)
+        return self._test(made, data, steps, every)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _build(self, spec: Any) -> None:
+        with self._coordinator.strategy.scope():
+            if self._flavour == "keras":
+                building.build_sharded(self._model, spec)
+            building.build_for(self._model, self._flavour, spec)
+
+    def _train_epoch(
+        self, made: Steps, iterator: Any, steps: range, every: Any
+    ) -> dict[str, float]:
+        made.reset()
+        under_way: deque[Any] = deque()
+        handed_out = done = steps.start
+        while done < steps.stop and not self._model.stop_training:
+            until = min(steps.stop, self._next_checkpoint(done))
+            while handed_out < until and len(under_way) < self._most:
+                every.on_train_batch_begin(handed_out)
+                under_way.append(self._coordinator.schedule(made.train, args=(iterator,)))
+                handed_out += 1
+            found = _fetch(under_way.popleft())
+            if found is not None:
+                made.add(found)
+            every.on_train_batch_end(done, made.logs())
+            done += 1
+        self._coordinator.join()  # steps that are on their way when training is stopped
+        for found in map(_fetch, under_way):
+            if found is not None:
+                made.add(found)
+        return numbers(made.logs(final=True))
+
+    def _next_checkpoint(self, done: int) -> int:
+        every = self._checkpoint_every
+        return done + (every - done % every if every else self._most + 1)
+
+    def _test(self, made: Steps, data: Data, steps: int | None, every: Any) -> dict[str, float]:
+        """Test on every row once where they are known, else for a number of steps."""
+        made.reset()
+        rows, source = None, _unmarked(data)
+        if isinstance(data, WorkerDataset) and steps is None:
+            rows, source = sum(data.own_rows), _marked(data)
+        iterator = iter(self._coordinator.create_per_worker_dataset(source))
+        under_way: deque[Any] = deque()
+        every.on_test_begin()
+        seen = done = handed_out = 0
+        while (seen < rows) if rows is not None else (done < (steps or 0)):
+            while len(under_way) < self._most and (rows is not None or handed_out < (steps or 0)):
+                under_way.append(self._coordinator.schedule(made.test, args=(iterator,)))
+                handed_out += 1
+            count, values = _fetch(under_way.popleft()) or (0, None)
+            if rows is None or int(count):
+                every.on_test_batch_begin(done)
+                if values is not None:
+                    made.add(values)
+                seen += int(count)
+                every.on_test_batch_end(done, made.logs())
+                done += 1
+        self._coordinator.join()
+        logs = numbers(made.logs(final=True))
+        every.on_test_end(logs)
+        return logs
+
+
+def _fetch(value: Any) -> Any:
+    """Return what a step found; None if its worker died when it had made the step.
+
+    The step counts then, as its update was made: only its share in the metrics is lost.
+    """
+    import tensorflow as tf
+
+    try:
+        return value.fetch()
+    except tf.errors.OpError:
+        if value._values is None:  # the step itself has failed
+            raise
+        return None
+
+
+def _steps(data: Data, steps: int | None, what: str) -> int:
+    if steps is not None:
+        return whole_number(what, steps, 1)
+    if isinstance(data, WorkerDataset):
+        return data.steps
+    raise InvalidArgument(
+        f"{what} is needed with a function that makes a dataset: workers read it without end, "
+        "each at its own pace. Rows given to run(data=…) have a known number."
+    )
+
+
+def _element_spec(data: Data) -> Any:
+    """Return what the batches look like, without running anything of the pipeline here."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default():
+        dataset = data()
+        if not isinstance(dataset, tf.data.Dataset):
+            raise InvalidArgument(
+                "a function that is given as data returns a tf.data.Dataset of batches; this one "
+                f"returned {type(dataset).__name__}."
+            )
+        return dataset.element_spec
+
+
+def _marked(data: WorkerDataset) -> Callable[[], Any]:
+    """Return the rows once, and then endless batches that are marked as not to be counted.
+
+    Steps go to whichever worker is free, so one that has no rows left must still answer.
+    """
+
+    def make() -> Any:
+        rows = data.once()
+        rest = data.row()
+        return rows.map(lambda *parts: (parts, True)).concatenate(
+            rest.map(lambda *parts: (parts, False))
+        )
+
+    return make
+
+
+def _unmarked(data: Data) -> Callable[[], Any]:
+    return lambda: data().map(lambda *parts: (parts, True))

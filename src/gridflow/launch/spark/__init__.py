@@ -1,0 +1,1 @@
+"""Agents as the tasks of a Spark job."""

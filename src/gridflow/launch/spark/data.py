@@ -1,0 +1,103 @@
+"""A job's data on Spark: DataFrames as they are, or made of what lies in the driver's memory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from gridflow.errors import InvalidArgument, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Arrow's types that Spark doesn't know, and the nearest that it does.
+_NEAREST: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+    pa.float16(): pa.float32(),
+}
+
+
+def as_frames(
+    spark: SparkSession, data: Mapping[str, Any], left_out: dict[str, dict[str, str]]
+) -> dict[str, DataFrame]:
+    """Return each dataset as a DataFrame; note columns that can't be fed with the reason.
+
+    Raises
+    ------
+    InvalidArgument
+        It is something else; the message says how to make a DataFrame of it.
+    SchemaError
+        It has no rows, or a type that Spark doesn't have.
+    """
+    return {name: _as_frame(spark, rows, name, left_out) for name, rows in data.items()}
+
+
+def _as_frame(
+    spark: SparkSession, rows: Any, name: str, left_out: dict[str, dict[str, str]]
+) -> DataFrame:
+    if hasattr(rows, "mapInArrow"):
+        if rows.isStreaming:
+            raise InvalidArgument(
+                f"dataset {name!r} is a streaming DataFrame, which never ends; a run needs all "
+                "rows of an epoch. Run on each batch of it: writeStream.foreachBatch."
+            )
+        return rows  # type: ignore[no-any-return]
+    if hasattr(rows, "to_spark"):  # pandas on Spark
+        return rows.to_spark()  # type: ignore[no-any-return]
+    if hasattr(rows, "mapPartitions"):
+        raise InvalidArgument(
+            f"dataset {name!r} is an RDD ({type(rows).__name__}). Give its columns names: "
+            "rdd.toDF(['x', 'y'])."
+        )
+    if isinstance(rows, str | os.PathLike):
+        raise InvalidArgument(
+            f"dataset {name!r} is a path or a name, {os.fspath(rows)!r}. Read it: "
+            "spark.read.parquet(…), spark.table(…)."
+        )
+    return _from_memory(spark, rows, name, left_out)
+
+
+def _from_memory(
+    spark: SparkSession, rows: Any, name: str, left_out: dict[str, dict[str, str]]
+) -> DataFrame:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from gridflow.feed.sources import arrays
+
+    try:
+        table, reasons = arrays.feedable(rows, name)
+    except SchemaError:
+        raise
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error} Or a DataFrame of Spark.") from error
+    if not table.num_rows:
+        raise SchemaError(f"dataset {name!r} has no rows.")
+    if reasons:
+        left_out[name] = reasons
+    try:
+        table = table.cast(pa.schema([f.with_type(_nearest(f.type)) for f in table.schema]))
+        # A moment without a time zone stays one: it means the same number on every launcher.
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+        return spark.createDataFrame(table, schema)
+    except (pa.ArrowException, PySparkException) as error:
+        raise SchemaError(f"dataset {name!r} can't become a DataFrame: {error}") from error
+
+
+def _nearest(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_nearest(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_nearest(kind.value_type))
+    if pa.types.is_dictionary(kind):
+        return _nearest(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return _NEAREST.get(kind, kind)

@@ -1,0 +1,414 @@
+"""Agents as the tasks of Spark stages.
+
+The tasks that rows go to are the last stage of the data. All others (parameter servers, an
+evaluator, the chief of parameter servers) form a stage of their own, in a Spark job of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from gridflow.errors import InvalidArgument, NotEnoughSlots
+from gridflow.gpu.grant import check_host
+from gridflow.launch.base import Placement
+from gridflow.launch.spark import errors
+from gridflow.launch.spark.gpus import SparkGpuSettings, make_profile, shortage
+from gridflow.launch.spark.session import (
+    cancel,
+    classic_context,
+    hide_stage_bar,
+    name_this_thread,
+    num_executors,
+    refuse_stopped,
+    register_profile,
+    run_this_python_where_it_can,
+    session_of,
+    tag_this_thread,
+    task_slots,
+)
+from gridflow.launch.spark.slots import what_runs
+from gridflow.spec.gpus import group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from gridflow.errors import GridflowError, NotEnoughGpus
+    from gridflow.launch.base import LaunchListener
+    from gridflow.spec.gpus import GpuNeed
+    from gridflow.spec.options import Deadlines
+    from gridflow.wire.payload import AgentPayload
+
+#: Executors of a young application may still be registering: so long, fewer slots than tasks are no
+#: error yet.
+_REGISTRATION_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 4.0
+_CLOSE_SECONDS: Final = 20.0
+
+
+class SparkLauncher:
+    """Run every task on an executor of a Spark application.
+
+    Parameters
+    ----------
+    spark : SparkSession, optional
+        Default: the active one, else the default one of this process.
+    repartition : {'auto', 'always', 'never'}, default 'auto'
+        Whether the rows are dealt out anew to the ranks. ``auto``: unless the DataFrame already
+        has one partition per rank.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no session; or `repartition` is none of the three.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        repartition: Literal["auto", "always", "never"] = "auto",
+    ) -> None:
+        from gridflow.feed.sources import dataframes
+
+        dataframes.check_repartition(repartition)
+        self._spark = spark or session_of()
+        run_this_python_where_it_can(self._spark)
+        self._repartition = repartition
+        self._jobs: dict[int, list[threading.Thread]] = {}
+        self._tags: dict[int, str] = {}
+        self._num_tasks = 0
+        self._cancelled: set[int] = set()
+        self._cancellers: list[threading.Thread] = []
+        self._frames: tuple[Mapping[str, Any], dict[str, DataFrame]] = ({}, {})
+        self._left_out: dict[str, dict[str, str]] = {}
+
+    def for_job(self) -> SparkLauncher:
+        """Return one for the same session, which has launched nothing."""
+        return SparkLauncher(self._spark, repartition=self._repartition)
+
+    def place(
+        self,
+        num_tasks: int,
+        data: Mapping[str, Any],
+        deadlines: Deadlines,
+        *,
+        fed: Sequence[int] | None = None,
+        gpus: Sequence[GpuNeed] = (),
+        wait: bool = True,
+    ) -> Placement:
+        """Check the DataFrames' columns, count the slots and the GPUs."""
+        from gridflow.feed.sources import dataframes
+
+        refuse_stopped(self._spark)
+        given = self._as_frames(data)
+        left_out = dataframes.check(given) if given else {}
+        fed = range(num_tasks) if fed is None else fed
+        dataframes.check_partitions(given, len(fed), self._repartition)
+        for name, reasons in self._left_out.items():
+            left_out[name] = {**reasons, **left_out.get(name, {})}
+        self._refuse_speculation()
+        settings = self._gpu_settings()
+        stages = _stages(num_tasks, fed, gpus, has_data=bool(data))
+        amounts = [settings.stage_amount(need) for _, need in stages]
+        if not settings.per_executor and self._setting("spark.master", "").startswith("local"):
+            check_host(gpus, os.environ)
+        # GPUs are counted on their own; slots are then cores, whatever the default profile takes.
+        lean = any(amount is not None for amount in amounts) and not settings.is_dynamic
+        profile = None
+        if lean:
+            plain = make_profile(Fraction(0), settings, self._setting)
+            profile = register_profile(self._spark, plain)
+        slots = self._wait_for_slots(
+            num_tasks,
+            deadlines if wait else None,
+            profile,
+            lambda: self._lacks_gpus(gpus, settings),
+        )
+        short = self._lacks_gpus(gpus, settings)
+        if short is not None:
+            raise short
+        if slots is not None and slots < num_tasks:
+            raise NotEnoughSlots(self._too_few(num_tasks, slots), num_tasks, slots)
+        master = self._setting("spark.master", "connect")
+        details = {
+            "stage": "plain (dynamic allocation is on)" if self._is_dynamic() else "barrier",
+            "spark": self._spark.version,
+        }
+        if len(fed) < num_tasks:
+            details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
+        columns = tuple(dict.fromkeys(name for frame in given.values() for name in frame.columns))
+        target = f"spark ({master})"
+        return Placement(target, self._driver_host(), slots, details, left_out, columns)
+
+    def launch(
+        self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
+    ) -> None:
+        """Start the Spark jobs, each in a thread of its own."""
+        data = self._as_frames(data)
+        launch, tag = payload.launch, _tag(payload.job, payload.launch)
+        hide_stage_bar(self._spark)
+        stages = _stages(len(payload.tasks), payload.fed, payload.gpus, has_data=bool(data))
+        ending = _Ending(len(stages), partial(listener.launch_ended, launch))
+
+        def run(places: tuple[int, ...], need: GpuNeed) -> None:
+            rows = data if places[0] in payload.fed else {}
+            error, outlived = self._run_job(payload, places, rows, need, listener)
+            if ending.one_ended(error, outlived=outlived) and error is not None:
+                self.cancel(launch)  # one stage is nothing without the other
+
+        self._tags[launch], self._num_tasks = tag, len(payload.tasks)
+        self._jobs[launch] = [self._in_thread(tag, run, *stage) for stage in stages]
+
+    def obstacle(self, launch: int) -> str:
+        """Return what Spark runs instead of a launch's tasks."""
+        return what_runs(self._spark, self._tags[launch], self._num_tasks)
+
+    def cancel(self, launch: int) -> None:
+        """Cancel the Spark jobs of a launch; returns at once."""
+        tag = self._tags[launch]
+        self._cancelled.add(launch)
+        if any(job.is_alive() for job in self._jobs.get(launch, ())):
+            self._cancellers.append(self._in_thread(f"{tag}-cancel", cancel, self._spark, tag))
+
+    def close(self) -> None:
+        """Cancel what still runs; wait for it."""
+        for launch, jobs in self._jobs.items():
+            self.cancel(launch)
+            for job in jobs:
+                job.join(_CLOSE_SECONDS)
+        for thread in self._cancellers:
+            thread.join(_CLOSE_SECONDS)
+        self._jobs, self._tags, self._cancellers = {}, {}, []
+
+    def _as_frames(self, data: Mapping[str, Any]) -> dict[str, DataFrame]:
+        """Return DataFrames of the data, the same for the same data."""
+        from gridflow.launch.spark.data import as_frames
+
+        if self._frames[0] is not data:
+            self._left_out = {}
+            self._frames = data, as_frames(self._spark, data, self._left_out)
+        return self._frames[1]
+
+    def _in_thread(self, name: str, target: Any, *args: Any) -> threading.Thread:
+        """Start a thread with the caller's Spark properties, which closes its line to the JVM."""
+        from pyspark import InheritableThread
+
+        thread = InheritableThread(partial(target, *args), session=self._spark)
+        thread.name, thread.daemon = name, True
+        thread.start()
+        return thread
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _run_job(
+        self,
+        payload: AgentPayload,
+        places: tuple[int, ...],
+        data: Mapping[str, Any],
+        need: GpuNeed,
+        listener: LaunchListener,
+    ) -> tuple[GridflowError | None, bool]:
+        """Return the error of a Spark job, and whether its tasks may have outlived it."""
+        try:
+            tag_this_thread(self._spark, _tag(payload.job, payload.launch))
+            name_this_thread(self._spark, f"gridflow job {payload.job}")
+            frame = self._agents_frame(payload, places, data, need)
+            frame.write.format("noop").mode("overwrite").save()
+        except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
+            partition, detail, error = errors.explain(
+                caught,
+                has_data=bool(data),
+                was_cancelled=payload.launch in self._cancelled,
+                is_barrier=not self._is_dynamic(),
+                agents_ran=listener.has_agents(payload.launch),
+            )
+            if partition is not None and partition < len(places):
+                listener.agent_lost(payload.launch, places[partition], detail)
+            if error is not None:
+                error.__cause__ = caught
+            return error, True
+        return None, False
+
+    def _agents_frame(
+        self,
+        payload: AgentPayload,
+        places: tuple[int, ...],
+        data: Mapping[str, Any],
+        need: GpuNeed,
+    ) -> DataFrame:
+        from gridflow.feed.sources import dataframes
+
+        num_tasks = len(places)
+        if data:
+            frame, tags = dataframes.stage_frame(data, num_tasks, self._repartition)
+        else:
+            frame, tags = self._spark.range(0, num_tasks, 1, num_tasks), None
+        settings = self._gpu_settings()
+        body = _agent_body(payload, places, tags, settings.shares if need.count is None else 1)
+        amount = settings.stage_amount(need)
+        profile = None if amount is None else make_profile(amount, settings, self._setting)
+        barrier = not self._is_dynamic()
+        return frame.mapInArrow(body, "rank int", barrier=barrier, profile=profile)
+
+    def _gpu_settings(self) -> SparkGpuSettings:
+        return SparkGpuSettings.read(self._setting, is_dynamic=self._is_dynamic())
+
+    def _lacks_gpus(
+        self, needs: Sequence[GpuNeed], settings: SparkGpuSettings
+    ) -> NotEnoughGpus | None:
+        return shortage(needs, settings, self._num_executors()) if settings.per_executor else None
+
+    def _num_executors(self) -> int | None:
+        """Return how many executors there are, or can come to be; None if that isn't known."""
+        if self._is_dynamic():
+            limit = self._setting("spark.dynamicAllocation.maxExecutors", "")
+            return int(limit) if limit.isdigit() else None
+        return num_executors(self._spark)
+
+    def _wait_for_slots(
+        self,
+        num_tasks: int,
+        deadlines: Deadlines | None,
+        profile: Any,
+        lacks_gpus: Callable[[], NotEnoughGpus | None],
+    ) -> int | None:
+        """Return the slots, after giving executors that are still to come their time."""
+        if deadlines is None:
+            return task_slots(self._spark, profile)
+        if self._is_dynamic():
+            limit = self._setting("spark.dynamicAllocation.maxExecutors", "")
+            if limit.isdigit() and int(limit) * self._slots_per_executor() < num_tasks:
+                return int(limit) * self._slots_per_executor()
+            # The stage itself makes Spark ask for executors; start_timeout watches over that.
+            return None
+        most = errors.slots_of_master(self._setting("spark.master", ""))
+        give_up = time.monotonic() + min(
+            max(_REGISTRATION_SECONDS - self._seconds_up(), _SETTLE_SECONDS),
+            deadlines.start_timeout,
+        )
+        slots = task_slots(self._spark, profile)
+        settled = time.monotonic() + _SETTLE_SECONDS
+        while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
+            now = time.monotonic()
+            if (most is not None and most < num_tasks) or now > give_up:
+                break
+            if slots and now > settled:  # some executors came, and no more do
+                break
+            time.sleep(0.1)
+            before, slots = slots, task_slots(self._spark, profile)
+            if slots != before:
+                settled = time.monotonic() + _SETTLE_SECONDS
+        return slots
+
+    def _slots_per_executor(self) -> int:
+        cores = int(self._setting("spark.executor.cores", "1"))
+        return max(1, cores // int(self._setting("spark.task.cpus", "1")))
+
+    def _too_few(self, num_tasks: int, slots: int) -> str:
+        return (
+            f"the job has {num_tasks} tasks that must run at the same time, but "
+            f"{self._setting('spark.master', 'the cluster')} has {slots} free for it "
+            f"(spark.task.cpus={self._setting('spark.task.cpus', '1')}). Use num_workers={slots} "
+            "or fewer (tasks of all roles count), or start the application with more executors or "
+            "cores."
+        )
+
+    def _refuse_speculation(self) -> None:
+        if self._is_dynamic() and self._setting("spark.speculation", "false") == "true":
+            raise InvalidArgument(
+                "spark.speculation=true would start training tasks twice; turn it off, or turn "
+                "spark.dynamicAllocation.enabled off, as barrier stages are never speculated."
+            )
+
+    def _is_dynamic(self) -> bool:
+        """Whether executors come and go; Spark refuses barrier stages then (SPARK-24942)."""
+        return self._setting("spark.dynamicAllocation.enabled", "false") == "true"
+
+    def _seconds_up(self) -> float:
+        context = classic_context(self._spark)
+        if context is None:
+            return float("inf")
+        return time.time() - float(context.startTime) / 1000
+
+    def _driver_host(self) -> str:
+        from gridflow.agent.environment import local_address
+
+        host = self._setting("spark.driver.bindAddress", "") or self._setting(
+            "spark.driver.host", ""
+        )
+        return local_address(f"{host}:1") if host else "127.0.0.1"
+
+    def _setting(self, name: str, default: str) -> str:
+        context = classic_context(self._spark)
+        if context is not None:
+            return str(context.getConf().get(name, default))
+        return str(self._spark.conf.get(name, default))
+
+
+def _stages(
+    num_tasks: int, fed: Sequence[int], gpus: Sequence[GpuNeed], *, has_data: bool
+) -> list[tuple[tuple[int, ...], GpuNeed]]:
+    """Return the places of each stage, and the GPUs that its tasks need.
+
+    The tasks that rows go to are one stage, as they are the last one of the data.
+    """
+    others = [place for place in range(num_tasks) if place not in fed]
+    return [*group(fed, gpus, together=has_data), *group(others, gpus, together=False)]
+
+
+class _Ending:
+    """Counts the Spark jobs of a launch that have ended, and tells of the last."""
+
+    def __init__(self, jobs: int, ended: Callable[..., None]) -> None:
+        self._left, self._ended = jobs, ended
+        self._error: GridflowError | None = None
+        self._outlived = False
+        self._lock = threading.Lock()
+
+    def one_ended(self, error: GridflowError | None, *, outlived: bool) -> bool:
+        """Note an end; return whether others still run. The first error counts."""
+        with self._lock:
+            self._left -= 1
+            self._error = self._error or error
+            self._outlived |= outlived
+            left = self._left
+        if not left:
+            self._ended(self._error, outlived=self._outlived)
+        return left > 0
+
+
+def _agent_body(payload: AgentPayload, places: tuple[int, ...], tags: Any, gpu_shares: int) -> Any:
+    """Return the function of the stage. It is sent by value, so it can say what is missing."""
+    gridflow_version = _version()
+
+    def run_agent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            from gridflow.launch.spark.task import run_task
+        except ImportError as error:
+            import sys
+
+            raise ImportError(
+                f"gridflow {gridflow_version} can't be imported by {sys.executable} on an "
+                f"executor: {error}"
+            ) from error
+        yield from run_task(payload, places, tags, gpu_shares, batches)
+
+    return run_agent
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("gridflow")
+
+
+def _tag(job: str, launch: int) -> str:
+    return f"gridflow-{job}-{launch}"

@@ -1,0 +1,65 @@
+"""Why tasks don't start: what Spark runs in the meantime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gridflow.launch.spark.session import classic_context, task_slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def what_runs(spark: SparkSession, tag: str, num_tasks: int) -> str:
+    """Return what keeps the tasks of a launch from starting; empty if that can't be told.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    tag : str
+        Of the launch's own jobs.
+    num_tasks : int
+        Slots that the launch needs.
+    """
+    context = classic_context(spark)
+    if context is None:
+        return ""
+    tracker = context.statusTracker()
+    own = _stages_of(context, tag)
+    running = {}
+    for stage in tracker.getActiveStageIds():
+        info = tracker.getStageInfo(stage)
+        if info is not None and info.numActiveTasks:
+            running[stage] = info
+    at_work = "; ".join(
+        f"stage {stage}, {info.numCompletedTasks} of {info.numTasks} tasks done"
+        for stage, info in running.items()
+        if stage in own
+    )
+    if at_work:
+        return f"Spark works on the job's own stages, which compute the rows first ({at_work})."
+    others = [
+        f"stage {stage} ({info.name}) runs {info.numActiveTasks} of its {info.numTasks} tasks"
+        for stage, info in running.items()
+        if stage not in own
+    ]
+    slots = task_slots(spark)
+    if others:
+        return (
+            f"Spark has {slots} task slots, the job needs {num_tasks} at the same time, and some "
+            f"are taken: {'; '.join(others)}. The tasks start once enough are free."
+        )
+    if slots is not None and slots < num_tasks:
+        return f"Spark has {slots} task slots by now, the job needs {num_tasks} at the same time."
+    return ""
+
+
+def _stages_of(context: object, tag: str) -> set[int]:
+    scala = context._jsc.sc()  # type: ignore[attr-defined]  # noqa: SLF001 (no public way)
+    tracker = scala.statusTracker()
+    found: set[int] = set()
+    for job in tracker.getJobIdsForTag(tag):
+        info = tracker.getJobInfo(job)
+        if info.isDefined():
+            found.update(info.get().stageIds())
+    return found

@@ -1,0 +1,48 @@
+"""An agent as the body of a Spark task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gridflow.agent.agent import Agent
+from gridflow.errors import InvalidArgument
+from gridflow.gpu.grant import SparkGpus
+from gridflow.spec.gpus import GPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow.wire.payload import AgentPayload
+
+
+def run_task(
+    payload: AgentPayload,
+    places: tuple[int, ...],
+    tags: Any,
+    gpu_shares: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Run the task of this partition; yields one row when it is over."""
+    from pyspark import BarrierTaskContext, TaskContext
+
+    from gridflow.feed.sources import dataframes
+
+    context = TaskContext.get()
+    if context is None:
+        raise AssertionError("run_task() runs in a Spark task")
+    partition = context.partitionId()
+    if isinstance(context, BarrierTaskContext):
+        partitions = len(context.getTaskInfos())
+    else:  # a plain task doesn't know how many there are
+        partitions = max(len(places), partition + 1)
+    if partitions != len(places):
+        raise InvalidArgument(dataframes.wrong_partitions(partitions, len(places)))
+    rank = places[partition]
+    is_fed = payload.datasets and rank in payload.fed
+    rows = dataframes.agent_batches(batches, tags) if is_fed else iter(())
+    gpus = context.resources().get(GPU)
+    spark_gpus = SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)
+    Agent(payload, rank, spark_gpus).run(rows)
+    yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})

@@ -1,0 +1,85 @@
+"""How the workers of ``multi_worker_mirrored`` exchange gradients. Pure.
+
+The names and meanings are those of ``tf.distribute.experimental.CommunicationOptions``, which can't
+be made where the job is described: the driver needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from gridflow.errors import InvalidArgument
+from gridflow.spec.options import choose, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Implementation = Literal["auto", "ring", "nccl"]
+_IMPLEMENTATIONS: Final = get_args(Implementation)
+
+
+@dataclass(frozen=True)
+class CommunicationOptions:
+    """Options of the collective operations of ``multi_worker_mirrored``.
+
+    Parameters
+    ----------
+    implementation : {'auto', 'ring', 'nccl'}, default 'auto'
+        ``ring`` goes through gRPC, on CPUs and GPUs; ``nccl`` is NVIDIA's, between GPUs only.
+        ``auto`` leaves it to TensorFlow.
+    timeout_seconds : float, optional
+        After which an operation that waits for a peer fails. Default: none, and a rank that hangs
+        is found by ``step_timeout``.
+    bytes_per_pack : int, default 0
+        Gradients are sent in packs of about this size, so that the first can go while the last are
+        still computed; 0: TensorFlow's choice.
+
+    Raises
+    ------
+    InvalidArgument
+        For values that can't be.
+
+    Examples
+    --------
+    >>> from gridflow import CommunicationOptions, TensorflowDistributor, LocalLauncher
+    >>> ring = CommunicationOptions("ring", timeout_seconds=120)
+    >>> distributor = TensorflowDistributor(2, communication=ring, launcher=LocalLauncher())
+    """
+
+    implementation: Implementation = "auto"
+    timeout_seconds: float | None = None
+    bytes_per_pack: int = 0
+
+    def __post_init__(self) -> None:
+        choose("implementation", self.implementation, _IMPLEMENTATIONS)
+        whole_number("bytes_per_pack", self.bytes_per_pack, 0)
+        seconds = self.timeout_seconds
+        if seconds is None:
+            return
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not 0 < seconds < math.inf:
+            raise InvalidArgument(
+                f"timeout_seconds is a number of seconds greater than 0, or None; got {seconds!r}."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return asdict(self)
+
+
+def to_tensorflow(described: Mapping[str, Any] | None) -> Any:
+    """Return TensorFlow's options of the same name; None for the default ones."""
+    if described is None:
+        return None
+    import tensorflow as tf
+
+    experimental = tf.distribute.experimental
+    return experimental.CommunicationOptions(
+        bytes_per_pack=described["bytes_per_pack"],
+        timeout_seconds=described["timeout_seconds"],
+        implementation=experimental.CommunicationImplementation(
+            described["implementation"].upper()
+        ),
+    )

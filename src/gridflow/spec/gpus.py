@@ -1,0 +1,183 @@
+"""How many GPUs a task needs, whole or in parts, and how much of their memory. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import InvalidArgument
+from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, TRAINING_ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gridflow.spec.cluster import Task
+    from gridflow.spec.roles import Role
+
+#: The name of Spark's resource, as in ``spark.task.resource.gpu.amount``.
+GPU: Final = "gpu"
+#: What decides which GPUs a process sees.
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+#: Tasks that may share one GPU.
+_MOST_SHARES: Final = 10
+#: ``0.33`` is meant as a third.
+_TOLERANCE: Final = 0.0051
+_UNITS: Final = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}
+
+
+@dataclass(frozen=True)
+class GpuNeed:
+    """The GPUs of one task.
+
+    Attributes
+    ----------
+    count : int or None
+        How many; None: those that Spark's task resources give it, which may be none.
+    shares : int, default 1
+        How many tasks share each of them.
+    """
+
+    count: int | None = None
+    shares: int = 1
+
+    @property
+    def amount(self) -> Fraction | None:
+        """The number of GPUs that it takes up, a fraction for a part of one."""
+        return None if self.count is None else Fraction(self.count, self.shares)
+
+    def __str__(self) -> str:
+        if self.count is None:
+            return "as Spark gives"
+        return f"1/{self.shares}" if self.shares > 1 else str(self.count)
+
+    @classmethod
+    def parse(cls, what: str, value: Any) -> GpuNeed:
+        """Read ``gpus=``: None, a whole number, or one of the fractions 1/2 to 1/10.
+
+        Raises
+        ------
+        InvalidArgument
+            For anything else, with what is allowed.
+        """
+        if value is None:
+            return cls()
+        number = isinstance(value, int | float | Fraction) and not isinstance(value, bool)
+        if number and 0 <= value < math.inf:
+            if value == int(value):
+                return cls(int(value))
+            near = round(1 / value)
+            if 1 < near <= _MOST_SHARES and abs(float(value) - 1 / near) < _TOLERANCE:
+                return cls(1, near)
+        parts = ", ".join(f"{1 / shares:.3g}" for shares in range(2, _MOST_SHARES + 1))
+        raise InvalidArgument(
+            f"{what} is a whole number of GPUs per task, or a part of one that tasks can share "
+            f"evenly: {parts}; got {value!r}."
+        )
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """What a task may do with the GPUs that it gets.
+
+    Attributes
+    ----------
+    memory : int or None
+        Bytes of each GPU's memory; None: all of it, or the task's part of a shared GPU.
+    allow_growth : bool
+        Memory is taken as it is needed, without a limit.
+    """
+
+    memory: int | None = None
+    allow_growth: bool = False
+
+    @classmethod
+    def parse(cls, memory: Any, *, allow_growth: Any) -> GpuOptions:
+        """Read ``gpu_memory=`` and ``allow_growth=``.
+
+        Raises
+        ------
+        InvalidArgument
+            For a size that isn't one, or for both at once.
+        """
+        if not isinstance(allow_growth, bool):
+            raise InvalidArgument(f"allow_growth is True or False; got {allow_growth!r}.")
+        if memory is None:
+            return cls(None, allow_growth)
+        if allow_growth:
+            raise InvalidArgument(
+                f"give either gpu_memory= or allow_growth=True; got gpu_memory={memory!r} beside "
+                "it. TensorFlow knows a limit that is taken at once, or growth without a limit."
+            )
+        return cls(_bytes(memory))
+
+
+def _bytes(size: Any) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]i?B)", size) if isinstance(size, str) else None
+    if found and found[2] in _UNITS:
+        value = int(float(found[1]) * _UNITS[found[2]])
+        if value >= 1 << 20:
+            return value
+    raise InvalidArgument(
+        f"gpu_memory= is a size of at least 1 MiB with its unit ({', '.join(_UNITS)}), "
+        f"such as '2GiB'; got {size!r}."
+    )
+
+
+def needs_of(
+    tasks: Sequence[Task], roles: Iterable[Role], strategy: str, environment: Mapping[str, str]
+) -> tuple[GpuNeed, ...]:
+    """Return what each task needs. Parameter servers and an evaluator never get a GPU.
+
+    Raises
+    ------
+    InvalidArgument
+        When ``env=`` and ``gpus=`` both say which GPUs there are.
+    """
+    given = {role.name: GpuNeed.parse(f"gpus of role {role.name!r}", role.gpus) for role in roles}
+    if VISIBLE in environment and any(need.count is not None for need in given.values()):
+        raise InvalidArgument(
+            f"env={{{VISIBLE!r}: {environment[VISIBLE]!r}}} and gpus= both say which GPUs a task "
+            "sees; leave one of them out."
+        )
+    # The chief of parameter servers hands out steps; it computes none unless a role says so.
+    idle = {PS, EVALUATOR} | ({CHIEF} - given.keys() if strategy == "parameter_server" else set())
+    return tuple(GpuNeed(0) if t.role in idle else given.get(t.role, GpuNeed()) for t in tasks)
+
+
+def check_role(name: str, gpus: Any) -> None:
+    """Refuse GPUs for a role that never gets any.
+
+    Raises
+    ------
+    InvalidArgument
+        Also for a number that can't be.
+    """
+    if GpuNeed.parse(f"gpus of role {name!r}", gpus).count and name not in TRAINING_ROLES:
+        raise InvalidArgument(
+            f"a task of role {name!r} never gets a GPU; got gpus={gpus!r}. Give GPUs to "
+            f"{' and '.join(TRAINING_ROLES)}."
+        )
+
+
+def describe(tasks: Sequence[Task], needs: Sequence[GpuNeed]) -> str:
+    """Return the GPUs of all tasks as a line of a plan."""
+    words: dict[str, list[str]] = {}
+    for task, need in zip(tasks, needs, strict=True):
+        words.setdefault(str(need), []).append(str(task))
+    return "; ".join(f"{', '.join(names)}: {need}" for need, names in words.items())
+
+
+def group(
+    places: Iterable[int], needs: Sequence[GpuNeed], *, together: bool
+) -> list[tuple[tuple[int, ...], GpuNeed]]:
+    """Part places into stages of one need each; ``together``: one stage of the largest need."""
+    found: dict[GpuNeed, list[int]] = {}
+    for place in places:
+        found.setdefault(needs[place] if needs else GpuNeed(), []).append(place)
+    if together and len(found) > 1:
+        most = max(found, key=lambda need: need.amount or 0)
+        return [(tuple(sorted(p for each in found.values() for p in each)), most)]
+    return [(tuple(each), need) for need, each in found.items()]

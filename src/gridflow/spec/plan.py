@@ -1,0 +1,69 @@
+"""What a run would do, found out without launching anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow.spec.cluster import Task
+    from gridflow.spec.options import Deadlines
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `TensorflowDistributor.run` would do, found out without launching anything.
+
+    Attributes
+    ----------
+    tasks : tuple of Task
+        Those that train first, by rank. Each one takes a slot.
+    strategy : str
+    target : str
+        Where they would run.
+    slots : int or None
+        Task slots there; None if that can't be known.
+    function_bytes : int
+        Size of the function as it would be sent to each task.
+    datasets : tuple of str
+    deadlines : Deadlines
+    gpus : tuple of float or None
+        Of each task; None: those that Spark gives it.
+    details : dict
+        What else the launcher found out.
+    backend : str
+    left_out : mapping of dataset to mapping of column to reason
+        Columns that can't be fed, as far as their types tell. Only to ask for one is an error.
+    """
+
+    tasks: tuple[Task, ...]
+    strategy: str
+    target: str
+    slots: int | None
+    function_bytes: int
+    datasets: tuple[str, ...]
+    deadlines: Deadlines
+    gpus: tuple[float | None, ...] = ()
+    details: dict[str, str] = field(default_factory=dict)
+    backend: str = "tensorflow"
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        rows = {
+            "target": self.target,
+            "tasks": ", ".join(map(str, self.tasks)),
+            "slots": "unknown" if self.slots is None else str(self.slots),
+            "strategy": self.strategy,
+            "backend": self.backend,
+            "datasets": ", ".join(self.datasets) or "none",
+            "function": f"{self.function_bytes:,} bytes",
+            "start_timeout": f"{self.deadlines.start_timeout:g} s",
+            **self.details,
+        }
+        width = max(map(len, rows))
+        lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+        reasons = [reason for columns in self.left_out.values() for reason in columns.values()]
+        lines += [f"{'left out':<{width}}  {reason}" for reason in reasons]
+        return "\n".join(lines)

@@ -1,0 +1,164 @@
+"""The roles of a job: how many tasks of each, and what each task does under a strategy. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER, Task
+from gridflow.spec.gpus import check_role
+from gridflow.spec.options import whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Roles that a cluster has at most one task of.
+_SINGLE: Final = (CHIEF, EVALUATOR)
+#: Strategies that know parameter servers.
+_WITH_SERVERS: Final = ("parameter_server", "server")
+
+
+@dataclass(frozen=True)
+class Role:
+    """How many tasks of a kind a job has.
+
+    Parameters
+    ----------
+    name : {'chief', 'worker', 'ps', 'evaluator'}
+    count : int, default 1
+        Tasks of the role. A job has at most one chief and one evaluator.
+    gpus : int or float, optional
+        GPUs of each of its tasks, or the part of one that each gets; see ``docs/gpus.md``. Only
+        for tasks that train.
+
+    Raises
+    ------
+    InvalidArgument
+        For a name, a count or GPUs that can't be.
+
+    Examples
+    --------
+    >>> from gridflow import Role
+    >>> [Role("ps", 2), Role("worker", 4, gpus=1)]
+    [Role(name='ps', count=2, gpus=None), Role(name='worker', count=4, gpus=1)]
+    """
+
+    name: str
+    count: int = 1
+    gpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ROLES:
+            hint = did_you_mean(self.name, ROLES) if isinstance(self.name, str) else ""
+            raise InvalidArgument(f"a role is one of {', '.join(ROLES)}; got {self.name!r}.{hint}")
+        whole_number(f"the count of role {self.name!r}", self.count, 1)
+        if self.name in _SINGLE and self.count > 1:
+            raise InvalidArgument(f"a job has at most one {self.name}; got {self.count}.")
+        check_role(self.name, self.gpus)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a task does in a job.
+
+    Attributes
+    ----------
+    task : Task
+    runs_function : bool
+        Whether it runs the user's function; else it is a standard TensorFlow server.
+    is_awaited : bool
+        The training is over when all such tasks have returned.
+    is_fed : bool
+        Whether rows of ``run(data=…)`` go to it.
+    is_replaced : bool
+        Whether its process, when it dies, is started again while the others go on.
+    """
+
+    task: Task
+    runs_function: bool
+    is_awaited: bool
+    is_fed: bool
+    is_replaced: bool
+
+    @property
+    def serves(self) -> bool:
+        """Whether it works for others, until they are done and it is told to end."""
+        return not self.is_awaited and self.task.role != EVALUATOR
+
+
+def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
+    """Return the tasks, those that train first, by rank.
+
+    Under ``parameter_server`` a chief is added where none is asked for.
+
+    Raises
+    ------
+    InvalidArgument
+        When the roles don't make up a job, or not one of this strategy.
+    """
+    given = list(roles)
+    for role in given:
+        if not isinstance(role, Role):
+            raise InvalidArgument(
+                f"roles= is a list of Role, such as [Role('ps', 2), Role('worker', 4)]; got "
+                f"{role!r} in it."
+            )
+    twice = [name for name, times in Counter(role.name for role in given).items() if times > 1]
+    if twice:
+        raise InvalidArgument(
+            f"role {twice[0]!r} is listed twice; give it once, with the count of all its tasks."
+        )
+    counts = {role.name: role.count for role in given}
+    if not any(name in counts for name in TRAINING_ROLES):
+        raise InvalidArgument(
+            f"no task trains: roles= needs a chief or a worker; got {', '.join(counts) or 'none'}."
+        )
+    if strategy == "parameter_server":
+        for name in (PS, WORKER):
+            if name not in counts:
+                raise InvalidArgument(
+                    f"strategy='parameter_server' needs at least one {name}: "
+                    "roles=[Role('ps', 2), Role('worker', 4)]."
+                )
+        counts.setdefault(CHIEF, 1)
+    if PS in counts and strategy not in _WITH_SERVERS:
+        raise InvalidArgument(
+            f"strategy={strategy!r} has no use for parameter servers: leave role 'ps' out, or use "
+            f"{' or '.join(repr(name) for name in _WITH_SERVERS)}."
+        )
+    return tuple(Task(name, index) for name in ROLES for index in range(counts.get(name, 0)))
+
+
+def default_strategy(roles: Iterable[Role]) -> str:
+    """Return the strategy that roles go with, where none is named."""
+    counts = {role.name: role.count for role in roles if isinstance(role, Role)}
+    if PS in counts:
+        return "parameter_server"
+    training = sum(counts.get(name, 0) for name in TRAINING_ROLES)
+    return "multi_worker_mirrored" if training > 1 else "none"
+
+
+def parts_of(tasks: Sequence[Task], strategy: str) -> tuple[Part, ...]:
+    """Return what each task does, in the order of the tasks."""
+    return tuple(_part(task, strategy) for task in tasks)
+
+
+def _part(task: Task, strategy: str) -> Part:
+    trains = task.role in TRAINING_ROLES
+    if strategy != "parameter_server":
+        return Part(
+            task,
+            runs_function=True,
+            is_awaited=trains,
+            is_fed=trains,
+            is_replaced=task.role == EVALUATOR,
+        )
+    return Part(
+        task,
+        runs_function=task.role in {CHIEF, EVALUATOR},
+        is_awaited=task.role == CHIEF,
+        is_fed=task.role == WORKER,
+        is_replaced=task.role in {WORKER, EVALUATOR},
+    )

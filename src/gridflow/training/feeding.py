@@ -1,0 +1,287 @@
+"""Rows for the training function: ``ctx.dataset`` and what goes with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
+from gridflow.spec.options import whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from gridflow.feed.batches import Tail
+    from gridflow.feed.dataset import EpochCounter
+    from gridflow.feed.selection import Columns
+    from gridflow.training.inbox import Inbox
+    from gridflow.wire.channel import Channel
+
+
+class Feeding:
+    """The part of a `TrainingContext` that has to do with the rows of ``run(data=…)``."""
+
+    rank: int
+    num_workers: int
+    backend: str
+    seed: int | None
+    work_dir: Path
+    epoch_counters: list[EpochCounter]
+    strategy: Any
+    _adapted: int
+    _spool: Path
+    _strategy_name: str
+    _channel: Channel
+    _inbox: Inbox
+
+    def dataset(
+        self,
+        name: str = "train",
+        *,
+        batch_size: int,
+        features: Columns,
+        label: Columns | None = None,
+        sample_weight: str | None = None,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        tail: Tail = "spread",
+        map: Callable[..., Any] | None = None,  # noqa: A002 (that of tf.data)
+        prefetch: int | None = None,
+    ) -> Any:
+        """Return this rank's rows of a dataset given to ``run(data=…)``, in batches.
+
+        Each iteration is one epoch of training. All ranks make the same number of steps, with real
+        rows in every batch. As validation data of ``fit``, in ``evaluate`` and in ``predict`` each
+        row counts once, whatever ``tail`` and ``shuffle`` say. Waits until the rows of all ranks
+        have arrived.
+
+        Parameters
+        ----------
+        name : str, default "train"
+        batch_size : int
+            Rows per step and rank, at most. The global batch has up to ``batch_size * num_workers``
+            rows.
+        features : str, list or dict
+            ``"x"`` or ``["x"]``: one tensor. ``["a", "b"]``: a dict of tensors by column.
+            ``{"input": "x", "other": ["a", "b"]}``: a dict with names of your own, where a list of
+            columns is stacked into one float32 matrix. ``[["a", "b"]]``: one stacked matrix.
+        label : str, list or dict, optional
+            In the same form.
+        sample_weight : str, optional
+            A numeric column.
+        shuffle : bool, optional
+            Anew in each epoch. Default: True for ``"train"``, False for any other name.
+        seed : int, optional
+            For shuffling. Default: the job's seed, or 0.
+        tail : {'spread', 'repeat', 'drop'}
+            How uneven ranks make equal steps. ``spread``: every row is used, each rank deals its
+            own out to all steps, in batches whose sizes differ by one; rows are repeated only by a
+            rank that has fewer of them than there are steps.
+            ``repeat``: every batch is full, ranks that have fewer rows repeat some of theirs.
+            ``drop``: no row is repeated, what doesn't fill a step on all ranks is left out.
+            All are accounted for in ``result.ledger``.
+        map : callable, optional
+            What each batch goes through: a function of ``x``, ``x, y`` or ``x, y, sample_weight``
+            that returns what Keras is to get. It is applied by ``tf.data.Dataset.map``, several
+            batches at a time, in order; under JAX and torch to numpy arrays.
+        prefetch : int, optional
+            Batches that are made ahead, 2 by default. Not under JAX and torch, where batches are
+            made when they are asked for.
+
+        Returns
+        -------
+        tf.data.Dataset, tf.distribute.DistributedDataset, WorkerDataset or ArrayDataset
+            Elements as Keras takes them: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. It has
+            ``len``, ``map`` and ``take``, but for that of ``parameter_server``; rows repeated to
+            make equal steps are left out by Keras only of what this function, or ``map`` and
+            ``take`` under a mirrored strategy, JAX and torch, have returned.
+            Under ``parameter_server`` a function that makes such a dataset, without end, in the
+            worker's server: for `fit`, `evaluate` and ``create_per_worker_dataset``. ``tail`` has
+            no meaning there. Under JAX and torch a ``keras.utils.PyDataset`` of numpy arrays.
+
+        Raises
+        ------
+        SchemaError
+            There is no such dataset or column, it can't be fed or has nulls that no rule covers,
+            or there are too few rows for a step on each rank.
+        """
+        from gridflow.feed import batches, once
+        from gridflow.feed import dataset as source
+        from gridflow.feed.spool import SpoolReader
+
+        rows = self._rows(name)
+        own_rows = once.own_rows(rows, self._inbox.wait("counts")["borrowed"][name])
+        self._check_columns(name, features, label, sample_weight)
+        shuffled = name == "train" if shuffle is None else shuffle
+        ahead = _ahead(prefetch, self.backend)
+        if self._strategy_name == "parameter_server":
+            from gridflow.feed.records import decode_specs
+            from gridflow.keras.servers import data as worker_data
+
+            return worker_data.make(
+                name,
+                decode_specs(self._inbox.wait("counts")["specs"].get(name, {})),
+                tuple(rows),
+                own_rows=tuple(own_rows),
+                function=map,
+                prefetch=ahead,
+                features=features,
+                label=label,
+                sample_weight=sample_weight,
+                batch_size=whole_number("batch_size", batch_size, 1),
+                shuffle=shuffled,
+                seed=seed if seed is not None else (self.seed or 0),
+            )
+        counter = source.EpochCounter()
+        if shuffled:
+            self.epoch_counters.append(counter)
+        options: dict[str, Any] = {
+            "features": features,
+            "label": label,
+            "sample_weight": sample_weight,
+            "batch_size": batch_size,
+            "steps": batches.steps_for(rows, batch_size, tail),
+            "tail": tail,
+            "shuffle": shuffled,
+            "seed": seed if seed is not None else (self.seed or 0),
+            "rank": self.rank,
+            "own_rows": own_rows,
+            "function": map,
+            "counter": counter,
+            "on_epoch": lambda record: self._channel.send("epoch", record=record),
+        }
+        reader = SpoolReader(self._spool, name)
+        if self.backend != "tensorflow":
+            from gridflow.keras import array_data
+
+            is_alone = self._strategy_name != "multi_worker_mirrored"
+            return array_data.make(reader, backend=self.backend, is_alone=is_alone, **options)
+        return source.distribute(self.strategy, reader, prefetch=ahead, **options)
+
+    def adapt_dataset(
+        self,
+        name: str = "train",
+        *,
+        features: Columns,
+        batch_size: int = 1024,
+        rows: int | None = None,
+    ) -> Any:
+        """Return rows of all ranks, the same on each, for the ``adapt`` of preprocessing layers.
+
+        ``layer.adapt(ctx.adapt_dataset("train", features="text"))`` gives ``Normalization``,
+        ``TextVectorization``, ``StringLookup`` and their like the same state on every rank. Adapted
+        to ``ctx.dataset``, a rank's own rows, they would differ from rank to rank. To be called by
+        all ranks: they send one another the rows and write them to their disks, to be deleted
+        with ``ctx.work_dir``. Under ``none`` they are the rank's own.
+
+        Parameters
+        ----------
+        name : str, default "train"
+        features : str, list or dict
+            As for `dataset`; one column, or one stacked matrix, for a layer.
+        batch_size : int, default 1024
+            Rows in a batch.
+        rows : int, optional
+            About how many rows, where not all are needed: each rank gives its first ones, an equal
+            share.
+
+        Returns
+        -------
+        tf.data.Dataset or ArrayDataset
+            A plain dataset of batches of ``x`` alone, each row once, in the same order on all
+            ranks. Under JAX and torch a ``keras.utils.PyDataset``.
+
+        Raises
+        ------
+        GridflowError
+            Under ``parameter_server``, where the function has no rows.
+        """
+        from gridflow.feed import everywhere, once
+        from gridflow.feed.selection import select
+        from gridflow.feed.spool import SpoolReader
+
+        counts = self._rows(name)
+        if self._strategy_name == "parameter_server":
+            raise GridflowError(
+                "ctx.adapt_dataset() isn't there under strategy='parameter_server', whose chief "
+                "has no rows. Adapt the layers in the driver and give them to the function."
+            )
+        own = once.own_rows(counts, self._inbox.wait("counts")["borrowed"][name])[self.rank]
+        together = self._strategy_name == "multi_worker_mirrored" and self.num_workers > 1
+        self._check_columns(name, features)
+        share = own
+        if rows is not None:
+            share = min(own, -(-whole_number("rows", rows, 1) // (len(counts) if together else 1)))
+        reader = SpoolReader(self._spool, name)
+        columns = select(reader.specs, features, dataset=name).columns
+        gather = everywhere.by(self.backend if together else None, self.strategy)
+        self._adapted += 1
+        folder = self.work_dir / f"adapt-{self._adapted}"
+        found = everywhere.write(reader, columns, share, folder, gather)
+        options: dict[str, Any] = {
+            "features": features,
+            "batch_size": batch_size,
+            "steps": -(-found.rows // whole_number("batch_size", batch_size, 1)),
+            "tail": "partial",
+        }
+        if self.backend != "tensorflow":
+            from gridflow.keras import array_data
+
+            options |= {"is_alone": True, "own_rows": [found.rows]}
+            return array_data.make(found, backend=self.backend, **options)
+        from gridflow.feed.dataset import make_dataset
+
+        return make_dataset(found, **options)
+
+    def steps_per_epoch(
+        self, name: str = "train", *, batch_size: int, tail: Tail = "spread"
+    ) -> int:
+        """Return how many steps an epoch of a dataset has, the same on all ranks."""
+        from gridflow.feed import batches
+
+        rows = self._rows(name)
+        if self._strategy_name == "parameter_server":  # the steps of all workers together
+            return -(-sum(rows) // whole_number("batch_size", batch_size, 1))
+        return batches.steps_for(rows, batch_size, tail)
+
+    def _rows(self, name: str) -> Sequence[int]:
+        rows: dict[str, list[int]] = self._inbox.wait("counts")["rows"]
+        if name not in rows:
+            there = ", ".join(repr(each) for each in rows) or "none: run() was given no data="
+            raise SchemaError(
+                f"there is no dataset {name!r}; there is {there}.{did_you_mean(name, rows)}"
+            )
+        return rows[name]
+
+    def _check_columns(self, name: str, *forms: Columns | None) -> None:
+        """Refuse columns that aren't fed; say it where others have cost rows."""
+        from gridflow.feed import selection
+
+        counts = self._inbox.wait("counts")
+        used = selection.named(*forms)
+        selection.refuse_left_out(used, counts["left_out"].get(name, {}))
+        others = {
+            column: rows
+            for column, rows in counts["nulls"].get(name, {}).items()
+            if column not in used
+        }
+        if others and self.rank == 0:
+            listed = ", ".join(f"{rows:,} in {column!r}" for column, rows in others.items())
+            print(  # noqa: T201 (into the task's log)
+                f"gridflow: nulls='drop' has dropped rows of {name!r} for nulls in columns that "
+                f"this ctx.dataset() doesn't use: {listed}. Leave such columns out of the data to "
+                "keep the rows.",
+                flush=True,
+            )
+
+
+def _ahead(prefetch: int | None, backend: str) -> int:
+    """Return how many batches are made ahead."""
+    if prefetch is None:
+        return 2
+    if backend != "tensorflow":
+        raise InvalidArgument(
+            f"prefetch={prefetch} is for tf.data; under backend={backend!r} batches are made when "
+            "they are asked for. Leave it out."
+        )
+    return whole_number("prefetch", prefetch, 0)

@@ -1,0 +1,225 @@
+"""Training and evaluation that gridflow drives itself: ``ctx.fit``, ``ctx.evaluate`` and more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.spec.cluster import EVALUATOR, WORKER
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gridflow.spec.cluster import ClusterSpec, Task
+    from gridflow.training.inbox import Inbox
+    from gridflow.wire.channel import Channel
+
+
+class Fitting:
+    """The part of a `TrainingContext` for strategies that ``model.fit`` alone can't serve."""
+
+    task: Task
+    rank: int
+    cluster_spec: ClusterSpec
+    backend: str
+    checkpoint_every: int | None
+    tensorboard_dir: Path | None
+    strategy: Any
+    callbacks: Any
+    dataset: Any
+    _strategy_name: str
+    _coordinator: Any
+    _channel: Channel
+    _inbox: Inbox
+    _lock: threading.RLock
+
+    @property
+    def coordinator(self) -> Any:
+        """The ``ClusterCoordinator`` of ``parameter_server``, for training loops of your own.
+
+        Raises
+        ------
+        GridflowError
+            Under another strategy, or not on the chief.
+        """
+        if self._strategy_name != "parameter_server" or self.rank != 0:
+            raise GridflowError(
+                "ctx.coordinator belongs to the chief of strategy='parameter_server'; this is "
+                f"{self.task} of strategy={self._strategy_name!r}."
+            )
+        with self._lock:
+            if self._coordinator is None:
+                import tensorflow as tf
+
+                self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+            return self._coordinator
+
+    def fit(
+        self,
+        model: Any,
+        data: Any = "train",
+        *,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        validation: Any = None,
+        validation_steps: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+        verbose: int = 0,
+        **columns: Any,
+    ) -> Any:
+        """Train a model of Keras 3 or tf_keras under ``parameter_server``, as ``fit`` would.
+
+        Under JAX and torch the same call is ``model.fit``, which works there, too.
+
+        Parameters
+        ----------
+        model
+            Made and compiled in ``ctx.strategy.scope()``.
+        data : str, WorkerDataset or callable, default "train"
+            What ``ctx.dataset`` returns; or a dataset's name, with the arguments of
+            ``ctx.dataset`` as `columns`; or a function without arguments that returns a
+            ``tf.data.Dataset`` of batches, endless, made of operations alone: it runs inside the
+            workers' servers, where no Python lives.
+        epochs : int, default 1
+        steps_per_epoch : int, optional
+            Steps of all workers together. Default: as many as there are batches in the rows of
+            ``run(data=…)``; needed with a function.
+        validation : optional
+            Like `data`; rows of ``run(data=…)`` are tested once each.
+        validation_steps : int, optional
+            Needed with a function.
+        callbacks : sequence, optional
+            Keras callbacks. Default: ``ctx.callbacks()``.
+        verbose : int, default 0
+            As for Keras; the progress bar of the driver is there in any case.
+        **columns
+            Arguments of ``ctx.dataset``, where a name is given: ``batch_size``, ``features``,
+            ``label``, ``sample_weight``, ``shuffle``, ``seed``.
+
+        Returns
+        -------
+        History
+            Of the model's flavour of Keras.
+
+        Raises
+        ------
+        GridflowError
+            Under another strategy: ``model.fit`` works there.
+        InvalidArgument
+            The model or the data can't be used so.
+        """
+        if callbacks is None:
+            callbacks = self.callbacks()
+        if self.backend != "tensorflow":
+            return model.fit(
+                self._data_here(data, columns),
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                validation_data=self._data_here(validation, columns),
+                validation_steps=validation_steps,
+                callbacks=list(callbacks),
+                verbose=verbose,
+            )
+        return self._trainer(model).fit(
+            self._data_for_workers(data, columns),
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            validation=None if validation is None else self._data_for_workers(validation, columns),
+            validation_steps=validation_steps,
+            callbacks=callbacks,
+            verbose=verbose,
+        )
+
+    def evaluate(
+        self,
+        model: Any,
+        data: Any = "validation",
+        *,
+        steps: int | None = None,
+        **columns: Any,
+    ) -> dict[str, float]:
+        """Return loss and metrics of a model under ``parameter_server``, found by the workers.
+
+        Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each. Under JAX and
+        torch the same call is ``model.evaluate``.
+        """
+        if self.backend != "tensorflow":
+            logs: dict[str, float] = model.evaluate(
+                self._data_here(data, columns), steps=steps, verbose=0, return_dict=True
+            )
+            return logs
+        found: dict[str, float] = self._trainer(model).evaluate(
+            self._data_for_workers(data, columns), steps=steps, callbacks=[]
+        )
+        return found
+
+    def evaluate_checkpoints(
+        self, model: Any, data: Any, *, steps: int | None = None
+    ) -> list[dict[str, float]]:
+        """Evaluate each new checkpoint of the running training; what an evaluator does.
+
+        Returns when the training has ended and its last checkpoint was evaluated. Checkpoints that
+        come while another one is being evaluated are skipped, but for the newest. The results go
+        to ``result.evaluation`` and, as scalars ``evaluation_<name>``, to TensorBoard.
+
+        Parameters
+        ----------
+        model
+            The same model as in training, compiled; made under ``ctx.strategy.scope()`` or not.
+        data
+            What ``model.evaluate`` takes; it is read once for each checkpoint. The rows of
+            ``run(data=…)`` don't come to an evaluator.
+        steps : int, optional
+            Batches for each evaluation. Default: all.
+
+        Returns
+        -------
+        list of dict
+            ``epoch``, ``step``, loss and metrics of each evaluation.
+
+        Raises
+        ------
+        GridflowError
+            On a task that is no evaluator.
+        """
+        if self.task.role != EVALUATOR:
+            raise GridflowError(
+                f"evaluate_checkpoints() is for the evaluator; this is {self.task}. Branch on "
+                "ctx.is_evaluator."
+            )
+        from gridflow.keras import evaluation
+
+        return evaluation.follow(
+            model,
+            data,
+            steps=steps,
+            inbox=self._inbox,
+            tensorboard_dir=self.tensorboard_dir,
+            report=lambda **found: self._channel.send("evaluation", **found),
+        )
+
+    def _trainer(self, model: Any) -> Any:
+        from gridflow.keras.servers.fit import Trainer
+
+        if self._strategy_name != "parameter_server":
+            raise GridflowError(
+                "ctx.fit and ctx.evaluate are for strategy='parameter_server'; under "
+                f"strategy={self._strategy_name!r} use model.fit and model.evaluate."
+            )
+        num_workers = len(self.cluster_spec.addresses[WORKER])
+        return Trainer(self.coordinator, num_workers, model, self.checkpoint_every)
+
+    def _data_here(self, data: Any, columns: Mapping[str, Any]) -> Any:
+        return self.dataset(data, **columns) if isinstance(data, str) else data
+
+    def _data_for_workers(self, data: Any, columns: Mapping[str, Any]) -> Any:
+        if isinstance(data, str):
+            return self.dataset(data, **columns)
+        if not callable(data):
+            raise InvalidArgument(
+                "data is a dataset's name, what ctx.dataset() returns, or a function that returns "
+                f"a tf.data.Dataset; got {type(data).__name__}, which can't reach the workers."
+            )
+        return data

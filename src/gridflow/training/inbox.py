@@ -1,0 +1,80 @@
+"""What the agent tells the training process, taken in by a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from gridflow.wire.channel import Channel
+
+#: A rank whose main thread stands in one of these files waits for a step, mostly for a peer.
+_WAITS: Final = (
+    "tensorflow/python/eager/execute.py",
+    "tensorflow/python/eager/context",
+    "jax/_src/array.py",
+    "jax/_src/interpreters/pxla.py",
+    "torch/distributed/",
+)
+
+
+class Inbox:
+    """Messages of the agent by kind; answers an inspection by itself.
+
+    Parameters
+    ----------
+    channel : Channel
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._messages: dict[str, dict[str, Any]] = {}
+        self._changed = threading.Condition()
+        #: Whether the process ends when it is told to leave, whatever its main thread is doing:
+        #: a server's ``join`` never returns.
+        self.leaves_at_once = False
+        self._main = threading.main_thread().ident
+        threading.Thread(target=self._read, name="gridflow-inbox", daemon=True).start()
+
+    def wait(self, kind: str) -> dict[str, Any]:
+        """Wait for a message; the agent ends this process if none is to come."""
+        with self._changed:
+            self._changed.wait_for(lambda: kind in self._messages)
+            return self._messages[kind]
+
+    def take(self, kind: str) -> dict[str, Any] | None:
+        """Return a message that has come, and forget it; None if there is none."""
+        with self._changed:
+            return self._messages.pop(kind, None)
+
+    def wait_for_one_of(self, kinds: tuple[str, ...]) -> None:
+        """Wait until there is a message of one of these kinds."""
+        with self._changed:
+            self._changed.wait_for(lambda: any(kind in self._messages for kind in kinds))
+
+    def _read(self) -> None:
+        for message in self._channel.receive():
+            kind = message.pop("kind")
+            if kind == "inspect":
+                self._inspect()
+                continue
+            if kind == "leave" and self.leaves_at_once:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
+            with self._changed:
+                self._messages[kind] = message
+                self._changed.notify_all()
+        os._exit(1)  # the agent is gone, and with it everyone who could use a result
+
+    def _inspect(self) -> None:
+        frame: FrameType | None = sys._current_frames().get(self._main or 0)  # noqa: SLF001
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        innermost = frame.f_code.co_filename if frame is not None else ""
+        waiting = any(part in innermost for part in _WAITS)
+        self._channel.send("stack", stack=stack, waiting=waiting)

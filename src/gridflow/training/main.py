@@ -1,0 +1,230 @@
+"""The training process: set up what the function needs, run it, hand over what it returns.
+
+Run by the agent as ``python -m gridflow.training.main``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.gpu import devices
+from gridflow.spec import modules
+from gridflow.spec.cluster import TRAINING_ROLES
+from gridflow.training import groups, no_spark, server
+from gridflow.training.inbox import Inbox
+from gridflow.wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
+from gridflow.wire.hints import hint_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Strategies whose making takes all tasks that train.
+_WAITING_STRATEGIES: Final = frozenset({"multi_worker_mirrored", "parameter_server"})
+
+
+def main() -> None:
+    """Live one generation of one task."""
+    channel = Channel.inherited(int(os.environ.pop(CHANNEL_VARIABLE)))
+    channel.send("hello", pid=os.getpid())
+    faulthandler.enable()
+    inbox = Inbox(channel)
+    try:
+        code = _live(channel, inbox)
+    except SystemExit as error:
+        code = _exit_code(error)
+        if code:
+            _raised(channel, error, f"the function called sys.exit({error.code!r})", code)
+    except BaseException as error:  # noqa: BLE001 (a KeyboardInterrupt of the function's own, too)
+        code = 1
+        _raised(channel, error, _summary(error), None)
+    _leave(code)
+
+
+def _preload() -> str | None:
+    """Import what this process needs in any case; return its name."""
+    preload = os.environ.pop(PRELOAD_VARIABLE, None)
+    if preload is not None:
+        with _without_banner(), _without_collections():
+            importlib.import_module(preload)
+    return preload
+
+
+def _live(channel: Channel, inbox: Inbox) -> int:
+    preload = _preload()
+    # Keras says it of every distributed dataset, whatever was passed.
+    warnings.filterwarnings("ignore", message="`shuffle=True` was passed", module="keras")
+    setup = inbox.wait("setup")
+    if setup["tf_config"] is not None:
+        os.environ["TF_CONFIG"] = setup["tf_config"]
+    if setup["backend"] == "tensorflow":  # JAX is told by its environment
+        devices.limit_memory(setup["gpu_memory"])
+    if not setup["runs_function"]:
+        return server.serve(setup, channel, inbox)
+    inbox.leaves_at_once = setup["serves"]
+    from gridflow import context
+    from gridflow.keras import results
+    from gridflow.keras.cures import install
+
+    ctx = context.make_context(setup, channel, inbox)
+    if setup["backend"] != "tensorflow":
+        ctx.strategy  # noqa: B018 (made now, as below; it sets the seed, too)
+    else:
+        if ctx.task.role in TRAINING_ROLES and setup["strategy"] in _WAITING_STRATEGIES:
+            ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
+        if setup["seed"] is not None:
+            _set_seed(setup["seed"])
+    # Not before: many probes look at the group, and a warm process has Keras from the start.
+    install.apply()
+    channel.send("ready")
+    modules.use(setup["modules"])
+    no_spark.refuse()
+    program = _load(Path(setup["function"]))
+    if setup["strategy"] == "server":
+        server.announce_joins(channel, inbox)
+    if setup["classic_flags"]:
+        program = server.with_flags(program, ctx.cluster_spec, ctx.task)
+    try:
+        value = program.run(ctx)
+    except SystemExit as error:
+        if _exit_code(error):
+            raise
+        value = None
+    folder = Path(setup["results"])
+    folder.mkdir(parents=True, exist_ok=True)
+    if preload is None and setup["backend"] in sys.modules:
+        # So that the next process on this host begins with it.
+        channel.send("imported", packages=[setup["backend"]])
+    group = ctx.strategy if setup["strategy"] == "multi_worker_mirrored" else None
+    # Nobody asks for the value of a task without a rank: a server or an evaluator.
+    result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
+    ctx.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    channel.send("returned", result=result, folder=str(folder))
+    inbox.wait("leave")  # together: a peer that still works may need this one
+    if setup["backend"] != "tensorflow":
+        groups.leave(setup["backend"])
+    return 0
+
+
+def _set_seed(seed: int) -> None:
+    """Seed Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+
+
+@contextlib.contextmanager
+def _without_banner() -> Iterator[None]:
+    """Hold back what TensorFlow's libraries print while they are loaded, unless that fails.
+
+    They do so before any log level can be set: some lines on every rank about processor features.
+    """
+    with tempfile.TemporaryFile() as held:
+        sys.stderr.flush()
+        real = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(real, held.read())
+            raise
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Look for no garbage while modules are loaded, nor in them later.
+
+    They make hundreds of thousands of objects that stay; it is a seventh of the time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _load(path: Path) -> Any:
+    import cloudpickle
+
+    # It came over the agent's mutually authenticated connection.
+    return cloudpickle.loads(path.read_bytes())
+
+
+def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int | None) -> None:
+    text = _traceback(error)
+    sys.stderr.write(text)
+    hint, consequence = hint_for(type(error).__name__, text)
+    from gridflow.errors import DataError, SchemaError
+
+    kind = "data" if isinstance(error, DataError | SchemaError) else None
+    channel.send(
+        "raised",
+        summary=summary,
+        traceback=text,
+        exit_code=exit_code,
+        hint=hint,
+        consequence=consequence,
+        failure_kind=kind,
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the traceback from the user's function on, without the frames that called it."""
+    frames = error.__traceback__
+    ours = str(Path(__file__).parent.parent)
+    while (
+        frames is not None
+        and frames.tb_next is not None
+        and frames.tb_frame.f_code.co_filename.startswith(ours)
+        and Path(frames.tb_frame.f_code.co_filename).name in {"main.py", "program.py"}
+    ):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _summary(error: BaseException) -> str:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else ""
+    return f"the function raised {type(error).__name__}: {first}"
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _leave(code: int) -> None:
+    """End like Python does, without waiting for TensorFlow's threads and destructors."""
+    try:
+        atexit._run_exitfuncs()  # noqa: SLF001 (the only way to run them before os._exit)
+    finally:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

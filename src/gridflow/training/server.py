@@ -1,0 +1,82 @@
+"""TensorFlow servers: that of a task without user code, and that of classic programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow.gpu.devices import server_config
+from gridflow.spec.cluster import CHIEF, ClusterSpec, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow.spec.program import ScriptProgram
+    from gridflow.training.inbox import Inbox
+    from gridflow.wire.channel import Channel
+
+#: Where a worker's rows are found from its working directory (see `gridflow.feed.records`).
+SPOOL_LINK = "spool"
+
+
+def make_server(cluster: ClusterSpec, task: Task, config: Any = None) -> Any:
+    """Start the ``tf.distribute.Server`` of a task on the port that its agent holds for it."""
+    import tensorflow as tf
+
+    return tf.distribute.Server(
+        tf.train.ClusterSpec(cluster.as_dict()),
+        job_name=task.role,
+        task_index=task.index,
+        protocol="grpc",
+        config=config,
+    )
+
+
+def announce_joins(channel: Channel, inbox: Inbox) -> None:
+    """Let a task that joins a server of its own say so, as it will never return from it.
+
+    It is then no longer waited for, and ends when it is told to.
+    """
+    import tensorflow as tf
+
+    join = tf.distribute.Server.join
+
+    def join_and_say(self: Any) -> None:
+        inbox.leaves_at_once = True
+        channel.send("joined")
+        join(self)
+
+    tf.distribute.Server.join = join_and_say
+
+
+def serve(setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> int:
+    """Be a standard server until the agent says to leave; return the exit code."""
+    link = Path(SPOOL_LINK)
+    if not link.is_symlink():  # it is there when a process is replaced
+        link.symlink_to(setup["spool"])
+    server = make_server(
+        ClusterSpec(setup["addresses"]),
+        Task.parse(setup["task"]),
+        server_config(setup["gpu_memory"], len(setup["gpus"])),
+    )
+    channel.send("ready")
+    inbox.wait("leave")
+    del server
+    return 0
+
+
+def with_flags(program: ScriptProgram, cluster: ClusterSpec, task: Task) -> ScriptProgram:
+    """Return the script with the classic flags in front of its own arguments."""
+    hosts = cluster.as_dict()
+    flags = {
+        "job_name": task.role,
+        "task_index": str(task.index),
+        "ps_hosts": ",".join(hosts.get("ps", ())),
+        "worker_hosts": ",".join(hosts.get("worker", ())),
+    }
+    if hosts.get(CHIEF):
+        flags["chief_hosts"] = hosts[CHIEF][0]
+    return replace(
+        program, args=(*(f"--{name}={value}" for name, value in flags.items()), *program.args)
+    )

@@ -1,0 +1,1 @@
+"""What travels between driver, agents and training processes, and how it is kept safe."""

@@ -1,0 +1,110 @@
+"""The coordinator's only port: an Arrow Flight server with mutual TLS.
+
+Control messages are actions with JSON bodies; files travel as streams of byte chunks. Nothing that
+arrives is unpickled. A peer without the job's certificate fails in the TLS handshake, before any of
+this code runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow.wire.identity import Identity
+
+
+class Handler(Protocol):
+    """What answers the agents, whichever thread the server calls it from."""
+
+    def register(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Answer an agent that came up."""
+        ...
+
+    def sync(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take an agent's reports, return its commands."""
+        ...
+
+    def receive_file(self, header: dict[str, Any]) -> Path:
+        """Return where the file that is about to arrive is to be written."""
+        ...
+
+    def file_received(self, header: dict[str, Any], path: Path) -> None:
+        """Commit a file that arrived whole."""
+        ...
+
+    def find_file(self, header: dict[str, Any]) -> Path:
+        """Return the file that an agent asks for."""
+        ...
+
+
+class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serve one job on one interface of this machine.
+
+    Parameters
+    ----------
+    host : str
+        The address to bind, which the agents must be able to reach.
+    identity : Identity
+    handler : Handler
+    """
+
+    def __init__(self, host: str, identity: Identity, handler: Handler) -> None:
+        super().__init__(
+            f"grpc+tls://{_bracket(host)}:0",
+            tls_certificates=[(identity.certificate, identity.key)],
+            verify_client=True,
+            root_certificates=identity.authority,
+        )
+        self._handler = handler
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:  # noqa: ARG002
+        """Answer ``register`` and ``sync``."""
+        answers = {"register": self._handler.register, "sync": self._handler.sync}
+        if action.type not in answers:
+            raise flight.FlightServerError(f"no action {action.type!r}")
+        answer = answers[action.type](json.loads(action.body.to_pybytes()))
+        yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+        """Take a file; it counts only once its last byte is on disk."""
+        header = json.loads(descriptor.command)
+        path = self._handler.receive_file(header)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        offset = header.get("offset", 0)
+        with path.open("r+b" if offset and path.exists() else "wb") as file:
+            file.seek(offset)
+            for batch in reader:
+                for chunk in batch.data.column(0):
+                    file.write(chunk.as_buffer())
+            file.flush()
+            os.fsync(file.fileno())
+        self._handler.file_received(header, path)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:  # noqa: ARG002
+        """Give out a file."""
+        path = self._handler.find_file(json.loads(ticket.ticket))
+        return flight.GeneratorStream(CHUNK_SCHEMA, chunks(path))
+
+    # Everything else that Flight offers is refused by the base class: NotImplementedError.
+
+
+def inside(root: Path, name: str) -> Path:
+    """Return ``root/name`` for a relative name; refuse one that leads out of the folder."""
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts or not parts.parts:
+        raise flight.FlightServerError(f"a file's name must be relative, got {name!r}")
+    return root.joinpath(*parts.parts)
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
