@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         EnvironmentMismatch,
         GridflowError,
         InvalidArgument,
+        JobCancelled,
         MissingDependency,
         NotEnoughGpus,
         NotEnoughSlots,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         TrainingFailed,
         UnpicklableFunction,
     )
+    from gridflow.handle import JobHandle
     from gridflow.launch.local import LocalLauncher
     from gridflow.launch.spark.launcher import SparkLauncher
     from gridflow.ml.model import TrainedModel
@@ -42,6 +44,8 @@ _HOMES: Final = {
     "FixedShardsPartitioner": "spec.partitioners",
     "GridflowError": "errors",
     "InvalidArgument": "errors",
+    "JobCancelled": "errors",
+    "JobHandle": "handle",
     "LocalLauncher": "launch.local",
     "MinSizePartitioner": "spec.partitioners",
     "MissingDependency": "errors",
@@ -70,6 +74,8 @@ __all__ = [
     "FixedShardsPartitioner",
     "GridflowError",
     "InvalidArgument",
+    "JobCancelled",
+    "JobHandle",
     "LocalLauncher",
     "MinSizePartitioner",
     "MissingDependency",

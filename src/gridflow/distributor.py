@@ -28,6 +28,7 @@ from gridflow.spec.roles import Role, default_strategy, make_tasks, parts_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gridflow.handle import JobHandle
     from gridflow.launch.base import Launcher, Placement
     from gridflow.result import Result
     from gridflow.spec.backends import Backend
@@ -285,12 +286,39 @@ class TensorflowDistributor:
         KeyboardInterrupt
             After Ctrl-C, once everything has ended.
         """
+        return self.start(train_fn, *args, data=data, **kwargs).result_in_foreground()
+
+    def start(
+        self,
+        train_fn: Callable[..., Any] | str | Path,
+        *args: Any,
+        data: Any = None,
+        **kwargs: Any,
+    ) -> JobHandle:
+        """Start what `run` runs, and return at once with a handle on it.
+
+        Several jobs may run at the same time, from one distributor and launcher or several.
+
+        Parameters
+        ----------
+        train_fn, *args, data, **kwargs
+            As for `run`.
+
+        Returns
+        -------
+        JobHandle
+            ``handle.result()`` is what `run` returns.
+
+        Raises
+        ------
+        InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots, NotEnoughGpus
+            At the call, before anything is launched. All else is raised by the handle.
+        """
         launcher, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=True
         )
-        from gridflow.coordinator import folders as jobs
         from gridflow.coordinator.loop import JobRun, JobSpec
-        from gridflow.result import Result
+        from gridflow.handle import JobHandle
 
         job = uuid.uuid4().hex[:10]
         job_dir = self._make_job_dir(job)
@@ -309,8 +337,7 @@ class TensorflowDistributor:
             left_out=placement.left_out,
             **self._settings,
         )
-        with jobs.running(job_dir):
-            return Result(JobRun(spec, launcher, placement.host).run(), job_dir)
+        return JobHandle(JobRun(spec, launcher, placement.host), launcher, job_dir)
 
     # ---------------------------------------------------------------------------------------------
 

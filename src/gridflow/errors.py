@@ -110,6 +110,10 @@ class NotEnoughGpus(NotEnoughSlots):
         return type(self), (str(self), self.required, self.available, self.failures)
 
 
+class JobCancelled(GridflowError):
+    """`JobHandle.cancel` has ended the job."""
+
+
 class _FailureError(GridflowError):
     """An error that carries the failures of the tasks.
 

@@ -60,7 +60,9 @@ class Story:
 
     def register(self, rank, environment=ENVIRONMENT, agent=None):
         name = agent or f"agent-{rank}-{self.machine.launch}"
-        return self(ev.AgentRegistered, rank, name, f"host{rank}", f"h{rank}:1", environment)
+        launch = self.machine.launch
+        address = f"h{rank}:1"
+        return self(ev.AgentRegistered, launch, rank, name, f"host{rank}", address, environment)
 
     def train(self):
         for rank in self.ranks:
@@ -396,8 +398,8 @@ def reach(phase):
 EVENTS = {
     "tick": lambda at: ev.Tick(at),
     "late tick": lambda at: ev.Tick(at + 10_000),
-    "registered": lambda at: ev.AgentRegistered(at, 1, "agent-1-1", "h", "h1:1", ENVIRONMENT),
-    "registered anew": lambda at: ev.AgentRegistered(at, 1, "another", "h", "h1:2", ENVIRONMENT),
+    "registered": lambda at: ev.AgentRegistered(at, 1, 1, "agent-1-1", "h", "h1:1", ENVIRONMENT),
+    "registered anew": lambda at: ev.AgentRegistered(at, 1, 1, "another", "h", "h1:2", ENVIRONMENT),
     "alive": lambda at: ev.AgentAlive(at, 1, "agent-1-1"),
     "stranger alive": lambda at: ev.AgentAlive(at, 1, "stranger"),
     "lost": lambda at: ev.AgentLost(at, 1, 1, "gone"),

@@ -78,6 +78,8 @@ class Desk:
         self.evaluation: dict[Place, dict[str, float]] = {}
         self.results: dict[int, dict[str, Any]] = {}
         self.tensorboard_url: str | None = None
+        #: The last sign of progress, by rank.
+        self.progress: dict[int, dict[str, Any]] = {}
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
         self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
@@ -150,6 +152,7 @@ class Desk:
         self.events.put(
             ev.AgentRegistered(
                 time.monotonic(),
+                message["launch"],
                 rank,
                 agent,
                 message["host"],
@@ -235,6 +238,7 @@ class Desk:
             case "progress":
                 armed = report["phase"] in {"train", "test"}
                 self.events.put(ev.TaskStepped(now, rank, generation, armed))
+                self.progress[rank] = report
                 self._console.progress(rank, report)
             case "failed":
                 failure = TaskFailure.from_dict(report["failure"])

@@ -28,6 +28,7 @@ class Tick(Event):
 class AgentRegistered(Event):
     """An agent came up, and where its task will listen."""
 
+    launch: int
     rank: int
     agent: str
     host: str

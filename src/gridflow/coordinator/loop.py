@@ -15,28 +15,29 @@ from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.policies import MaxRestarts
-from gridflow.errors import StartTimeout
+from gridflow.coordinator.progress import JobReport, TaskProgress
+from gridflow.errors import JobCancelled, StartTimeout
 from gridflow.spec.backends import needed
 from gridflow.spec.cluster import TRAINING_ROLES
 from gridflow.spec.gpus import GpuNeed, GpuOptions
+from gridflow.spec.place import Place
 from gridflow.spec.roles import parts_of
 from gridflow.wire.identity import Identity, make_identities
 from gridflow.wire.payload import AgentPayload
 from gridflow.wire.server import CoordinatorServer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from gridflow.errors import GridflowError
     from gridflow.feed.ledger import Ledger
     from gridflow.feed.schema import FeedOptions
-    from gridflow.launch.base import Launcher
+    from gridflow.launch.base import Launch, Launcher
     from gridflow.spec.cluster import Task
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.options import Deadlines
     from gridflow.spec.partitioners import Partitioner
-    from gridflow.spec.place import Place
     from gridflow.wire.failures import Attempt
 
 _TICK_SECONDS: Final = 0.1
@@ -140,6 +141,9 @@ class JobRun:
         self._finish: ev.Finish | None = None
         self._obstacle = ""
         self._look_at = 0.0
+        self._launches: dict[int, Launch] = {}
+        self._moved = threading.Condition()
+        self._been: list[str] = [Phase.GATHERING.value]
 
     def run(self) -> Outcome:
         """Block until the job has ended, and everything that it started.
@@ -148,8 +152,8 @@ class JobRun:
         ------
         GridflowError
             What the job failed with.
-        KeyboardInterrupt
-            After an orderly end.
+        JobCancelled
+            After `cancel`, and an orderly end.
         """
         spec = self._spec
         self._latest_checkpoint()  # raises before anything is launched
@@ -162,11 +166,69 @@ class JobRun:
             self._loop(self._payload(agents, server.port))
         finally:
             _shut_down(server, spec.deadlines.shutdown_timeout)
+            for launch in self._launches.values():
+                launch.close()
             self._launcher.close()
             self._console.close()
             function.unlink()
             modules.unlink()
         return self._outcome()
+
+    # From other threads --------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """End the job in order; the second time, without waiting for its agents."""
+        self._console.say("cancelled: ending all tasks")
+        self._desk.events.put(ev.Interrupted(time.monotonic()))
+
+    @property
+    def state(self) -> str:
+        """Where the job stands (`gridflow.coordinator.member.Phase`)."""
+        return self._been[-1]
+
+    def report(self) -> JobReport:
+        """Return how far the job has come."""
+        known = dict(self._desk.progress)
+        return JobReport(
+            state=self.state,
+            generation=self._machine.generation,
+            tasks={
+                str(task): TaskProgress(
+                    place=Place(report.get("fit", 0), report["epoch"], report["step"]),
+                    steps_per_epoch=report["steps_per_epoch"],
+                    phase=report["phase"],
+                    logs=dict(report["logs"] or {}),
+                )
+                for rank, task in enumerate(self._spec.tasks)
+                if (report := known.get(rank)) is not None
+            },
+            epochs=len(self._desk.history),
+            failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
+            tensorboard_url=self._desk.tensorboard_url,
+        )
+
+    @property
+    def log_paths(self) -> dict[Task, Path]:
+        """The file of each task's output."""
+        return self._console.paths
+
+    def has_been(self, state: str, timeout: float | None, give_up: Callable[[], bool]) -> bool:
+        """Wait until the job has come to a state, `give_up` says so, or time is over."""
+        with self._moved:
+            self._moved.wait_for(lambda: state in self._been or give_up(), timeout)
+            return state in self._been
+
+    def wake(self) -> None:
+        """Let those who wait in `has_been` look again."""
+        with self._moved:
+            self._moved.notify_all()
+
+    def _note_move(self) -> None:
+        phase = self._machine.phase.value
+        if phase != self._been[-1]:
+            with self._moved:
+                self._been.append(phase)
+                self._moved.notify_all()
 
     # The listener of launches, called from their threads -----------------------------------------
 
@@ -190,28 +252,24 @@ class JobRun:
         commands = self._machine.begin(time.monotonic())
         last_tick = time.monotonic()
         while self._finish is None:
-            try:
-                for command in commands:
-                    self._carry_out(command, payload)
-                commands = []
-                event = self._next_event()
-                commands = self._machine.handle(event)
-                if not isinstance(event, ev.Tick) and time.monotonic() - last_tick > _TICK_SECONDS:
-                    # However busy the agents are, deadlines are looked at.
-                    last_tick = time.monotonic()
-                    commands = commands + self._machine.handle(ev.Tick(last_tick))
-                if isinstance(event, ev.Tick):
-                    self._look_for_obstacles(event.at)
-            except KeyboardInterrupt:
-                self._console.say("interrupted: ending all tasks")
-                commands = self._machine.handle(ev.Interrupted(time.monotonic()))
+            for command in commands:
+                self._carry_out(command, payload)
+            event = self._next_event()
+            commands = self._machine.handle(event)
+            if not isinstance(event, ev.Tick) and time.monotonic() - last_tick > _TICK_SECONDS:
+                # However busy the agents are, deadlines are looked at.
+                last_tick = time.monotonic()
+                commands = commands + self._machine.handle(ev.Tick(last_tick))
+            if isinstance(event, ev.Tick):
+                self._look_for_obstacles(event.at)
+            self._note_move()
 
     def _look_for_obstacles(self, at: float) -> None:
         """Say what keeps agents from coming up: once, and keep the last answer for the error."""
         if self._machine.phase is not Phase.GATHERING or at < self._look_at:
             return
         self._look_at = at + _OBSTACLE_SECONDS
-        found = self._launcher.obstacle(self._machine.launch)
+        found = self._launches[self._machine.launch].obstacle()
         if found and not self._obstacle:
             self._console.say(f"waiting: {found}")
         self._obstacle = found
@@ -228,9 +286,10 @@ class JobRun:
                 self._desk.new_launch(command.launch)
                 self._obstacle, self._look_at = "", time.monotonic() + _OBSTACLE_SECONDS
                 now = replace(payload, launch=command.launch, generation=self._machine.generation)
-                self._launcher.launch(now, self._spec.data, self)
+                launched = self._launcher.launch(now, self._spec.data, self)
+                self._launches[command.launch] = launched
             case ev.CancelLaunch():
-                self._launcher.cancel(command.launch)
+                self._launches[command.launch].cancel()
             case ev.StartGeneration():
                 self._start(command)
             case ev.ClearGeneration():
@@ -322,7 +381,7 @@ class JobRun:
         if error is not None:
             raise error
         if self._finish.interrupted:
-            raise KeyboardInterrupt
+            raise JobCancelled(f"job {self._spec.id} was cancelled while it was {self._been[-1]}.")
         self._checkpoints.clear()
         attempts = tuple(
             replace(attempt, resumed_at=self._resumed.get(attempt.generation))

@@ -18,6 +18,9 @@ connection is noticed before the death that caused it. `choose_cause` picks it t
 "All done" means the tasks that are awaited (`gridflow.spec.roles`): servers are ended, not awaited.
 An evaluator may look at the last checkpoint in EVALUATING; whatever becomes of it, the training has
 succeeded by then. A process that the others can do without is replaced while they go on.
+
+Longer than other modules: what an event does in one phase can only be judged beside what it does in
+the others.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gridflow.coordinator import events as ev
+from gridflow.coordinator.alarms import Alarms
 from gridflow.coordinator.member import Member, Phase
 from gridflow.coordinator.policies import (
     MaxRestarts,
@@ -97,7 +101,11 @@ class JobMachine:
         self.launch = 0
         self.attempts: list[Attempt] = []
         self.failures: list[TaskFailure] = []
-        self._members = [Member() for _ in tasks]
+        self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
+        self._evaluators = tuple(
+            rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
+        )
+        self._become([Member() for _ in tasks])
         self._deadline = 0.0
         self._generation_began = 0.0
         self._launch_alive = False
@@ -118,6 +126,8 @@ class JobMachine:
             return []
         self._record(event)
         match event:
+            case ev.AgentAlive() | ev.TaskStepped():
+                return []  # the most frequent by far: what may follow, follows at the next tick
             case ev.Interrupted():
                 return self._interrupt(event.at)
             case ev.LaunchEnded():
@@ -148,12 +158,16 @@ class JobMachine:
             case ev.TaskReady() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.ready, member.up_by = True, None
+                self._unready.discard(event.rank)
+                self._replaced.discard(event.rank)
             case ev.TaskStepped() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.last_step, member.armed = event.at, event.armed
+                self._steps.watch(event.rank)
             case ev.TaskSucceeded() | ev.TaskJoined() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.succeeded, member.armed = True, False
+                self._unfinished.discard(event.rank)
             case ev.TaskCleared() if event.generation == self.generation:
                 self._members[event.rank].cleared = True
             case ev.AgentGone():
@@ -163,6 +177,8 @@ class JobMachine:
                 member.stack, member.waiting = event.stack, event.waiting
 
     def _registered(self, event: ev.AgentRegistered) -> list[ev.Command]:
+        if event.launch != self.launch:
+            return []
         member = self._members[event.rank]
         if member.agent and member.agent != event.agent and self.phase is not Phase.RELAUNCHING:
             # Spark started the task again by itself: the agent that was there before is gone.
@@ -171,6 +187,8 @@ class JobMachine:
         member.agent, member.host, member.address = event.agent, event.host, event.address
         member.environment = dict(event.environment)
         member.last_heard = event.at
+        self._unregistered.discard(event.rank)
+        self._silence.watch(event.rank)
         return self._advance(event.at)
 
     def _agent_lost(self, event: ev.AgentLost) -> list[ev.Command]:
@@ -214,27 +232,26 @@ class JobMachine:
     # The way forward -----------------------------------------------------------------------------
 
     def _advance(self, at: float) -> list[ev.Command]:
-        members = self._members
         match self.phase:
-            case Phase.GATHERING if all(member.agent for member in members):
+            case Phase.GATHERING if not self._unregistered:
                 return self._start(at)
-            case Phase.STARTING if all(member.ready for member in members):
+            case Phase.STARTING if not self._unready:
                 self.phase = Phase.TRAINING
                 return self._advance(at)
-            case Phase.TRAINING if all(member.succeeded for member in self._awaited):
+            case Phase.TRAINING if self._unfinished.isdisjoint(self._awaited):
                 return self._trained(at)
-            case Phase.EVALUATING if all(member.succeeded for member in self._evaluators):
+            case Phase.EVALUATING if self._unfinished.isdisjoint(self._evaluators):
                 return self._close(at, None)
             case Phase.COLLECTING:
                 return self._collect(at)
-            case Phase.CLEARING if all(m.cleared or m.lost for m in members):
+            case Phase.CLEARING if all(m.cleared or m.lost for m in self._members):
                 return self._next_generation(at)
         return []
 
     def _gather(self, at: float) -> list[ev.Command]:
         self.phase = Phase.GATHERING
         self.launch += 1
-        self._members = [Member() for _ in self.tasks]
+        self._become([Member() for _ in self.tasks])
         self._generation_began = at
         self._launch_alive, self._cancelled, self._outlived = True, False, False
         self._deadline = at + self.deadlines.start_timeout
@@ -260,10 +277,12 @@ class JobMachine:
         self.failures = []
         self._generation_began = at
         if self._launch_alive and not any(member.lost for member in self._members):
-            self._members = [
-                Member(m.agent, m.host, m.address, m.environment, last_heard=m.last_heard)
-                for m in self._members
-            ]
+            self._become(
+                [
+                    Member(m.agent, m.host, m.address, m.environment, last_heard=m.last_heard)
+                    for m in self._members
+                ]
+            )
             return self._start(at)
         self.phase = Phase.RELAUNCHING
         self._deadline = at + self.deadlines.shutdown_timeout
@@ -273,20 +292,38 @@ class JobMachine:
 
     def _trained(self, at: float) -> list[ev.Command]:
         self._note_attempt(at, None)
-        if all(member.succeeded for member in self._evaluators):
+        if self._unfinished.isdisjoint(self._evaluators):
             return self._close(at, None)
         self.phase = Phase.EVALUATING
         self._deadline = at + self.deadlines.shutdown_timeout
         return [ev.EndEvaluation()]
 
-    @property
-    def _awaited(self) -> list[Member]:
-        return [m for m, part in zip(self._members, self.parts, strict=True) if part.is_awaited]
+    def _become(self, members: list[Member]) -> None:
+        """Begin a launch or a generation with these members.
 
-    @property
-    def _evaluators(self) -> list[Member]:
-        parts = zip(self._members, self.parts, strict=True)
-        return [member for member, part in parts if part.task.role == EVALUATOR]
+        What most events ask for is counted from here on, so that their cost doesn't grow with the
+        group.
+        """
+        self._members = members
+        everyone = range(len(members))
+        self._unregistered = {rank for rank in everyone if not members[rank].agent}
+        self._unready, self._unfinished = set(everyone), set(everyone)
+        self._replaced: set[int] = set()
+        self._silence, self._steps = Alarms(self._silent_at), Alarms(self._late_at)
+        for rank in everyone:
+            self._silence.watch(rank)
+
+    def _silent_at(self, rank: int) -> float | None:
+        member = self._members[rank]
+        if not member.agent or member.lost:
+            return None
+        return member.last_heard + self.deadlines.heartbeat_timeout
+
+    def _late_at(self, rank: int) -> float | None:
+        limit, member = self.deadlines.step_timeout, self._members[rank]
+        if not limit or not member.armed or not self.parts[rank].is_awaited:
+            return None
+        return member.last_step + limit
 
     # Failure -------------------------------------------------------------------------------------
 
@@ -304,6 +341,7 @@ class JobMachine:
         member = self._members[event.rank]
         member.replacements += 1
         member.ready, member.up_by = False, event.at + self.deadlines.start_timeout
+        self._replaced.add(event.rank)
         words = f"{event.failure.task}: {event.failure.summary}. It is started again; "
         return [
             ev.Say(words + "the others go on."),
@@ -357,7 +395,8 @@ class JobMachine:
 
     def _notice_silent(self, at: float) -> list[ev.Command]:
         limit = self.deadlines.heartbeat_timeout
-        for rank, member in enumerate(self._members):
+        for rank in self._silence.due(at):
+            member = self._members[rank]
             if member.agent and not member.lost and at - member.last_heard > limit:
                 member.lost = True
                 detail = f"its agent was not heard of for {limit:g} seconds (heartbeat_timeout)"
@@ -409,18 +448,19 @@ class JobMachine:
 
     def _check_up(self, at: float) -> list[ev.Command]:
         """Look whether the processes that replace dead ones have come up."""
-        for rank, member in enumerate(self._members):
+        for rank in sorted(self._replaced):
+            member = self._members[rank]
             if member.up_by is not None and at > member.up_by:
                 limit = self.deadlines.start_timeout
                 text = f"was started again and did not come up within {limit:g} seconds"
                 member.up_by = None
+                self._replaced.discard(rank)
                 return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
         return []
 
     def _check_steps(self, at: float) -> list[ev.Command]:
         limit = self.deadlines.step_timeout
-        late = [m for m in self._awaited if limit and m.armed and at - m.last_step > limit]
-        if not late:
+        if not self._steps.due(at):
             if self._inspecting:  # it moved on while it was being looked at
                 self._inspecting = False
                 for member in self._members:
@@ -430,11 +470,12 @@ class JobMachine:
             self._inspecting = True
             self._deadline = at + COLLECT_SECONDS
             return [ev.Inspect(self.generation)]
-        if at < self._deadline and any(member.stack is None for member in self._awaited):
+        awaited = [self._members[rank] for rank in self._awaited]
+        if at < self._deadline and any(member.stack is None for member in awaited):
             return []
         self._inspecting = False
-        place = stuck_rank([(m.waiting, m.stack, m.last_step) for m in self._awaited])
-        rank = [r for r, part in enumerate(self.parts) if part.is_awaited][place]
+        place = stuck_rank([(m.waiting, m.stack, m.last_step) for m in awaited])
+        rank = self._awaited[place]
         member = self._members[rank]
         failure = self._failure(rank, "steps", f"made no step for {limit:g} seconds (step_timeout)")
         return self._fail(at, replace(failure, traceback=member.stack or ""))

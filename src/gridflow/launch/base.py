@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.errors import GridflowError
     from gridflow.spec.gpus import GpuNeed
@@ -60,6 +61,22 @@ class LaunchListener(Protocol):
         ...
 
 
+class Launch(Protocol):
+    """One launch: agents that were started together, until the last of them has ended."""
+
+    def obstacle(self) -> str:
+        """Return what keeps its agents from coming up; empty if nothing is known."""
+        ...
+
+    def cancel(self) -> None:
+        """End its agents from outside; returns at once, the listener hears of it."""
+        ...
+
+    def close(self) -> None:
+        """End what still runs; wait for its threads and processes."""
+        ...
+
+
 class Launcher(Protocol):
     """Brings agents to life.
 
@@ -98,18 +115,14 @@ class Launcher(Protocol):
         payload: AgentPayload,
         data: Mapping[str, Any],
         listener: LaunchListener,
-    ) -> None:
+    ) -> Launch:
         """Start an agent for every task of the payload; returns at once."""
         ...
 
-    def obstacle(self, launch: int) -> str:
-        """Return what keeps a launch's agents from coming up; empty if nothing is known."""
-        ...
-
-    def cancel(self, launch: int) -> None:
-        """End the agents of a launch from outside; returns at once, the listener hears of it."""
+    def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Return a daemon thread in which a job may run as it would in the caller's."""
         ...
 
     def close(self) -> None:
-        """Wait for threads and processes of launches that have ended; delete what was written."""
+        """Delete what the job needed here, after its launches were closed."""
         ...

@@ -19,7 +19,7 @@ from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
@@ -42,8 +42,6 @@ class LocalLauncher:
     """
 
     def __init__(self) -> None:
-        self._agents: dict[int, list[subprocess.Popen[bytes]]] = {}
-        self._threads: list[threading.Thread] = []
         self._folder: Path | None = None
         self._stack = contextlib.ExitStack()
 
@@ -62,9 +60,9 @@ class LocalLauncher:
         wait: bool = True,  # noqa: ARG002
     ) -> Placement:
         """Check data and GPUs; this machine takes any number of tasks, which share its cores."""
-        from gridflow.feed.sources import arrays as local
+        from gridflow.feed.sources import arrays
 
-        tables = {name: local.feedable(value, name) for name, value in data.items()}
+        tables = {name: arrays.feedable(value, name) for name, value in data.items()}
         rows = {name: table.num_rows for name, (table, _) in tables.items()}
         num_fed = num_tasks if fed is None else len(fed)
         for name, count in rows.items():
@@ -81,43 +79,65 @@ class LocalLauncher:
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
-    ) -> None:
+    ) -> LocalLaunch:
         """Start the agents; from the caller's thread, whose end would end them, too."""
-        from gridflow.feed.sources import arrays as local
+        from gridflow.feed.sources import arrays
 
         if self._folder is None:
             self._folder = self._stack.enter_context(
                 temporary_folder(f"gridflow-{payload.job}-data-")
             )
-            local.partition(data, len(payload.fed), self._folder)
-        agents = [_start_agent(payload, rank, self._folder) for rank in range(len(payload.tasks))]
-        self._agents[payload.launch] = agents
-        thread = threading.Thread(
-            target=_watch, args=(payload, agents, listener), name="gridflow-local", daemon=True
-        )
-        thread.start()
-        self._threads.append(thread)
+            arrays.partition(data, len(payload.fed), self._folder)
+        return LocalLaunch(payload, self._folder, listener)
 
-    def obstacle(self, launch: int) -> str:  # noqa: ARG002
+    def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Return a thread."""
+        return threading.Thread(target=target, name=name, daemon=True)
+
+    def close(self) -> None:
+        """Delete the partitioned data."""
+        self._stack.close()
+        self._folder = None
+
+
+class LocalLaunch:
+    """The processes of one launch.
+
+    Parameters
+    ----------
+    payload : AgentPayload
+    folder : Path
+        Where the rows of each rank lie.
+    listener : LaunchListener
+    """
+
+    def __init__(self, payload: AgentPayload, folder: Path, listener: LaunchListener) -> None:
+        self._agents = [_start_agent(payload, rank, folder) for rank in range(len(payload.tasks))]
+        watcher = threading.Thread(
+            target=_watch,
+            args=(payload, self._agents, listener),
+            name="gridflow-local",
+            daemon=True,
+        )
+        watcher.start()
+        self._threads = [watcher]
+
+    def obstacle(self) -> str:
         """Return what keeps agents from coming up: nothing that would be known."""
         return ""
 
-    def cancel(self, launch: int) -> None:
-        """Ask the agents of a launch to end, kill those that don't; returns at once."""
-        agents = self._agents.get(launch, [])
-        thread = threading.Thread(target=_end, args=(agents,), name="gridflow-end", daemon=True)
+    def cancel(self) -> None:
+        """Ask the agents to end, kill those that don't; returns at once."""
+        args = (self._agents,)
+        thread = threading.Thread(target=_end, args=args, name="gridflow-end", daemon=True)
         thread.start()
         self._threads.append(thread)
 
     def close(self) -> None:
-        """Wait for the agents to end, delete the partitioned data."""
-        for launch in self._agents:
-            self.cancel(launch)
+        """End the agents, and wait for them."""
+        self.cancel()
         for thread in self._threads:
             thread.join()
-        self._agents, self._threads = {}, []
-        self._stack.close()
-        self._folder = None
 
 
 def _end(agents: list[subprocess.Popen[bytes]]) -> None:

@@ -7,40 +7,37 @@ evaluator, the chief of parameter servers) form a stage of their own, in a Spark
 from __future__ import annotations
 
 import os
-import threading
 import time
 from fractions import Fraction
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow.errors import InvalidArgument, NotEnoughSlots
 from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
-from gridflow.launch.spark import errors
+from gridflow.launch.spark.errors import slots_of_master
 from gridflow.launch.spark.gpus import SparkGpuSettings, make_profile, shortage
+from gridflow.launch.spark.launch import SparkLaunch
 from gridflow.launch.spark.session import (
-    cancel,
     classic_context,
     hide_stage_bar,
-    name_this_thread,
+    make_thread,
     num_executors,
     refuse_stopped,
     register_profile,
     run_this_python_where_it_can,
     session_of,
-    tag_this_thread,
     task_slots,
 )
-from gridflow.launch.spark.slots import what_runs
 from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from gridflow.errors import GridflowError, NotEnoughGpus
+    from gridflow.errors import NotEnoughGpus
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.options import Deadlines
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
 #: error yet.
 _REGISTRATION_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 4.0
-_CLOSE_SECONDS: Final = 20.0
 
 
 class SparkLauncher:
@@ -82,11 +78,6 @@ class SparkLauncher:
         self._spark = spark or session_of()
         run_this_python_where_it_can(self._spark)
         self._repartition = repartition
-        self._jobs: dict[int, list[threading.Thread]] = {}
-        self._tags: dict[int, str] = {}
-        self._num_tasks = 0
-        self._cancelled: set[int] = set()
-        self._cancellers: list[threading.Thread] = []
         self._frames: tuple[Mapping[str, Any], dict[str, DataFrame]] = ({}, {})
         self._left_out: dict[str, dict[str, str]] = {}
 
@@ -150,43 +141,32 @@ class SparkLauncher:
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
-    ) -> None:
+    ) -> SparkLaunch:
         """Start the Spark jobs, each in a thread of its own."""
         data = self._as_frames(data)
-        launch, tag = payload.launch, _tag(payload.job, payload.launch)
         hide_stage_bar(self._spark)
         stages = _stages(len(payload.tasks), payload.fed, payload.gpus, has_data=bool(data))
-        ending = _Ending(len(stages), partial(listener.launch_ended, launch))
 
-        def run(places: tuple[int, ...], need: GpuNeed) -> None:
+        def make_frame(places: tuple[int, ...], need: GpuNeed) -> DataFrame:
             rows = data if places[0] in payload.fed else {}
-            error, outlived = self._run_job(payload, places, rows, need, listener)
-            if ending.one_ended(error, outlived=outlived) and error is not None:
-                self.cancel(launch)  # one stage is nothing without the other
+            return self._agents_frame(payload, places, rows, need)
 
-        self._tags[launch], self._num_tasks = tag, len(payload.tasks)
-        self._jobs[launch] = [self._in_thread(tag, run, *stage) for stage in stages]
+        return SparkLaunch(
+            self._spark,
+            payload,
+            stages,
+            make_frame,
+            listener,
+            has_data=bool(data),
+            is_barrier=not self._is_dynamic(),
+        )
 
-    def obstacle(self, launch: int) -> str:
-        """Return what Spark runs instead of a launch's tasks."""
-        return what_runs(self._spark, self._tags[launch], self._num_tasks)
-
-    def cancel(self, launch: int) -> None:
-        """Cancel the Spark jobs of a launch; returns at once."""
-        tag = self._tags[launch]
-        self._cancelled.add(launch)
-        if any(job.is_alive() for job in self._jobs.get(launch, ())):
-            self._cancellers.append(self._in_thread(f"{tag}-cancel", cancel, self._spark, tag))
+    def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Return a thread that has the caller's Spark properties (job group, description, tags)."""
+        return make_thread(self._spark, target, name)
 
     def close(self) -> None:
-        """Cancel what still runs; wait for it."""
-        for launch, jobs in self._jobs.items():
-            self.cancel(launch)
-            for job in jobs:
-                job.join(_CLOSE_SECONDS)
-        for thread in self._cancellers:
-            thread.join(_CLOSE_SECONDS)
-        self._jobs, self._tags, self._cancellers = {}, {}, []
+        """Do nothing: a job leaves nothing behind here."""
 
     def _as_frames(self, data: Mapping[str, Any]) -> dict[str, DataFrame]:
         """Return DataFrames of the data, the same for the same data."""
@@ -197,45 +177,7 @@ class SparkLauncher:
             self._frames = data, as_frames(self._spark, data, self._left_out)
         return self._frames[1]
 
-    def _in_thread(self, name: str, target: Any, *args: Any) -> threading.Thread:
-        """Start a thread with the caller's Spark properties, which closes its line to the JVM."""
-        from pyspark import InheritableThread
-
-        thread = InheritableThread(partial(target, *args), session=self._spark)
-        thread.name, thread.daemon = name, True
-        thread.start()
-        return thread
-
     # ---------------------------------------------------------------------------------------------
-
-    def _run_job(
-        self,
-        payload: AgentPayload,
-        places: tuple[int, ...],
-        data: Mapping[str, Any],
-        need: GpuNeed,
-        listener: LaunchListener,
-    ) -> tuple[GridflowError | None, bool]:
-        """Return the error of a Spark job, and whether its tasks may have outlived it."""
-        try:
-            tag_this_thread(self._spark, _tag(payload.job, payload.launch))
-            name_this_thread(self._spark, f"gridflow job {payload.job}")
-            frame = self._agents_frame(payload, places, data, need)
-            frame.write.format("noop").mode("overwrite").save()
-        except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
-            partition, detail, error = errors.explain(
-                caught,
-                has_data=bool(data),
-                was_cancelled=payload.launch in self._cancelled,
-                is_barrier=not self._is_dynamic(),
-                agents_ran=listener.has_agents(payload.launch),
-            )
-            if partition is not None and partition < len(places):
-                listener.agent_lost(payload.launch, places[partition], detail)
-            if error is not None:
-                error.__cause__ = caught
-            return error, True
-        return None, False
 
     def _agents_frame(
         self,
@@ -289,7 +231,7 @@ class SparkLauncher:
                 return int(limit) * self._slots_per_executor()
             # The stage itself makes Spark ask for executors; start_timeout watches over that.
             return None
-        most = errors.slots_of_master(self._setting("spark.master", ""))
+        most = slots_of_master(self._setting("spark.master", ""))
         give_up = time.monotonic() + min(
             max(_REGISTRATION_SECONDS - self._seconds_up(), _SETTLE_SECONDS),
             deadlines.start_timeout,
@@ -364,27 +306,6 @@ def _stages(
     return [*group(fed, gpus, together=has_data), *group(others, gpus, together=False)]
 
 
-class _Ending:
-    """Counts the Spark jobs of a launch that have ended, and tells of the last."""
-
-    def __init__(self, jobs: int, ended: Callable[..., None]) -> None:
-        self._left, self._ended = jobs, ended
-        self._error: GridflowError | None = None
-        self._outlived = False
-        self._lock = threading.Lock()
-
-    def one_ended(self, error: GridflowError | None, *, outlived: bool) -> bool:
-        """Note an end; return whether others still run. The first error counts."""
-        with self._lock:
-            self._left -= 1
-            self._error = self._error or error
-            self._outlived |= outlived
-            left = self._left
-        if not left:
-            self._ended(self._error, outlived=self._outlived)
-        return left > 0
-
-
 def _agent_body(payload: AgentPayload, places: tuple[int, ...], tags: Any, gpu_shares: int) -> Any:
     """Return the function of the stage. It is sent by value, so it can say what is missing."""
     gridflow_version = _version()
@@ -408,7 +329,3 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("gridflow")
-
-
-def _tag(job: str, launch: int) -> str:
-    return f"gridflow-{job}-{launch}"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import threading
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import SparkSession
 
@@ -114,6 +115,15 @@ def name_this_thread(spark: SparkSession, name: str) -> None:
     if context is not None:
         context.setLocalProperty("callSite.short", name)
         context.setLocalProperty("spark.job.description", name)
+
+
+def make_thread(spark: SparkSession, target: Callable[[], None], name: str) -> threading.Thread:
+    """Return a thread with the caller's Spark properties, which closes its line to the JVM."""
+    from pyspark import InheritableThread
+
+    thread: threading.Thread = InheritableThread(target, session=spark)
+    thread.name, thread.daemon = name, True
+    return thread
 
 
 def cancel(spark: SparkSession, tag: str) -> None:

@@ -1,0 +1,50 @@
+"""Deadlines of many ranks that are put off again and again, at a cost that their number hardly has.
+
+Putting one off costs nothing here: the time that counts is looked up when the old one is reached.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Alarms:
+    """A heap of times, one for each rank that is watched.
+
+    Parameters
+    ----------
+    due_at : callable
+        Returns when a rank is due by now; None: it isn't to be watched any more.
+    """
+
+    def __init__(self, due_at: Callable[[int], float | None]) -> None:
+        self._due_at = due_at
+        self._heap: list[tuple[float, int]] = []
+        self._watched: set[int] = set()
+
+    def watch(self, rank: int) -> None:
+        """Watch a rank from now on, if it isn't watched."""
+        at = self._due_at(rank)
+        if at is not None and rank not in self._watched:
+            self._watched.add(rank)
+            heapq.heappush(self._heap, (at, rank))
+
+    def due(self, now: float) -> list[int]:
+        """Return the ranks whose time is over, in order; they stay watched."""
+        found: list[tuple[float, int]] = []
+        while self._heap and self._heap[0][0] < now:
+            _, rank = heapq.heappop(self._heap)
+            at = self._due_at(rank)
+            if at is None:
+                self._watched.discard(rank)
+            elif at < now:
+                found.append((at, rank))
+            else:
+                heapq.heappush(self._heap, (at, rank))
+        for entry in found:
+            heapq.heappush(self._heap, entry)
+        return sorted(rank for _, rank in found)

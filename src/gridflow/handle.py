@@ -1,0 +1,208 @@
+"""A running job: what `TensorflowDistributor.start` returns."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.coordinator import folders
+from gridflow.coordinator.member import Phase
+from gridflow.errors import InvalidArgument, JobCancelled
+from gridflow.result import Result
+from gridflow.spec.cluster import Task
+from gridflow.spec.options import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from gridflow.coordinator.loop import JobRun
+    from gridflow.coordinator.progress import JobReport
+    from gridflow.launch.base import Launcher
+
+#: After the last of a job's own phases.
+_ENDS: Final = ("succeeded", "failed", "cancelled")
+_WAITED_FOR: Final = tuple(phase.value for phase in Phase if phase is not Phase.CLOSED)
+_running: weakref.WeakSet[JobHandle] = weakref.WeakSet()
+
+
+class JobHandle:
+    """A job that runs in the background.
+
+    It ends with the driver: a script that comes to its end, or fails, cancels the jobs that still
+    run. ``await handle`` is the result, too, in a notebook or another asynchronous program.
+
+    Attributes
+    ----------
+    job_dir : Path
+        What the job leaves in the driver, while it is written.
+
+    Examples
+    --------
+    >>> from gridflow import LocalLauncher, TensorflowDistributor
+    >>> def whoami(ctx):
+    ...     return ctx.rank
+    >>> distributor = TensorflowDistributor(2, strategy="none", launcher=LocalLauncher())
+    >>> handle = distributor.start(whoami)
+    >>> handle.result(timeout=300).values
+    RankValues(pickle, pickle)
+    """
+
+    def __init__(self, run: JobRun, launcher: Launcher, job_dir: Path) -> None:
+        self.job_dir = job_dir
+        self._run = run
+        self._ended = threading.Event()
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._cancels = 0
+        _running.add(self)
+        launcher.make_thread(self._work, f"gridflow-job-{job_dir.name}").start()
+
+    @property
+    def state(self) -> str:
+        """Where the job stands.
+
+        ``gathering`` (agents come up), ``starting`` (training processes do), ``training``,
+        ``evaluating``; ``collecting``, ``clearing`` and ``relaunching`` after a failure;
+        ``closing``; in the end ``succeeded``, ``failed`` or ``cancelled``.
+        """
+        if not self._ended.is_set():
+            state = self._run.state
+            return Phase.CLOSING.value if state == Phase.CLOSED.value else state
+        if self._error is None:
+            return "succeeded"
+        return "cancelled" if isinstance(self._error, JobCancelled) else "failed"
+
+    @property
+    def report(self) -> JobReport:
+        """How far it has come: generation, each task's epoch, step and losses."""
+        import dataclasses
+
+        return dataclasses.replace(self._run.report(), state=self.state)
+
+    def done(self) -> bool:
+        """Return whether it has ended, with all that it started."""
+        return self._ended.is_set()
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the end, and return what `TensorflowDistributor.run` would.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds. Default: as long as it takes.
+
+        Raises
+        ------
+        TimeoutError
+            It still runs, and goes on.
+        JobCancelled
+            `cancel` ended it.
+        GridflowError
+            What the job failed with, as `TensorflowDistributor.run` raises it.
+        """
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"the job is {self.state} after {timeout:g} seconds; it goes on.")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def cancel(self) -> None:
+        """End the job, all tasks in order; returns at once.
+
+        A second call doesn't wait for the tasks any more. Of a job that has ended nothing changes.
+        """
+        if not self._ended.is_set():
+            self._cancels += 1
+            self._run.cancel()
+
+    def wait_until(self, state: str, timeout: float | None = None) -> None:
+        """Wait until the job has come to a state: ``handle.wait_until("training")``.
+
+        Returns at once if it has been there before, and when it has succeeded.
+
+        Parameters
+        ----------
+        state : str
+            One of those that `state` knows before the end.
+        timeout : float, optional
+            Seconds. Default: as long as it takes.
+
+        Raises
+        ------
+        TimeoutError
+            It has not come that far; it goes on.
+        GridflowError
+            It ended before, with this error.
+        """
+        choose("state", state, _WAITED_FOR)
+        if self._run.has_been(state, timeout, self._ended.is_set):
+            return
+        if not self._ended.is_set():
+            raise TimeoutError(f"the job is {self.state}, not yet {state}, after {timeout:g} s.")
+        if self._error is not None:
+            raise self._error
+
+    def logs(self, task: int | str = 0) -> str:
+        """Return everything that a task has printed so far.
+
+        Parameters
+        ----------
+        task : int or str, default 0
+            Its place, or its name such as ``worker:1``.
+        """
+        paths = self._run.log_paths
+        if isinstance(task, str):
+            path = paths.get(Task.parse(task))
+        else:
+            path = list(paths.values())[task] if 0 <= task < len(paths) else None
+        if path is None:
+            names = ", ".join(map(str, paths))
+            raise InvalidArgument(f"there is no task {task!r} in this job; there are {names}.")
+        return path.read_text(encoding="utf-8")
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        """Wait for the result without keeping others from working."""
+        return asyncio.to_thread(self.result).__await__()
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.job_dir.name}, {self.state})"
+
+    def result_in_foreground(self) -> Result:
+        """Return the result; Ctrl-C ends the job, a second one without waiting for its tasks."""
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                return self.result()
+            except KeyboardInterrupt as error:
+                interrupt = error
+                self.cancel()
+            except JobCancelled:
+                if interrupt is not None:
+                    raise interrupt from None
+                raise
+
+    def _work(self) -> None:
+        try:
+            with folders.running(self.job_dir):
+                self._result = Result(self._run.run(), self.job_dir)
+        except BaseException as error:  # noqa: BLE001 (raised again by result())
+            self._error = error
+        finally:
+            self._ended.set()
+            self._run.wake()
+            _running.discard(self)
+
+
+@atexit.register
+def _end_all() -> None:
+    """End what still runs when the driver does."""
+    handles = list(_running)
+    for handle in handles:
+        handle.cancel()
+    for handle in handles:
+        handle._ended.wait()  # noqa: SLF001 (shutdown_timeout bounds it)

@@ -1,0 +1,72 @@
+"""Deadlines that are put off cost nothing, and what happens costs the same in a large group."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from gridflow.coordinator import events as ev
+from gridflow.coordinator.alarms import Alarms
+from gridflow.coordinator.machine import JobMachine
+from gridflow.spec.cluster import Task
+from gridflow.spec.options import Deadlines
+
+
+def test_only_those_are_due_whose_time_was_not_put_off():
+    due = {0: 5.0, 1: 6.0, 2: 7.0}
+    alarms = Alarms(due.get)
+    for rank in due:
+        alarms.watch(rank)
+    assert alarms.due(5.0) == []
+    due[1] = 20.0
+    assert alarms.due(7.5) == [0, 2]
+    assert alarms.due(7.5) == [0, 2]  # until somebody does something about it
+    due.update({0: None, 2: 30.0})
+    assert alarms.due(19.0) == []
+    assert alarms.due(99.0) == [1, 2]
+    due[0] = 1.0
+    assert alarms.due(99.0) == [1, 2]
+    alarms.watch(0)
+    assert alarms.due(99.0) == [0, 1, 2]
+
+
+class Group:
+    """A machine with all its members at work."""
+
+    def __init__(self, size):
+        tasks = [Task("worker", index) for index in range(size)]
+        self.machine, self.now = JobMachine(tasks, Deadlines()), 0.0
+        self.machine.begin(0.0)
+        versions = {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1"}
+        for rank in range(size):
+            about = (rank, f"a{rank}", "h", f"h:{rank}", versions)
+            self.machine.handle(ev.AgentRegistered(0.0, 1, *about))
+        for rank in range(size):
+            self.machine.handle(ev.TaskReady(0.0, rank, 0))
+
+    def calls(self, rounds):
+        """Return how many lines of Python some rounds of events run."""
+        count = 0
+
+        def trace(frame, event, arg):
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        sys.settrace(trace)
+        try:
+            for _ in range(rounds):
+                self.now += 0.1
+                self.machine.handle(ev.AgentAlive(self.now, 3, "a3"))
+                self.machine.handle(ev.TaskStepped(self.now, 3, 0, armed=True))
+                self.machine.handle(ev.TaskSucceeded(self.now, 5, 0))
+                self.machine.handle(ev.Tick(self.now))
+        finally:
+            sys.settrace(None)
+        return count
+
+
+@pytest.mark.parametrize("size", [1024])
+def test_what_an_event_costs_does_not_grow_with_the_group(size):
+    assert Group(size).calls(50) <= 1.1 * Group(16).calls(50)

@@ -1,0 +1,154 @@
+"""A running job: asked, waited for, ended from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gridflow import JobCancelled, LocalLauncher, SparkLauncher, TensorflowDistributor, errors
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
+
+
+@pytest.fixture(params=["local", "spark"])
+def distributor(request):
+    launcher = (
+        SparkLauncher(request.getfixturevalue("spark"))
+        if request.param == "spark"
+        else LocalLauncher()
+    )
+    return TensorflowDistributor(2, "none", launcher=launcher, logs="none", progress=False)
+
+
+def waits(ctx, folder):
+    """Say that it is here, make steps, and wait to be told to go on."""
+    import time
+    from pathlib import Path
+
+    print(f"{ctx.task} is here", flush=True)
+    Path(folder, f"here-{ctx.rank}").write_text(str(os.getpid()))
+    step = 0
+    while not Path(folder, "go").exists():
+        step += 1
+        ctx.report(step, loss=0.5)
+        time.sleep(0.05)
+    return ctx.rank
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.05)
+
+
+def test_a_job_is_asked_and_waited_for_while_it_runs(distributor, tmp_path):
+    handle = distributor.start(waits, str(tmp_path))
+    handle.wait_until("training", timeout=120)
+    assert handle.state == "training"
+    assert not handle.done()
+    with pytest.raises(TimeoutError, match="the job is training"):
+        handle.result(timeout=0.1)
+    while set(handle.report.tasks) != {"worker:0", "worker:1"}:
+        time.sleep(0.05)
+    report = handle.report
+    assert report.state == "training"
+    assert report.tasks["worker:1"].place.step >= 1
+    assert report.tasks["worker:1"].logs == {"loss": 0.5}
+    assert handle.logs("worker:1") == "worker:1 is here\n"
+    (tmp_path / "go").touch()
+    assert handle.result(timeout=60).values == [0, 1]
+    assert handle.state == "succeeded"
+    handle.wait_until("evaluating")  # it never was, and nobody waits for ever
+    handle.cancel()
+    assert handle.result().values == [0, 1]
+    with pytest.raises(errors.InvalidArgument, match="Did you mean 'training'"):
+        handle.wait_until("trainin")
+    with pytest.raises(errors.InvalidArgument, match=r"there are worker:0, worker:1"):
+        handle.logs("worker:7")
+
+
+def test_a_job_that_is_cancelled_ends_with_all_that_it_started(distributor, tmp_path):
+    handle = distributor.start(waits, str(tmp_path))
+    while len(list(tmp_path.glob("here-*"))) < 2:
+        time.sleep(0.05)
+    pids = [int(path.read_text()) for path in tmp_path.glob("here-*")]
+    handle.cancel()
+    with pytest.raises(JobCancelled, match="was cancelled"):
+        handle.result(timeout=60)
+    assert handle.state == "cancelled"
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_two_jobs_of_one_distributor_run_at_the_same_time(tmp_path):
+    distributor = TensorflowDistributor(
+        launcher=LocalLauncher(), strategy="none", logs="none", progress=False
+    )
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        folder.mkdir()
+
+    async def both():
+        handles = [distributor.start(waits, str(folder)) for folder in folders]
+        for handle, folder in zip(handles, folders, strict=True):
+            await asyncio.to_thread(handle.wait_until, "training", 120)
+            await asyncio.to_thread(wait_for, folder / "here-0")
+        for folder in folders:
+            (folder / "go").touch()
+        return [await handle for handle in handles]
+
+    one, other = asyncio.run(both())
+    assert one.job_dir != other.job_dir
+    assert [one.value, other.value] == [0, 0]
+
+
+def test_what_a_job_fails_with_is_raised_by_whoever_asks():
+    distributor = TensorflowDistributor(launcher=LocalLauncher(), logs="none", progress=False)
+
+    def fails(ctx):
+        raise ValueError("no")
+
+    handle = distributor.start(fails)
+    for ask in (handle.result, lambda: handle.wait_until("evaluating")):
+        with pytest.raises(errors.TrainingFailed, match="ValueError: no"):
+            ask()
+    assert handle.state == "failed"
+
+
+PROGRAM = """
+import sys, time
+from gridflow import LocalLauncher, TensorflowDistributor
+
+def waits(folder):
+    import os, time
+    from pathlib import Path
+    Path(folder, "pid").write_text(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    distributor = TensorflowDistributor(launcher=LocalLauncher(), progress=False)
+    handle = distributor.start(waits, sys.argv[1])
+    while not list(__import__("pathlib").Path(sys.argv[1]).glob("pid")):
+        time.sleep(0.05)
+    print("the script is over")
+"""
+
+
+def test_a_script_that_is_over_ends_the_jobs_that_it_started(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "the script is over" in done.stdout
+    assert "cancelled: ending all tasks" in done.stdout
+    assert not psutil.pid_exists(int(Path(tmp_path, "pid").read_text()))
