@@ -21,7 +21,6 @@ _SHARED = {
 }
 #: Files that stay together, as all of their tests share a fixture, or import TensorFlow here.
 _TOGETHER = {
-    "conformance/test_conformance.py": "conformance",
     "distribution/test_servers_on_spark.py": "servers on spark",
     "distribution/test_worker_records.py": "tensorflow",
     "feed/test_source.py": "tensorflow",
@@ -55,6 +54,8 @@ def group_of(item):
     if "backend" in values and "distribute" in item.fixturenames:
         return f"backend {values['backend']}"
     path = item.path.as_posix()
+    if path.endswith("conformance/test_conformance.py"):
+        return f"conformance {values['strategy']} {values['flavour']}"
     return next((group for end, group in _TOGETHER.items() if path.endswith(end)), None)
 
 
@@ -90,7 +91,9 @@ def _place(name, is_long):
     """Return where a group or a test stands; what is over in a moment fills the end."""
     path = name.split("::")[0]
     found = (
-        i for i, first in enumerate(_FIRST) if name == first or ("/" in first and first in path)
+        i
+        for i, first in enumerate(_FIRST)
+        if name.startswith(first) or ("/" in first and first in path)
     )
     return next(found, len(_FIRST)) if is_long else len(_FIRST) + 1
 

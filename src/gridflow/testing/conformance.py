@@ -69,7 +69,15 @@ _SERVERS: Final = "parameter_server"
 _TIMEOUT: Final = 600.0  # seconds for a column; about 60 on an idle machine
 
 
-def column(ctx: Any, flavour: str, replicas: int, shared: str, *, in_full: bool = True) -> None:
+def column(
+    ctx: Any,
+    flavour: str,
+    replicas: int,
+    shared: str,
+    *,
+    in_full: bool = True,
+    models: int = len(MODELS),
+) -> None:
     """Be one rank of all cells of one strategy and flavour; a training function.
 
     Parameters
@@ -84,6 +92,8 @@ def column(ctx: Any, flavour: str, replicas: int, shared: str, *, in_full: bool 
     in_full : bool, default True
         Whether to compute the cases of `uneven` and `step_results`, too; what they find doesn't
         depend on who started the process.
+    models : int, default all
+        How many of `MODELS` to train.
     """
     if replicas > 1:
         _split_the_cpu(replicas)
@@ -91,7 +101,7 @@ def column(ctx: Any, flavour: str, replicas: int, shared: str, *, in_full: bool 
     if lab.replicas != replicas * ctx.num_workers:
         raise AssertionError(f"{lab.replicas} replicas, {replicas} in each worker were wanted")
     found: dict[Cell, Result] = {}
-    for model in lab.models:
+    for model in lab.models[:models]:
         for case, result in results(ctx, lab, model, shared).items():
             found[case, model] = result
     others = data_results(ctx, lab)
@@ -150,23 +160,26 @@ def installed() -> tuple[str, ...]:
     return (*FLAVOURS, *there)
 
 
-def run_plain(directory: Path) -> dict[str, dict[Cell, Result]]:
-    """Return what each flavour computes in one plain process.
+def run_plain(flavour: str, directory: Path) -> dict[Cell, Result]:
+    """Return what a flavour computes in one plain process.
 
     Parameters
     ----------
+    flavour : {"keras", "tf_keras", "jax", "torch"}
     directory : Path
-        Empty, for files of this function's own.
+        For a file of this function's own.
     """
     call = "import sys; from gridflow.testing import conformance; conformance.plain(*sys.argv[1:])"
-    places = {flavour: directory / flavour for flavour in installed()}
-    for flavour, place in places.items():
-        command = [sys.executable, "-W", "ignore", "-c", call, flavour, str(place)]
-        environment = {**os.environ, KERAS_VARIABLE: _backend_of(flavour)}
-        subprocess.run(
-            command, check=True, timeout=_TIMEOUT, stderr=subprocess.DEVNULL, env=environment
-        )
-    return {flavour: cloudpickle.loads(place.read_bytes()) for flavour, place in places.items()}
+    place = directory / f"plain-{flavour}"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", call, flavour, str(place)],
+        check=True,
+        timeout=_TIMEOUT,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, KERAS_VARIABLE: _backend_of(flavour)},
+    )
+    found: dict[Cell, Result] = cloudpickle.loads(place.read_bytes())
+    return found
 
 
 def run_table(
@@ -174,8 +187,6 @@ def run_table(
     directory: Path,
     spark: SparkSession | None = None,
     at_once: int = 1,
-    strategies: Sequence[Strategy] = (*STRATEGIES, _SERVERS),
-    flavours: Sequence[str] = (*FLAVOURS, *BACKENDS),
     warm_seconds: float = WARM_SECONDS,
 ) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
     """Run all columns and return the outcomes.
@@ -183,7 +194,7 @@ def run_table(
     Parameters
     ----------
     expected : dict
-        What `run_plain` returned.
+        What `run_plain` returned, by flavour.
     directory : Path
         Empty; all tasks must see it.
     spark : SparkSession, optional
@@ -191,47 +202,54 @@ def run_table(
         plain processes here.
     at_once : int, default 1
         Columns beside one another.
-    strategies : sequence of str
-        Default: all.
-    flavours : sequence of str
-        Default: all that are installed.
     warm_seconds : float, default 300
         Of `gridflow.TensorflowDistributor`; 0: no training process is forked.
     """
     columns = [
         (strategy, flavour)
-        for strategy in strategies
+        for strategy in (*STRATEGIES, _SERVERS)
         for flavour in (installed() if strategy == _MULTI_WORKER else FLAVOURS)
-        if flavour in flavours
     ]
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        running = [
-            pool.submit(
-                _run_column,
+        running = {
+            (strategy, flavour): pool.submit(
+                run_column,
                 strategy,
                 flavour,
+                expected[flavour],
                 directory / f"{strategy}-{flavour}",
                 spark,
-                warm_seconds,
+                warm_seconds=warm_seconds,
             )
             for strategy, flavour in columns
-        ]
-        found = [each.result() for each in running]
-    return {
-        (strategy, flavour): compare(
-            ranks, expected[flavour], flavour, math.prod(STRATEGIES.get(strategy, (1, 1)))
-        )
-        for (strategy, flavour), ranks in zip(columns, found, strict=True)
-    }
+        }
+        return {column: each.result() for column, each in running.items()}
 
 
-def _run_column(
+def run_column(
     strategy: Strategy,
     flavour: str,
+    expected: Mapping[Cell, Result],
     shared: Path,
-    spark: SparkSession | None,
-    warm_seconds: float,
-) -> list[dict[Cell, Result]]:
+    spark: SparkSession | None = None,
+    *,
+    warm_seconds: float = WARM_SECONDS,
+    models: int = len(MODELS),
+) -> dict[Cell, Outcome]:
+    """Run one column and return the outcomes.
+
+    Parameters
+    ----------
+    strategy, flavour : str
+    expected : dict
+        What `run_plain` returned for the flavour.
+    shared : Path
+        To be made; all tasks must see it.
+    spark, warm_seconds
+        See `run_table`.
+    models : int, default all
+        How many of `MODELS` to train.
+    """
     from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 
     is_asynchronous = strategy == _SERVERS
@@ -262,9 +280,10 @@ def _run_column(
     if is_asynchronous:
         distributor.run(asynchronous.column, flavour, str(shared), data=data)
     else:
-        more = {"in_full": spark is None}
+        more = {"in_full": spark is None, "models": models}
         distributor.run(column, flavour, replicas, str(shared), **more, data=data)
-    return [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
+    ranks = [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
+    return compare(ranks, expected, flavour, math.prod(STRATEGIES.get(strategy, (1, 1))))
 
 
 def _backend_of(flavour: str) -> Any:
@@ -307,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = 0
     with tempfile.TemporaryDirectory(prefix="gridflow-conformance-") as text:
         directory = Path(text)
-        expected = run_plain(directory)
+        expected = {flavour: run_plain(flavour, directory) for flavour in installed()}
         for launcher in chosen:
             (directory / launcher).mkdir()
             outcomes = _run_on(launcher, expected, directory / launcher, warm_seconds)
