@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch demo test test-all quick lint conformance bench docs clean
+.PHONY: help setup torch sparks demo test test-all quick lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -20,17 +20,23 @@ torch: .venv/.torch  ## torch, for the tests of that backend
 demo: setup  ## a Spark cluster, 336,776 flights, a Keras model on two workers
 	@$(PY) examples/flights/demo.py
 
-# Two tests at a time, in the order and the groups of tests/suite/schedule.py.
-TWO := -n 2 --dist loadgroup --no-loadscope-reorder
+# Other versions of Spark, that the tests try the TFRecord jar with.
+sparks: .cache/.sparks  ## the versions of Spark that the tests run on
+.cache/.sparks: tests/tfrecord/packages.py .venv/.ready
+	@$(PY) tests/tfrecord/packages.py
+	@touch $@
 
-test: torch jar  ## every case of the suite
-	$(PY) -m pytest $(TWO)
+# Three tests at a time on two cores, as many wait for something, in the order and the groups of tests/suite/schedule.py.
+AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder
 
-test-all: torch jar  ## the same with all products in full, on all versions: for a release
-	$(PY) -m pytest $(TWO) --all
+test: torch jar sparks  ## every case of the suite
+	$(PY) -m pytest $(AT_ONCE)
+
+test-all: torch jar sparks  ## the same with all products in full, on all versions: for a release
+	$(PY) -m pytest $(AT_ONCE) --all
 
 quick: setup  ## what needs neither Spark nor a training process: while writing
-	$(PY) -m pytest $(TWO) --quick
+	$(PY) -m pytest $(AT_ONCE) --quick
 
 lint: setup  ## ruff and mypy
 	.venv/bin/ruff check .

@@ -5,37 +5,20 @@ With ``--all`` it is whole on every version.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packages import ROOT, VERSIONS, connect, spark_of
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-VERSIONS = ["4.0.5", "4.1.4", "4.3.0"]
 #: Where the whole suite runs. Most of it tries this project's reader and writer, which are the same
 #: for all; what differs are the interfaces that Spark calls them by (tests marked ``interface``).
 #: Random schemas are fewer elsewhere, too; each makes Spark compile code for seconds.
 WHOLE_ON = "4.1.4"
-
-
-def packages(folder, *requirements):
-    """Install packages into a folder of their own, once, and give the folder."""
-    target = ROOT / ".cache" / folder
-    done = target / ".done"
-    if not done.exists():
-        uv = shutil.which("uv") or str(ROOT / ".tools" / "bin" / "uv")
-        shutil.rmtree(target, ignore_errors=True)
-        command = [uv, "pip", "install", "-q", "-p", sys.executable, "--target", str(target)]
-        command += ["--compile-bytecode"]  # each Python that Spark starts would do it anew
-        subprocess.run([*command, *requirements], check=True)
-        done.touch()
-    return target
 
 
 def run_suite(version, path, *, whole):
@@ -63,23 +46,18 @@ def run_suite(version, path, *, whole):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_suite_passes(jar, version, request):
     whole = version == WHOLE_ON or request.config.getoption("whole")
-    path = []
-    if importlib.metadata.version("pyspark") != version:
-        path = [packages(f"pyspark/{version}", f"pyspark=={version}")]
-    ran = run_suite(version, path, whole=whole)
+    other = spark_of(version)
+    ran = run_suite(version, [] if other is None else [other], whole=whole)
     print(ran.stdout[-2500:])
     assert ran.returncode == 0, ran.stdout[-12000:] + ran.stderr[-4000:]
 
 
 @pytest.mark.timeout(900)
 def test_spark_connect_gets_the_data_source_as_an_artifact(jar):
-    extra = packages(
-        "spark-connect", "--no-deps", "grpcio-status", "googleapis-common-protos", "zstandard"
-    )
     script = Path(__file__).parent / "on_connect.py"
     ran = subprocess.run(
         [sys.executable, str(script), jar],
-        env={**os.environ, "PYTHONPATH": str(extra), "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYTHONPATH": str(connect()), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,

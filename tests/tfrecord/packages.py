@@ -1,0 +1,46 @@
+"""Packages that tests need beside those of the environment: fetched once, by ``make sparks``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+VERSIONS = ["4.0.5", "4.1.4", "4.3.0"]
+
+
+def packages(folder, *requirements):
+    """Install packages into a folder of their own, once, and give the folder."""
+    target = ROOT / ".cache" / folder
+    done = target / ".done"
+    if not done.exists():
+        uv = shutil.which("uv") or str(ROOT / ".tools" / "bin" / "uv")
+        shutil.rmtree(target, ignore_errors=True)
+        command = [uv, "pip", "install", "-q", "-p", sys.executable, "--target", str(target)]
+        command += ["--compile-bytecode"]  # each Python that Spark starts would do it anew
+        subprocess.run([*command, *requirements], check=True)
+        done.touch()
+    return target
+
+
+def spark_of(version):
+    """Give where a version of pyspark lies; None if it is that of the environment."""
+    if importlib.metadata.version("pyspark") == version:
+        return None
+    return packages(f"pyspark/{version}", f"pyspark=={version}")
+
+
+def connect():
+    """Give where lies what Spark Connect needs besides."""
+    return packages(
+        "spark-connect", "--no-deps", "grpcio-status", "googleapis-common-protos", "zstandard"
+    )
+
+
+if __name__ == "__main__":
+    for each in VERSIONS:
+        spark_of(each)
+    connect()
