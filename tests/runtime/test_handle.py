@@ -33,7 +33,8 @@ def waits(ctx, folder):
     from pathlib import Path
 
     print(f"{ctx.task} is here", flush=True)
-    Path(folder, f"here-{ctx.rank}").write_text(str(os.getpid()))
+    Path(folder, f"new-{ctx.rank}").write_text(str(os.getpid()))
+    Path(folder, f"new-{ctx.rank}").rename(Path(folder, f"here-{ctx.rank}"))
     step = 0
     while not Path(folder, "go").exists():
         step += 1
@@ -127,7 +128,8 @@ from gridflow import LocalLauncher, TensorflowDistributor
 def waits(folder):
     import os, time
     from pathlib import Path
-    Path(folder, "pid").write_text(str(os.getpid()))
+    Path(folder, "new").write_text(str(os.getpid()))
+    Path(folder, "new").rename(Path(folder, "pid"))
     time.sleep(600)
 
 if __name__ == "__main__":

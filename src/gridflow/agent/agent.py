@@ -1,8 +1,9 @@
 """The agent: one task from start to end.
 
-Two threads. The one that the launcher gave (on Spark the task's own) reads rows into the spool. The
-supervisor starts the training process, talks to the coordinator and obeys it; all processes are
-started from there, because the kernel ties a child's PR_SET_PDEATHSIG to its parent's thread.
+Three threads. The one that the launcher gave (on Spark the task's own) reads rows into the spool.
+The supervisor starts the training process and obeys the coordinator; all processes are started from
+there, because the kernel ties a child's PR_SET_PDEATHSIG to its parent's thread. The heartbeat
+talks to the coordinator, whatever the supervisor is busy with.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pyarrow import flight
 from gridflow.agent import environment
 from gridflow.agent.features.board import Board
 from gridflow.agent.folder import short_path, task_prefix, temporary_folder
+from gridflow.agent.heartbeat import Heartbeat
 from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
@@ -74,6 +76,8 @@ class Agent:
         self._closed = threading.Event()
         self._registered = threading.Event()
         self._error: BaseException | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._busy_until = 0.0
 
     def run(self, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
         """Spool the rows, and stay until the coordinator closes the job.
@@ -181,12 +185,14 @@ class Agent:
             gpus,
             versions,
             scratch=scratch,
+            on_end=self._wake,
         )
         is_complete = all(versions[name] for name in needed(payload.backend, payload.strategy))
         if is_complete:
             self._runner.warm_up()
         if not self._register(client, me, versions, port):
             return
+        self._heartbeat = self._begin_to_beat()
         board = Board(self._reporter, uploads, folder)
         if self.rank == 0 and not isinstance(gpus, str):
             self._notice_idle_gpus(gpus)
@@ -202,10 +208,11 @@ class Agent:
                 board.follow()
                 if payload.tensorboard and self.rank == 0:
                     board.serve(environment.local_address(payload.coordinator))
-            self._obey_until_closed()
+            self._obey_until_closed(self._heartbeat)
         finally:
             self._closed.set()
             self._runner.kill()
+            self._heartbeat.stop()
             self._reporter.report("gone")
             board.close()
             self._reporter.flush(min(_FLUSH_SECONDS, timeout))
@@ -242,21 +249,30 @@ class Agent:
                     raise
                 time.sleep(0.2)
 
-    def _obey_until_closed(self) -> None:
-        heartbeat = self.payload.deadlines.heartbeat_timeout
+    def _begin_to_beat(self) -> Heartbeat:
+        timeout = self.payload.deadlines.heartbeat_timeout
         interval = max(_EXCHANGE_SECONDS, len(self.payload.tasks) / _CALLS_PER_SECOND)
-        quiet = max(interval, min(_QUIET_SECONDS, heartbeat / 5))
-        busy_until = 0.0
-        while not self._closed.is_set() and not self._reporter.coordinator_gone:
+        quiet = max(interval, min(_QUIET_SECONDS, timeout / 5))
+        return Heartbeat(self._reporter, interval, quiet, self._is_quiet)
+
+    def _is_quiet(self) -> bool:
+        return self._runner.is_at_work and time.monotonic() > self._busy_until
+
+    def _wake(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.wake()
+
+    def _obey_until_closed(self, heartbeat: Heartbeat) -> None:
+        while not self._closed.is_set() and heartbeat.is_beating:
             self._runner.look()
-            for command in self._reporter.exchange():
-                if command["kind"] == "close":
-                    self._runner.leave()
-                    return
-                self._runner.obey(command)
-                busy_until = time.monotonic() + _QUIET_AFTER_SECONDS
-            is_quiet = self._runner.is_at_work and time.monotonic() > busy_until
-            self._reporter.wait(interval, quiet if is_quiet else interval)
+            command = heartbeat.next_command()
+            if command is None:
+                continue
+            if command["kind"] == "close":
+                self._runner.leave()
+                return
+            self._runner.obey(command)
+            self._busy_until = time.monotonic() + _QUIET_AFTER_SECONDS
 
 
 def _local_folder() -> str | None:

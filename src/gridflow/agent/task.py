@@ -1,11 +1,9 @@
-"""The task's training process over all generations: start, messages, end, reports of both."""
+"""The task over all generations: its training processes, and what they are told."""
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,17 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gridflow.agent.forkserver.client import ForkServers
-from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
+from gridflow.agent.life import Life
 from gridflow.feed import loans, records
 from gridflow.spec.backends import KERAS_VARIABLE, needed
 from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
 from gridflow.spec.gpus import VISIBLE
 from gridflow.wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
-from gridflow.wire.failures import TaskFailure
-from gridflow.wire.hints import hint_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
@@ -31,10 +27,7 @@ if TYPE_CHECKING:
     from gridflow.wire.client import CoordinatorClient
     from gridflow.wire.payload import AgentPayload
 
-#: A process that said it failed, or was told to leave, has this long to end by itself.
-_EXIT_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 30.0
-_TAIL_LINES: Final = 20
 
 
 class TaskRunner:
@@ -55,6 +48,8 @@ class TaskRunner:
         Of the packages of this host.
     scratch : Path
         For temporary files, by a short path.
+    on_end : callable
+        Called from another thread once a process has ended.
     """
 
     def __init__(
@@ -69,8 +64,9 @@ class TaskRunner:
         versions: Mapping[str, str],
         *,
         scratch: Path,
+        on_end: Callable[[], None],
     ) -> None:
-        self._scratch = scratch
+        self._scratch, self._on_end = scratch, on_end
         self._payload, self._rank, self._folder = payload, rank, folder
         self._client, self._reporter, self._uploads = client, reporter, uploads
         self._task = Task.parse(payload.tasks[rank])
@@ -80,49 +76,47 @@ class TaskRunner:
         if payload.warm_seconds:
             self._servers = ForkServers(payload.warm_seconds, versions)
         self._generation = payload.generation
-        self._process: TrainingProcess | None = None
+        self._life = self._new_life()
         self._counts: dict[str, Any] | None = None
         self._setup: dict[str, Any] | None = None
         self._news: dict[str, dict[str, Any]] = {}
-        self._forget()
-
-    def _forget(self) -> None:
-        """Nothing is known of the next process."""
-        self._raised: dict[str, Any] | None = None
-        self._raised_at = 0.0
-        self._is_ready = False
-        self._stopped_since: float | None = None
-        self._reported = False
-        self._serves = self._part.serves
 
     @property
     def is_at_work(self) -> bool:
         """Whether the process has all that it needs, and has not ended."""
         has_rows = self._counts is not None or not self._payload.datasets
-        return self._is_ready and has_rows and self._raised is None and not self._reported
+        return has_rows and self._life.is_at_work
+
+    def _new_life(self) -> Life:
+        return Life(
+            str(self._task),
+            self._rank,
+            self._generation,
+            serves=self._part.serves,
+            reporter=self._reporter,
+            uploads=self._uploads,
+            frozen_after=self._payload.deadlines.heartbeat_timeout,
+            on_imported=self._warm,
+        )
 
     # Commands ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Start the process; it imports TensorFlow while the others register."""
-        self._forget()
+        self._life = self._new_life()
         grant = self._grant
         if isinstance(grant, str):
             self.fail("gpus", grant)
             return
-        generation = self._generation
-        work_dir = self._folder / f"work-{generation}"
+        work_dir = self._folder / f"work-{self._generation}"
         work_dir.mkdir(exist_ok=True)  # it is there when a process is replaced
-        self._process = TrainingProcess(
-            TRAINING_PROGRAM,
+        self._life.start(
             work_dir=work_dir,
             environment=self._environment(grant),
             inherited=grant.files,
             packages=self._needed,
             servers=self._servers,
-            on_lines=self._reporter.lines,
-            on_message=lambda message: self._take(generation, message),
-            on_end=self._reporter.hurry,
+            on_end=self._on_end,
         )
 
     def warm_up(self) -> None:
@@ -171,7 +165,7 @@ class TaskRunner:
                 self._start(command)
             case "counts":
                 self._counts = {k: v for k, v in command.items() if k not in {"id", "kind"}}
-                self._send("counts", **self._counts)
+                self._life.send("counts", **self._counts)
             case "replace" if command["generation"] == self._generation:
                 self._replace()
             case "checkpoint":
@@ -179,7 +173,7 @@ class TaskRunner:
             case "end_evaluation":
                 self._tell_news("end_evaluation")
             case "inspect":
-                self._send("inspect")
+                self._life.send("inspect")
             case "lend":
                 self._lend(command["dataset"])
             case "borrow":
@@ -233,11 +227,11 @@ class TaskRunner:
 
     def _set_up(self) -> None:
         if self._setup is not None:
-            self._send("setup", **self._setup)
+            self._life.send("setup", **self._setup)
         if self._counts is not None:
-            self._send("counts", **self._counts)
+            self._life.send("counts", **self._counts)
         for kind, fields in self._news.items():
-            self._send(kind, **fields)
+            self._life.send(kind, **fields)
 
     def _replace(self) -> None:
         """Start the process again as it was started before."""
@@ -259,7 +253,7 @@ class TaskRunner:
 
     def _tell_news(self, kind: str, **fields: Any) -> None:
         self._news[kind] = fields
-        self._send(kind, **fields)
+        self._life.send(kind, **fields)
 
     def _clear(self, *, restart: bool) -> None:
         self.kill()
@@ -289,147 +283,21 @@ class TaskRunner:
             specs = {dataset: records.encode_specs(records.write(spool, dataset, own_rows=0))}
         self._reporter.report("spooled", counts={dataset: asdict(counts)}, specs=specs)
 
-    def leave(self) -> None:
-        """Let a process that is done, or that serves others, end by itself, for a moment."""
-        if self._process is None or not (self._reported or self._serves):
-            return
-        self._send("leave")
-        give_up = time.monotonic() + _EXIT_SECONDS
-        while self._process.poll() is None and time.monotonic() < give_up:
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """End the process, if there is one."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.kill()
-
-    # What the process does -----------------------------------------------------------------------
+    # The process ---------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Report an end, or a freeze, of the process."""
-        process = self._process
-        if process is None or self._reported:
-            return
-        code = process.poll()
-        now = time.monotonic()
-        if code is None and self._raised is not None and now - self._raised_at > _EXIT_SECONDS:
-            process.kill()
-            code = 1
-        if code is not None:
-            process.collect()
-            self._report_end(process, code)
-            return
-        if not process.is_stopped():
-            self._stopped_since = None
-        elif self._stopped_since is None:
-            self._stopped_since = now
-        elif now - self._stopped_since > self._payload.deadlines.heartbeat_timeout:
-            limit = self._payload.deadlines.heartbeat_timeout
-            self.fail("stopped", f"its process is frozen (SIGSTOP) since {limit:g} seconds")
+        self._life.look()
 
-    def fail(self, kind: str, summary: str, **details: Any) -> None:
-        """Report a failure of this task; the first one counts."""
-        if self._reported:
-            return
-        self._reported = True
-        lines, stack = split_fault(list(self._process.tail) if self._process is not None else [])
-        details["traceback"] = details.get("traceback") or stack
-        failure = TaskFailure(
-            task=str(self._task),
-            host=socket.gethostname(),
-            kind=kind,  # type: ignore[arg-type]
-            summary=summary,
-            generation=self._generation,
-            log_tail=tuple(lines[-_TAIL_LINES:]),
-            **details,
-        )
-        self._reporter.report("failed", failure=failure.to_dict())
+    def leave(self) -> None:
+        """Let a process that is done, or that serves others, end by itself, for a moment."""
+        self._life.leave()
 
-    def _report_end(self, process: TrainingProcess, code: int) -> None:
-        raised = self._raised
-        if raised is not None:
-            exited = raised["exit_code"] is not None
-            self.fail(
-                raised.get("failure_kind") or ("exit" if exited else "exception"),
-                raised["summary"],
-                traceback=raised["traceback"],
-                exit_code=raised["exit_code"] if exited else abs(code),
-                hint=raised["hint"],
-                consequence=raised["consequence"],
-            )
-            return
-        log = "\n".join(process.tail)
-        hint, consequence = hint_for("", log, code)
-        if code < 0:
-            name = signal_name(-code)
-            summary = f"its process was killed by {name}"
-            self.fail("signal", summary, signal=name, hint=hint, consequence=consequence)
-        else:
-            summary = f"its process ended by itself with exit code {code}"
-            self.fail("exit", summary, exit_code=code, hint=hint, consequence=consequence)
+    def kill(self) -> None:
+        """End the process, if there is one; what still arrives of it is nobody's any more."""
+        life, self._life = self._life, self._new_life()
+        life.end()
 
-    def _take(self, generation: int, message: dict[str, Any]) -> None:
-        """Take a message of the process (called from the thread that reads its channel)."""
-        kind = message.pop("kind")
-        match kind:
-            case "raised":
-                self._raised, self._raised_at = message, time.monotonic()
-            case "checkpoint":
-                header = {
-                    "kind": "checkpoint",
-                    "rank": self._rank,
-                    "generation": generation,
-                    "place": message["place"],
-                }
-                self._uploads.file(Path(message["path"]), header, self._checkpoint_sent)
-            case "returned":
-                self._hand_over(generation, message["result"], Path(message["folder"]))
-            case "hello":
-                pass
-            case "imported":
-                self._warm(message["packages"])
-            case _:
-                self._is_ready |= kind == "ready"
-                self._serves |= kind == "joined"
-                self._reporter.report(kind, generation=generation, **message)
-
-    def _checkpoint_sent(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._reporter.lines([f"gridflow: a checkpoint could not be sent: {error}"])
-
-    def _hand_over(self, generation: int, result: dict[str, Any], folder: Path) -> None:
-        """Send the files of what it returned, then say that the task succeeded."""
-        names = result["files"]
-        left = [len(names)]
-
-        def sent(error: BaseException | None) -> None:
-            left[0] -= 1
-            if error is not None:
-                self.fail("exception", f"what it returned could not be sent: {error}")
-            elif left[0] <= 0 and not self._reported:
-                self._reported = True
-                self._reporter.report("succeeded", generation=generation, result=result)
-
-        if self._rank == 0:
-            self._uploads.catch_up()
-        header = {"kind": "result", "rank": self._rank}
-        for name in names:
-            self._uploads.file(folder / name, header | {"name": name}, sent)
-        if not names:
-            self._uploads.after(sent)  # the last checkpoint may still be on its way
-
-    def _send(self, kind: str, **fields: Any) -> None:
-        if self._process is not None:
-            self._process.channel.send(kind, **fields)
-
-
-def split_fault(lines: list[str]) -> tuple[list[str], str]:
-    """Part the output before a crash from the stack that Python's faulthandler printed at it."""
-    for number, line in enumerate(lines):
-        if line.startswith("Fatal Python error:"):
-            dump = lines[number:]
-            begin = next((i for i, each in enumerate(dump) if each.startswith("Current thread")), 0)
-            end = next((i for i, each in enumerate(dump) if i > begin and not each.strip()), None)
-            return lines[:number], "\n".join([dump[0], *dump[begin:end]])
-    return lines, ""
+    def fail(self, kind: str, summary: str) -> None:
+        """Report a failure of this task; the first one of a life counts."""
+        self._life.fail(kind, summary)
