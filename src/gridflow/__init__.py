@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from gridflow.context import TrainingContext, current_context
+    from gridflow.coordinator.policies import MaxRestarts, PreemptionAware
     from gridflow.distributor import TensorflowDistributor
     from gridflow.errors import (
         DataError,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         InvalidArgument,
         JobCancelled,
         MissingDependency,
+        NetworkError,
         NotEnoughGpus,
         NotEnoughSlots,
         SchemaError,
@@ -47,11 +49,14 @@ _HOMES: Final = {
     "JobCancelled": "errors",
     "JobHandle": "handle",
     "LocalLauncher": "launch.local",
+    "MaxRestarts": "coordinator.policies",
     "MinSizePartitioner": "spec.partitioners",
     "MissingDependency": "errors",
+    "NetworkError": "errors",
     "NotEnoughGpus": "errors",
     "NotEnoughSlots": "errors",
     "Plan": "spec.plan",
+    "PreemptionAware": "coordinator.policies",
     "Result": "result",
     "Role": "spec.roles",
     "SchemaError": "errors",
@@ -77,11 +82,14 @@ __all__ = [
     "JobCancelled",
     "JobHandle",
     "LocalLauncher",
+    "MaxRestarts",
     "MinSizePartitioner",
     "MissingDependency",
+    "NetworkError",
     "NotEnoughGpus",
     "NotEnoughSlots",
     "Plan",
+    "PreemptionAware",
     "Result",
     "Role",
     "SchemaError",

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import backends
-from gridflow.spec.cluster import TRAINING_ROLES, WORKER
+from gridflow.spec.cluster import WORKER
 from gridflow.spec.gpus import GpuOptions, describe, needs_of
+from gridflow.spec.job import HostOptions, JobSpec, TrainingOptions
+from gridflow.spec.network import Network
 from gridflow.spec.options import (
     LOG_CHOICES,
     STRATEGIES,
@@ -23,15 +25,17 @@ from gridflow.spec.options import (
     whole_number,
 )
 from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
-from gridflow.spec.roles import Role, default_strategy, make_tasks, parts_of
+from gridflow.spec.roles import Role, default_strategy, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gridflow.coordinator.policies import RestartPolicy
     from gridflow.handle import JobHandle
     from gridflow.launch.base import Launcher, Placement
     from gridflow.result import Result
     from gridflow.spec.backends import Backend
+    from gridflow.spec.cluster import Task
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.partitioners import Partitioner
     from gridflow.spec.plan import Plan
@@ -84,6 +88,9 @@ class TensorflowDistributor:
         at ``spark.stop()``. 0: every training process is started anew.
     max_restarts : int, default 0
         How often the group is started again after a failure, from the last checkpoint.
+    restart : RestartPolicy, optional
+        Instead of ``max_restarts``: `MaxRestarts`, `PreemptionAware`, or an object of your own with
+        a method ``restart(causes) -> bool``.
     checkpoint_every : int, optional
         Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
     checkpoint_dir : str or Path, optional
@@ -118,6 +125,14 @@ class TensorflowDistributor:
         Whose output is shown. Files in ``job_dir`` hold all of it in any case.
     progress : bool, default True
         Draw the progress bar.
+    host : str, optional
+        Address that the coordinator in the driver binds, such as ``0.0.0.0``. Default: what Spark's
+        own driver binds (``spark.driver.bindAddress``, else ``spark.driver.host``).
+    advertise : str, optional
+        Name or address by which the executors reach the driver, where it isn't the bound one.
+        Default: ``spark.driver.host``.
+    port : int or (int, int), optional
+        The coordinator's port, or the first and last that it may take. Default: any free one.
 
     Raises
     ------
@@ -152,6 +167,7 @@ class TensorflowDistributor:
         shutdown_timeout: float = Deadlines.shutdown_timeout,
         warm_seconds: float = WARM_SECONDS,
         max_restarts: int = 0,
+        restart: RestartPolicy | int | None = None,
         checkpoint_every: int | None = None,
         checkpoint_dir: str | Path | None = None,
         nulls: str | Mapping[str, Any] = "error",
@@ -165,56 +181,73 @@ class TensorflowDistributor:
         classic_flags: bool = False,
         logs: LogChoice = "all",
         progress: bool = True,
+        host: str | None = None,
+        advertise: str | None = None,
+        port: int | tuple[int, int] | None = None,
     ) -> None:
+        from gridflow.coordinator.policies import policy_of
         from gridflow.feed.schema import FeedOptions
 
         roles = _roles(num_workers, roles, gpus)
-        self.strategy: str = strategy or default_strategy(roles)
-        choose("strategy", self.strategy, STRATEGIES)
-        self.tasks = make_tasks(roles, self.strategy)
-        parts = parts_of(self.tasks, self.strategy)
-        self._fed = [place for place, part in enumerate(parts) if part.is_fed]
-        self._gpus = needs_of(self.tasks, roles, self.strategy, env or {})
-        self.num_workers = sum(part.task.role in TRAINING_ROLES for part in parts)
-        if self.strategy == "mirrored" and self.num_workers > 1:
+        name: str = strategy or default_strategy(roles)
+        choose("strategy", name, STRATEGIES)
+        tasks = make_tasks(roles, name)
+        _check_server_options(name, variable_partitioner, classic_flags=classic_flags)
+        _check_communication(name, backend, communication)
+        environment = _environment(env or {})
+        backends.check(backend, name, tasks, environment)
+        if checkpoint_every is not None:
+            whole_number("checkpoint_every", checkpoint_every, 1)
+        if seed is not None:
+            whole_number("seed", seed, 0)
+        self.spec = JobSpec(
+            tasks=tasks,
+            training=TrainingOptions(
+                strategy=name,
+                backend=backend,
+                seed=seed,
+                checkpoint_every=checkpoint_every,
+                tensorboard=tensorboard,
+                partitioner=variable_partitioner,
+                classic_flags=classic_flags,
+                communication=communication,
+            ),
+            feed=FeedOptions(nulls=nulls),  # type: ignore[arg-type]
+            hosts=HostOptions(environment, spool_dir, seconds("warm_seconds", warm_seconds)),
+            deadlines=Deadlines(start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout),
+            gpus=needs_of(tasks, roles, name, env or {}),
+            gpu_options=GpuOptions.parse(gpu_memory, allow_growth=allow_growth),
+        )
+        if name == "mirrored" and self.num_workers > 1:
             raise InvalidArgument(
                 f"strategy='mirrored' is for the devices of one worker; got {self.num_workers} "
                 "workers. Use 'multi_worker_mirrored' for one model on several, or 'none' for a "
                 "model each."
             )
-        _check_server_options(self.strategy, variable_partitioner, classic_flags=classic_flags)
-        _check_communication(self.strategy, backend, communication)
-        choose("logs", logs, LOG_CHOICES)
-        environment = _environment(env or {})
-        backends.check(backend, self.strategy, self.tasks, environment)
-        self.deadlines = Deadlines(start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout)
-        self.max_restarts = whole_number("max_restarts", max_restarts, 0)
-        if checkpoint_every is not None:
-            whole_number("checkpoint_every", checkpoint_every, 1)
-        if seed is not None:
-            whole_number("seed", seed, 0)
         self._launcher = launcher
-        self._feed = FeedOptions(nulls=nulls)  # type: ignore[arg-type]
-        self._settings: dict[str, Any] = {
-            "environment": environment,
-            "backend": backend,
-            "warm_seconds": seconds("warm_seconds", warm_seconds),
-            "seed": seed,
-            "checkpoint_every": checkpoint_every,
-            "spool_dir": spool_dir,
-            "tensorboard": tensorboard,
-            "partitioner": variable_partitioner,
-            "classic_flags": classic_flags,
-            "gpus": self._gpus,
-            "gpu_options": GpuOptions.parse(gpu_memory, allow_growth=allow_growth),
-            "communication": communication,
-            "logs": logs,
-            "show_progress": progress,
-        }
+        self._network = Network.parse(host, advertise, port)
+        self._restart = policy_of(restart, max_restarts)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
         if keep_jobs is not None:
             whole_number("keep_jobs", keep_jobs, 0)
         self._keep_jobs = keep_jobs
+        choose("logs", logs, LOG_CHOICES)
+        self._logs, self._progress = logs, progress
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Those that train first, by rank."""
+        return self.spec.tasks
+
+    @property
+    def num_workers(self) -> int:
+        """How many tasks train."""
+        return self.spec.num_workers
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name."""
+        return self.spec.training.strategy
 
     def plan(
         self,
@@ -232,21 +265,22 @@ class TensorflowDistributor:
         _, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=False
         )
+        spec = self.spec
         return Plan(
-            self.tasks,
-            self.strategy,
+            spec.tasks,
+            spec.training.strategy,
             placement.target,
             placement.slots,
             len(program),
             tuple(datasets),
-            self.deadlines,
-            tuple(None if need.amount is None else float(need.amount) for need in self._gpus),
+            spec.deadlines,
+            tuple(None if need.amount is None else float(need.amount) for need in spec.gpus),
             {
                 "modules": f"{len(modules):,} bytes beside the script",
-                "gpus": describe(self.tasks, self._gpus),
+                "gpus": describe(spec.tasks, spec.gpus),
                 **placement.details,
             },
-            self._settings["backend"],
+            spec.training.backend,
             placement.left_out,
         )
 
@@ -317,27 +351,26 @@ class TensorflowDistributor:
         launcher, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=True
         )
-        from gridflow.coordinator.loop import JobRun, JobSpec
+        from gridflow.coordinator.loop import Job, JobRun
         from gridflow.handle import JobHandle
 
-        job = uuid.uuid4().hex[:10]
-        job_dir = self._make_job_dir(job)
-        spec = JobSpec(
-            id=job,
-            tasks=self.tasks,
-            strategy=self.strategy,
+        name = uuid.uuid4().hex[:10]
+        job_dir = self._make_job_dir(name)
+        job = Job(
+            id=name,
+            spec=self.spec,
             program=program,
             modules=modules,
             data=datasets,
-            deadlines=self.deadlines,
-            feed=self._feed,
+            left_out=placement.left_out,
             job_dir=job_dir,
             checkpoint_dir=Path(self._checkpoint_dir or job_dir / "checkpoints"),
-            max_restarts=self.max_restarts,
-            left_out=placement.left_out,
-            **self._settings,
+            network=self._network.or_else(placement.host, placement.advertise),
+            restart=self._restart,
+            logs=self._logs,
+            show_progress=self._progress,
         )
-        return JobHandle(JobRun(spec, launcher, placement.host), launcher, job_dir)
+        return JobHandle(JobRun(job, launcher), launcher, job_dir)
 
     # ---------------------------------------------------------------------------------------------
 
@@ -354,7 +387,7 @@ class TensorflowDistributor:
         from gridflow.spec.program import ScriptProgram, dump, folder_of, make_program
 
         made = make_program(train_fn, args, kwargs)
-        if self._settings["classic_flags"] and not isinstance(made, ScriptProgram):
+        if self.spec.training.classic_flags and not isinstance(made, ScriptProgram):
             raise InvalidArgument(
                 "classic_flags=True fills in the command line of a script; a function gets all of "
                 "it from its first parameter: ctx.cluster_spec, ctx.task."
@@ -369,10 +402,15 @@ class TensorflowDistributor:
 
             launcher = SparkLauncher(session_of(datasets.values()))
         placement = launcher.place(
-            len(self.tasks), datasets, self.deadlines, fed=self._fed, gpus=self._gpus, wait=wait
+            len(self.tasks),
+            datasets,
+            self.spec.deadlines,
+            fed=self.spec.fed,
+            gpus=self.spec.gpus,
+            wait=wait,
         )
         if placement.columns:
-            self._feed.check_columns(placement.columns)
+            self.spec.feed.check_columns(placement.columns)
         return launcher, program, pack(folder_of(made)), datasets, placement
 
     def _make_job_dir(self, job: str) -> Path:

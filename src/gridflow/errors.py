@@ -110,6 +110,10 @@ class NotEnoughGpus(NotEnoughSlots):
         return type(self), (str(self), self.required, self.available, self.failures)
 
 
+class NetworkError(GridflowError, OSError):
+    """The coordinator can't listen where it is to."""
+
+
 class JobCancelled(GridflowError):
     """`JobHandle.cancel` has ended the job."""
 

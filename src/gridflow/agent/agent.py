@@ -71,8 +71,8 @@ class Agent:
         self.payload, self.rank = payload, rank
         self._spark_gpus = spark_gpus or SparkGpus()
         self.id = uuid.uuid4().hex
-        self.task = payload.tasks[rank]
-        self.part = payload.parts[rank]
+        self.task = payload.spec.tasks[rank]
+        self.part = payload.spec.parts[rank]
         self._closed = threading.Event()
         self._registered = threading.Event()
         self._error: BaseException | None = None
@@ -87,8 +87,10 @@ class Agent:
         batches : iterable of (dataset name, record batch)
             Read once.
         """
-        prefix = task_prefix(self.payload.job, self.task)
-        with temporary_folder(prefix, self.payload.spool_dir or _local_folder()) as folder:
+        prefix = task_prefix(self.payload.job, str(self.task))
+        with temporary_folder(
+            prefix, self.payload.spec.hosts.spool_dir or _local_folder()
+        ) as folder:
             self._run_in(folder, batches)
         if self._error is not None:
             raise self._error
@@ -108,7 +110,7 @@ class Agent:
 
     def _spool(self, batches: Iterable[tuple[str, pa.RecordBatch]], folder: Path) -> None:
         try:
-            with SpoolWriter(folder, self.payload.feed) as writer:
+            with SpoolWriter(folder, self.payload.spec.feed) as writer:
                 for dataset in self.payload.datasets:
                     writer.declare(dataset)
                 for dataset, batch in batches:
@@ -149,10 +151,10 @@ class Agent:
         """Take the task's GPUs, or say why it gets none; before heartbeats are expected."""
         payload = self.payload
         owner = f"job {payload.job}, {self.task} (pid {os.getpid()})"
-        need = payload.gpus[self.rank] if payload.gpus else GpuNeed()
+        need = payload.spec.gpus[self.rank] if payload.spec.gpus else GpuNeed()
         grant, problem = None, ""
         try:
-            grant = take(need, payload.gpu_options, self._spark_gpus, owner)
+            grant = take(need, payload.spec.gpu_options, self._spark_gpus, owner)
         except NotEnoughGpus as error:
             problem = str(error)
         if grant is None:
@@ -170,7 +172,7 @@ class Agent:
         gpus: GpuGrant | str,
     ) -> None:
         payload = self.payload
-        timeout = payload.deadlines.heartbeat_timeout
+        timeout = payload.spec.deadlines.heartbeat_timeout
         me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
         self._reporter = Reporter(client, me, timeout)
         uploads = Uploads(client)
@@ -187,7 +189,10 @@ class Agent:
             scratch=scratch,
             on_end=self._wake,
         )
-        is_complete = all(versions[name] for name in needed(payload.backend, payload.strategy))
+        is_complete = all(
+            versions[name]
+            for name in needed(payload.spec.training.backend, payload.spec.training.strategy)
+        )
         if is_complete:
             self._runner.warm_up()
         if not self._register(client, me, versions, port):
@@ -206,7 +211,7 @@ class Agent:
             self._registered.set()
             if self.rank == 0 or self.part.task.role == EVALUATOR:
                 board.follow()
-                if payload.tensorboard and self.rank == 0:
+                if payload.spec.training.tensorboard and self.rank == 0:
                     board.serve(environment.local_address(payload.coordinator))
             self._obey_until_closed(self._heartbeat)
         finally:
@@ -221,8 +226,8 @@ class Agent:
     def _notice_idle_gpus(self, gpus: GpuGrant) -> None:
         """Say it where GPUs stay hidden only because nobody asked for them."""
         payload = self.payload
-        asked = bool(gpus.addresses) or VISIBLE in payload.environment
-        unasked = not payload.gpus or payload.gpus[self.rank].count is None
+        asked = bool(gpus.addresses) or VISIBLE in payload.spec.hosts.environment
+        unasked = not payload.spec.gpus or payload.spec.gpus[self.rank].count is None
         if unasked and not asked and devices.lie_idle():
             words = "GPUs of this host stay hidden; gpus=1 gives each worker one, gpus=0 none"
             self._reporter.lines([f"gridflow: {words}"])
@@ -237,7 +242,7 @@ class Agent:
             "address": f"{address}:{port}",
             "environment": versions,
         }
-        deadlines, began = self.payload.deadlines, time.monotonic()
+        deadlines, began = self.payload.spec.deadlines, time.monotonic()
         while True:
             try:
                 return bool(client.call("register", message, 5.0)["accepted"])
@@ -250,8 +255,8 @@ class Agent:
                 time.sleep(0.2)
 
     def _begin_to_beat(self) -> Heartbeat:
-        timeout = self.payload.deadlines.heartbeat_timeout
-        interval = max(_EXCHANGE_SECONDS, len(self.payload.tasks) / _CALLS_PER_SECOND)
+        timeout = self.payload.spec.deadlines.heartbeat_timeout
+        interval = max(_EXCHANGE_SECONDS, len(self.payload.spec.tasks) / _CALLS_PER_SECOND)
         quiet = max(interval, min(_QUIET_SECONDS, timeout / 5))
         return Heartbeat(self._reporter, interval, quiet, self._is_quiet)
 

@@ -14,7 +14,7 @@ from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.life import Life
 from gridflow.feed import loans, records
 from gridflow.spec.backends import KERAS_VARIABLE, needed
-from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
+from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec
 from gridflow.spec.gpus import VISIBLE
 from gridflow.wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
 
@@ -69,12 +69,12 @@ class TaskRunner:
         self._scratch, self._on_end = scratch, on_end
         self._payload, self._rank, self._folder = payload, rank, folder
         self._client, self._reporter, self._uploads = client, reporter, uploads
-        self._task = Task.parse(payload.tasks[rank])
-        self._part = payload.parts[rank]
+        self._task = payload.spec.tasks[rank]
+        self._part = payload.spec.parts[rank]
         self._grant = grant
         self._servers = None
-        if payload.warm_seconds:
-            self._servers = ForkServers(payload.warm_seconds, versions)
+        if payload.spec.hosts.warm_seconds:
+            self._servers = ForkServers(payload.spec.hosts.warm_seconds, versions)
         self._generation = payload.generation
         self._life = self._new_life()
         self._counts: dict[str, Any] | None = None
@@ -95,7 +95,7 @@ class TaskRunner:
             serves=self._part.serves,
             reporter=self._reporter,
             uploads=self._uploads,
-            frozen_after=self._payload.deadlines.heartbeat_timeout,
+            frozen_after=self._payload.spec.deadlines.heartbeat_timeout,
             on_imported=self._warm,
         )
 
@@ -137,11 +137,11 @@ class TaskRunner:
             "TF_GRPC_REUSE_PORT": "1",
             "TMPDIR": str(self._scratch),
             "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
-            KERAS_VARIABLE: self._payload.backend,
+            KERAS_VARIABLE: self._payload.spec.training.backend,
             AGENT_VARIABLE: str(os.getpid()),
             PRELOAD_VARIABLE: self._needed[0] if self._needed else None,
             **grant.environment,
-            **self._payload.environment,
+            **self._payload.spec.hosts.environment,
             **self._hidden(grant),
         }
         # A variable that is None is removed.
@@ -156,7 +156,7 @@ class TaskRunner:
     @property
     def _needed(self) -> tuple[str, ...]:
         """Packages that the process imports in any case."""
-        return needed(self._payload.backend, self._payload.strategy)
+        return needed(self._payload.spec.training.backend, self._payload.spec.training.strategy)
 
     def obey(self, command: dict[str, Any]) -> None:
         """Carry out a command of the coordinator."""
@@ -182,9 +182,11 @@ class TaskRunner:
                 self._clear(restart=command["restart"])
 
     def _start(self, command: dict[str, Any]) -> None:
+        spec = self._payload.spec
+        training, grant = spec.training, self._grant
         addresses: dict[str, list[str]] = {}
-        for name, address in zip(self._payload.tasks, command["addresses"], strict=True):
-            addresses.setdefault(Task.parse(name).role, []).append(address)
+        for task, address in zip(spec.tasks, command["addresses"], strict=True):
+            addresses.setdefault(task.role, []).append(address)
         cluster = ClusterSpec(addresses)
         resume = command["resume"]
         if resume is not None and self._part.runs_function:
@@ -198,30 +200,30 @@ class TaskRunner:
             "task": str(self._task),
             "addresses": addresses,
             "tf_config": self._tf_config(cluster),
-            "strategy": self._payload.strategy,
-            "backend": self._payload.backend,
-            "start_timeout": self._payload.deadlines.start_timeout,
+            "strategy": training.strategy,
+            "backend": training.backend,
+            "start_timeout": spec.deadlines.start_timeout,
             "runs_function": self._part.runs_function,
             "serves": self._part.serves,
-            "partitioner": self._payload.partitioner and self._payload.partitioner.to_dict(),
-            "classic_flags": self._payload.classic_flags,
-            "gpus": [] if isinstance(self._grant, str) else self._grant.addresses,
-            "gpu_memory": None if isinstance(self._grant, str) else self._grant.memory_limit,
-            "communication": self._payload.communication and self._payload.communication.to_dict(),
+            "partitioner": training.partitioner and training.partitioner.to_dict(),
+            "classic_flags": training.classic_flags,
+            "gpus": [] if isinstance(grant, str) else grant.addresses,
+            "gpu_memory": None if isinstance(grant, str) else grant.memory_limit,
+            "communication": training.communication and training.communication.to_dict(),
             "function": str(self._folder / "function"),
             "modules": str(self._folder / "modules"),
             "spool": str(self._folder / "spool"),
             "results": str(self._folder / f"results-{self._generation}"),
             "tensorboard": str(self._folder / "tensorboard"),
             "resume": resume,
-            "seed": self._payload.seed,
-            "checkpoint_every": self._payload.checkpoint_every,
+            "seed": training.seed,
+            "checkpoint_every": training.checkpoint_every,
         }
         self._set_up()
 
     def _tf_config(self, cluster: ClusterSpec) -> str | None:
         peers = [task for task in cluster.tasks if task.role != EVALUATOR]
-        if self._payload.backend != "tensorflow" or len(peers) == 1:
+        if self._payload.spec.training.backend != "tensorflow" or len(peers) == 1:
             return None
         return cluster.tf_config(self._task)
 
@@ -277,7 +279,7 @@ class TaskRunner:
         path = self._folder / f"loan-{dataset}.arrow"
         self._client.download({"kind": "loan", "name": dataset}, path)
         spool = self._folder / "spool"
-        counts = loans.take(spool, dataset, path, self._payload.feed)
+        counts = loans.take(spool, dataset, path, self._payload.spec.feed)
         specs = {}
         if self._part.serves:
             specs = {dataset: records.encode_specs(records.write(spool, dataset, own_rows=0))}

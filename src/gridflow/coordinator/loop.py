@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.coordinator import events as ev
@@ -14,30 +14,26 @@ from gridflow.coordinator.console import Console
 from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
-from gridflow.coordinator.policies import MaxRestarts
 from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.errors import JobCancelled, StartTimeout
 from gridflow.spec.backends import needed
 from gridflow.spec.cluster import TRAINING_ROLES
-from gridflow.spec.gpus import GpuNeed, GpuOptions
 from gridflow.spec.place import Place
-from gridflow.spec.roles import parts_of
 from gridflow.wire.identity import Identity, make_identities
 from gridflow.wire.payload import AgentPayload
-from gridflow.wire.server import CoordinatorServer
+from gridflow.wire.server import CoordinatorServer, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from gridflow.coordinator.policies import RestartPolicy
     from gridflow.errors import GridflowError
     from gridflow.feed.ledger import Ledger
-    from gridflow.feed.schema import FeedOptions
     from gridflow.launch.base import Launch, Launcher
     from gridflow.spec.cluster import Task
-    from gridflow.spec.communication import CommunicationOptions
-    from gridflow.spec.options import Deadlines
-    from gridflow.spec.partitioners import Partitioner
+    from gridflow.spec.job import JobSpec
+    from gridflow.spec.network import Network
     from gridflow.wire.failures import Attempt
 
 _TICK_SECONDS: Final = 0.1
@@ -48,15 +44,15 @@ _OBSTACLE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
-class JobSpec:
+class Job:
     """One job, checked and ready to run.
 
     Attributes
     ----------
     id : str
         Unique; part of the names of folders and of the Spark job's tag.
-    tasks : sequence of Task
-        Those that train first, by rank.
+    spec : JobSpec
+        What the tasks have to know.
     program : bytes
         What `gridflow.spec.program.dump` returned.
     modules : bytes
@@ -67,34 +63,26 @@ class JobSpec:
         Columns that the launcher doesn't feed.
     job_dir, checkpoint_dir : Path
         In the driver.
+    network : Network
+        Where the coordinator listens.
+    restart : RestartPolicy
+    logs : {'all', 'chief', 'none'}
+        Whose output is shown.
+    show_progress : bool
     """
 
     id: str
-    tasks: Sequence[Task]
-    strategy: str
+    spec: JobSpec
     program: bytes
+    modules: bytes
     data: Mapping[str, Any]
-    deadlines: Deadlines
-    feed: FeedOptions
+    left_out: Mapping[str, Mapping[str, str]]
     job_dir: Path
     checkpoint_dir: Path
-    max_restarts: int = 0
-    environment: dict[str, str] = field(default_factory=dict)
-    spool_dir: str | None = None
-    seed: int | None = None
-    checkpoint_every: int | None = None
-    tensorboard: bool = False
+    network: Network
+    restart: RestartPolicy
     logs: str = "all"
     show_progress: bool = True
-    partitioner: Partitioner | None = None
-    classic_flags: bool = False
-    gpus: tuple[GpuNeed, ...] = ()
-    gpu_options: GpuOptions = field(default_factory=GpuOptions)
-    communication: CommunicationOptions | None = None
-    backend: str = "tensorflow"
-    warm_seconds: float = 0.0
-    modules: bytes = b""
-    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,27 +103,25 @@ class JobRun:
 
     Parameters
     ----------
-    spec : JobSpec
+    job : Job
     launcher : Launcher
-    host : str
-        The address to bind.
     """
 
-    def __init__(self, spec: JobSpec, launcher: Launcher, host: str) -> None:
-        self._spec, self._launcher, self._host = spec, launcher, host
-        self._num_workers = sum(task.role in TRAINING_ROLES for task in spec.tasks)
-        self._checkpoints = CheckpointStore(spec.checkpoint_dir, self._num_workers)
+    def __init__(self, job: Job, launcher: Launcher) -> None:
+        self._job, self._launcher = job, launcher
+        spec, training = job.spec, job.spec.training
+        self._num_workers = spec.num_workers
+        self._checkpoints = CheckpointStore(job.checkpoint_dir, self._num_workers)
         self._console = Console(
-            spec.tasks, spec.job_dir / "logs", logs=spec.logs, progress=spec.show_progress
+            spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
         )
-        parts = parts_of(spec.tasks, spec.strategy)
-        self._desk = Desk(parts, spec.job_dir, self._checkpoints, self._console, spec.left_out)
+        self._desk = Desk(spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out)
         self._machine = JobMachine(
             spec.tasks,
             spec.deadlines,
-            MaxRestarts(spec.max_restarts),
-            needs=needed(spec.backend, spec.strategy),
-            strategy=spec.strategy,
+            job.restart,
+            needs=needed(training.backend, training.strategy),
+            strategy=training.strategy,
         )
         self._resumed: dict[int, Place] = {}
         self._finish: ev.Finish | None = None
@@ -155,17 +141,17 @@ class JobRun:
         JobCancelled
             After `cancel`, and an orderly end.
         """
-        spec = self._spec
+        job = self._job
         self._latest_checkpoint()  # raises before anything is launched
         ours, agents = make_identities()
-        function, modules = spec.job_dir / "function", spec.job_dir / "modules"
-        function.write_bytes(spec.program)
-        modules.write_bytes(spec.modules)
-        server = CoordinatorServer(self._host, ours, self._desk)
+        function, modules = job.job_dir / "function", job.job_dir / "modules"
+        function.write_bytes(job.program)
+        modules.write_bytes(job.modules)
+        server = listen(job.network, ours, self._desk)
         try:
             self._loop(self._payload(agents, server.port))
         finally:
-            _shut_down(server, spec.deadlines.shutdown_timeout)
+            _shut_down(server, job.spec.deadlines.shutdown_timeout)
             for launch in self._launches.values():
                 launch.close()
             self._launcher.close()
@@ -199,7 +185,7 @@ class JobRun:
                     phase=report["phase"],
                     logs=dict(report["logs"] or {}),
                 )
-                for rank, task in enumerate(self._spec.tasks)
+                for rank, task in enumerate(self._job.spec.tasks)
                 if (report := known.get(rank)) is not None
             },
             epochs=len(self._desk.history),
@@ -286,7 +272,7 @@ class JobRun:
                 self._desk.new_launch(command.launch)
                 self._obstacle, self._look_at = "", time.monotonic() + _OBSTACLE_SECONDS
                 now = replace(payload, launch=command.launch, generation=self._machine.generation)
-                launched = self._launcher.launch(now, self._spec.data, self)
+                launched = self._launcher.launch(now, self._job.data, self)
                 self._launches[command.launch] = launched
             case ev.CancelLaunch():
                 self._launches[command.launch].cancel()
@@ -345,31 +331,16 @@ class JobRun:
             )
 
     def _payload(self, identity: Identity, port: int) -> AgentPayload:
-        spec = self._spec
+        job = self._job
         return AgentPayload(
-            job=spec.id,
+            job=job.id,
             launch=1,
             generation=0,
-            tasks=tuple(str(task) for task in spec.tasks),
-            coordinator=f"{self._host}:{port}",
+            spec=job.spec,
+            coordinator=job.network.address(port),
             identity=identity,
-            strategy=spec.strategy,
-            deadlines=spec.deadlines,
-            feed=spec.feed,
-            datasets=tuple(spec.data),
-            environment=spec.environment,
-            spool_dir=spec.spool_dir,
-            seed=spec.seed,
-            checkpoint_every=spec.checkpoint_every,
-            tensorboard=spec.tensorboard,
-            partitioner=spec.partitioner,
-            classic_flags=spec.classic_flags,
-            gpus=spec.gpus,
-            gpu_options=spec.gpu_options,
-            communication=spec.communication,
-            backend=spec.backend,
-            warm_seconds=spec.warm_seconds,
-            has_modules=bool(spec.modules),
+            datasets=tuple(job.data),
+            has_modules=bool(job.modules),
         )
 
     def _outcome(self) -> Outcome:
@@ -381,7 +352,7 @@ class JobRun:
         if error is not None:
             raise error
         if self._finish.interrupted:
-            raise JobCancelled(f"job {self._spec.id} was cancelled while it was {self._been[-1]}.")
+            raise JobCancelled(f"job {self._job.id} was cancelled while it was {self._been[-1]}.")
         self._checkpoints.clear()
         attempts = tuple(
             replace(attempt, resumed_at=self._resumed.get(attempt.generation))
@@ -390,7 +361,7 @@ class JobRun:
         return Outcome(
             results=tuple(
                 self._desk.results.get(place, _NO_VALUE)
-                for place, task in enumerate(self._spec.tasks)
+                for place, task in enumerate(self._job.spec.tasks)
                 if task.role in TRAINING_ROLES
             ),
             history=self._desk.history,

@@ -378,7 +378,7 @@ class JobMachine:
             return self._notice_silent(at)
         self.failures = choose_cause(self.failures)
         self._note_attempt(at, self.failures[0])
-        if not self.policy.restart(self.failures[0], len(self.attempts)):
+        if not self.policy.restart(self._causes()):
             return self._close(at, to_error(tuple(self.failures)))
         self.phase = Phase.CLEARING
         self._deadline = at + self.deadlines.shutdown_timeout
@@ -391,7 +391,11 @@ class JobMachine:
         """
         killed = any(failure.signal == "SIGKILL" for failure in causes)
         first = choose_cause(causes)[0]
-        return killed and self.policy.restart(first, len(self.attempts) + 1)
+        return killed and self.policy.restart([*self._causes(), first])
+
+    def _causes(self) -> list[TaskFailure]:
+        """Return what ended each generation so far."""
+        return [attempt.failure for attempt in self.attempts if attempt.failure is not None]
 
     def _notice_silent(self, at: float) -> list[ev.Command]:
         limit = self.deadlines.heartbeat_timeout

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gridflow.errors import (
     DataError,
     EnvironmentMismatch,
     GridflowError,
+    InvalidArgument,
     NotEnoughGpus,
     StartTimeout,
     StepTimeout,
     TaskLost,
     TrainingFailed,
 )
+from gridflow.spec.options import whole_number
 from gridflow.wire.failures import TaskFailure
 
 if TYPE_CHECKING:
@@ -35,23 +37,101 @@ _TITLES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "torch", "keras": 
 _FINAL_KINDS = frozenset({"data", "environment", "gpus", "start"})
 
 
+@runtime_checkable
 class RestartPolicy(Protocol):
-    """Says whether a failure is followed by another generation."""
+    """Says whether a failure is followed by another generation: ``restart=`` takes any of these.
 
-    def restart(self, failure: TaskFailure, attempts: int) -> bool:
-        """Return True for another generation after ``attempts`` of them."""
+    Examples
+    --------
+    >>> class OnlyOutOfMemory:
+    ...     def restart(self, causes):
+    ...         return causes[-1].signal == "SIGKILL" and len(causes) <= 3
+    """
+
+    def restart(self, causes: Sequence[TaskFailure]) -> bool:
+        """Return True for another generation.
+
+        Parameters
+        ----------
+        causes : sequence of TaskFailure
+            What ended each generation so far, the one that has just ended last.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class MaxRestarts:
-    """Restart up to ``limit`` times, whatever failed, unless it would fail the same way again."""
+    """Restart up to ``limit`` times, whatever failed, unless it would fail the same way again.
+
+    Parameters
+    ----------
+    limit : int
+    """
 
     limit: int
 
-    def restart(self, failure: TaskFailure, attempts: int) -> bool:
+    def __post_init__(self) -> None:
+        whole_number("MaxRestarts(limit)", self.limit, 0)
+
+    def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True while the limit isn't reached."""
-        return failure.kind not in _FINAL_KINDS and attempts <= self.limit
+        return causes[-1].kind not in _FINAL_KINDS and len(causes) <= self.limit
+
+
+@dataclass(frozen=True)
+class PreemptionAware:
+    """Count tasks whose host or executor went away apart from all other failures.
+
+    A spot instance that is taken back says nothing about the program: it has a budget of its own.
+
+    Parameters
+    ----------
+    max_preemptions : int, default 10
+        Restarts after a loss of agents, executors or hosts.
+    max_restarts : int, default 0
+        Restarts after all else.
+    """
+
+    max_preemptions: int = 10
+    max_restarts: int = 0
+
+    def __post_init__(self) -> None:
+        whole_number("PreemptionAware(max_preemptions)", self.max_preemptions, 0)
+        whole_number("PreemptionAware(max_restarts)", self.max_restarts, 0)
+
+    def restart(self, causes: Sequence[TaskFailure]) -> bool:
+        """Return True while the budget of this kind of failure isn't used up."""
+        if causes[-1].kind in _FINAL_KINDS:
+            return False
+        is_lost = causes[-1].kind == "lost"
+        alike = sum((cause.kind == "lost") == is_lost for cause in causes)
+        return alike <= (self.max_preemptions if is_lost else self.max_restarts)
+
+
+def policy_of(restart: Any, max_restarts: Any) -> RestartPolicy:
+    """Return the policy that a user gave, as an object or as a number.
+
+    Raises
+    ------
+    InvalidArgument
+        It is neither; or both were given.
+    """
+    limit = whole_number("max_restarts", max_restarts, 0)
+    if restart is None:
+        return MaxRestarts(limit)
+    if limit:
+        raise InvalidArgument(
+            f"give either restart= or max_restarts=; got max_restarts={limit} beside "
+            f"restart={restart!r}. restart=MaxRestarts({limit}) is the same."
+        )
+    if isinstance(restart, int) and not isinstance(restart, bool):
+        return MaxRestarts(restart)
+    if isinstance(restart, type) or not isinstance(restart, RestartPolicy):
+        raise InvalidArgument(
+            "restart= is a number of restarts, MaxRestarts(3), PreemptionAware(...) or an object "
+            f"with a method restart(causes); got {restart!r}."
+        )
+    return restart
 
 
 def choose_cause(failures: Iterable[TaskFailure]) -> list[TaskFailure]:

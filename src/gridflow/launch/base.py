@@ -24,7 +24,9 @@ class Placement:
     target : str
         For example ``local`` or ``spark (local-cluster[2,1,2048])``.
     host : str
-        The address that the coordinator's server binds, reachable by the agents.
+        The address that the coordinator's server binds, unless the user says another.
+    advertise : str
+        The name or address by which the agents reach it.
     slots : int or None
         How many tasks the target can run at once; None when it can't be known.
     details : dict
@@ -37,6 +39,7 @@ class Placement:
 
     target: str
     host: str
+    advertise: str
     slots: int | None
     details: dict[str, str] = field(default_factory=dict)
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -75,7 +75,7 @@ class LocalLauncher:
             name for table, reasons in tables.values() for name in (*table.schema.names, *reasons)
         ]
         columns = tuple(dict.fromkeys(names))
-        return Placement("local", "127.0.0.1", None, details, left_out, columns)
+        return Placement("local", "127.0.0.1", "127.0.0.1", None, details, left_out, columns)
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
@@ -87,7 +87,7 @@ class LocalLauncher:
             self._folder = self._stack.enter_context(
                 temporary_folder(f"gridflow-{payload.job}-data-")
             )
-            arrays.partition(data, len(payload.fed), self._folder)
+            arrays.partition(data, len(payload.spec.fed), self._folder)
         return LocalLaunch(payload, self._folder, listener)
 
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
@@ -112,7 +112,9 @@ class LocalLaunch:
     """
 
     def __init__(self, payload: AgentPayload, folder: Path, listener: LaunchListener) -> None:
-        self._agents = [_start_agent(payload, rank, folder) for rank in range(len(payload.tasks))]
+        self._agents = [
+            _start_agent(payload, rank, folder) for rank in range(len(payload.spec.tasks))
+        ]
         watcher = threading.Thread(
             target=_watch,
             args=(payload, self._agents, listener),
@@ -168,7 +170,7 @@ def _start_agent(payload: AgentPayload, rank: int, folder: Path) -> subprocess.P
         raise AssertionError("the agent was started without a pipe")
     try:
         # By the pipe: keys are for no command line and no file.
-        share = payload.fed.index(rank) if rank in payload.fed else None
+        share = payload.spec.fed.index(rank) if rank in payload.spec.fed else None
         rows = None if share is None else str(folder / f"rank-{share}")
         with agent.stdin:
             pickle.dump((payload, rank, rows, os.getpid()), agent.stdin)

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from pyarrow import flight
 
+from gridflow.errors import NetworkError
 from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gridflow.spec.network import Network
     from gridflow.wire.identity import Identity
+
+_binding = threading.Lock()
 
 
 class Handler(Protocol):
@@ -53,14 +59,16 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     Parameters
     ----------
     host : str
-        The address to bind, which the agents must be able to reach.
+        The address to bind.
     identity : Identity
     handler : Handler
+    port : int, default 0
+        0: any free one.
     """
 
-    def __init__(self, host: str, identity: Identity, handler: Handler) -> None:
+    def __init__(self, host: str, identity: Identity, handler: Handler, port: int = 0) -> None:
         super().__init__(
-            f"grpc+tls://{_bracket(host)}:0",
+            f"grpc+tls://{_bracket(host)}:{port}",
             tls_certificates=[(identity.certificate, identity.key)],
             verify_client=True,
             root_certificates=identity.authority,
@@ -96,6 +104,39 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(CHUNK_SCHEMA, chunks(path))
 
     # Everything else that Flight offers is refused by the base class: NotImplementedError.
+
+
+def listen(network: Network, identity: Identity, handler: Handler) -> CoordinatorServer:
+    """Return a server on the network's address, on the first free port of its range.
+
+    Raises
+    ------
+    NetworkError
+        The address can't be bound, or no port of the range is free.
+    """
+    host = network.host or ""
+    first, last = network.ports or (0, 0)
+    for port in range(first, last + 1):
+        with _binding:  # two jobs of one driver don't look at the same port at the same time
+            problem = _problem_with(host, port)
+            if problem is None:
+                return CoordinatorServer(host, identity, handler, port)
+    where = f"any of the ports {first} to {last}" if last > first else f"port {first}"
+    place = where if first else "any port"
+    raise NetworkError(f"the coordinator can't listen on {place} of {host}: {problem}.")
+
+
+def _problem_with(host: str, port: int) -> str | None:
+    """Return why an address can't be bound: gRPC would share a port with whoever has it."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def inside(root: Path, name: str) -> Path:

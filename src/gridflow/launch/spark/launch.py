@@ -73,7 +73,7 @@ class SparkLaunch:
 
     def obstacle(self) -> str:
         """Return what Spark runs instead of the launch's tasks."""
-        return what_runs(self._spark, self._tag, len(self._payload.tasks))
+        return what_runs(self._spark, self._tag, len(self._payload.spec.tasks))
 
     def cancel(self) -> None:
         """Cancel the Spark jobs; returns at once."""
@@ -123,7 +123,7 @@ class SparkLaunch:
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
             partition, detail, error = errors.explain(
                 caught,
-                has_data=self._has_data and places[0] in self._payload.fed,
+                has_data=self._has_data and places[0] in self._payload.spec.fed,
                 was_cancelled=self._is_cancelled,
                 is_barrier=self._is_barrier,
                 agents_ran=self._listener.has_agents(launch),

@@ -137,7 +137,7 @@ class SparkLauncher:
             details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
         columns = tuple(dict.fromkeys(name for frame in given.values() for name in frame.columns))
         target = f"spark ({master})"
-        return Placement(target, self._driver_host(), slots, details, left_out, columns)
+        return Placement(target, *self._driver_addresses(), slots, details, left_out, columns)
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
@@ -145,10 +145,12 @@ class SparkLauncher:
         """Start the Spark jobs, each in a thread of its own."""
         data = self._as_frames(data)
         hide_stage_bar(self._spark)
-        stages = _stages(len(payload.tasks), payload.fed, payload.gpus, has_data=bool(data))
+        stages = _stages(
+            len(payload.spec.tasks), payload.spec.fed, payload.spec.gpus, has_data=bool(data)
+        )
 
         def make_frame(places: tuple[int, ...], need: GpuNeed) -> DataFrame:
-            rows = data if places[0] in payload.fed else {}
+            rows = data if places[0] in payload.spec.fed else {}
             return self._agents_frame(payload, places, rows, need)
 
         return SparkLaunch(
@@ -280,13 +282,16 @@ class SparkLauncher:
             return float("inf")
         return time.time() - float(context.startTime) / 1000
 
-    def _driver_host(self) -> str:
+    def _driver_addresses(self) -> tuple[str, str]:
+        """Return what Spark's own driver binds, and the name by which executors reach it."""
         from gridflow.agent.environment import local_address
 
-        host = self._setting("spark.driver.bindAddress", "") or self._setting(
-            "spark.driver.host", ""
-        )
-        return local_address(f"{host}:1") if host else "127.0.0.1"
+        host = self._setting("spark.driver.host", "")
+        bound = self._setting("spark.driver.bindAddress", "")
+        if bound and bound != host:
+            return bound, host or bound
+        address = local_address(f"{host}:1") if host else "127.0.0.1"
+        return address, address
 
     def _setting(self, name: str, default: str) -> str:
         context = classic_context(self._spark)

@@ -40,7 +40,7 @@ def run_task(
     if partitions != len(places):
         raise InvalidArgument(dataframes.wrong_partitions(partitions, len(places)))
     rank = places[partition]
-    is_fed = payload.datasets and rank in payload.fed
+    is_fed = payload.datasets and rank in payload.spec.fed
     rows = dataframes.agent_batches(batches, tags) if is_fed else iter(())
     gpus = context.resources().get(GPU)
     spark_gpus = SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)

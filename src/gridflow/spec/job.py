@@ -1,0 +1,114 @@
+"""One job's settings: made once by whoever starts it, carried whole to all who need them.
+
+A new option is a field here, a parameter of `TensorflowDistributor`, and a line where it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gridflow.spec.cluster import TRAINING_ROLES, Task
+from gridflow.spec.gpus import GpuNeed, GpuOptions
+from gridflow.spec.options import WARM_SECONDS, Deadlines
+from gridflow.spec.roles import Part, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow.feed.schema import FeedOptions
+    from gridflow.spec.communication import CommunicationOptions
+    from gridflow.spec.partitioners import Partitioner
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How the training processes train.
+
+    Attributes
+    ----------
+    strategy : str
+    backend : str
+        What Keras 3 trains with.
+    seed : int or None
+    checkpoint_every : int or None
+        In steps; None: at each epoch's end.
+    tensorboard : bool
+        Whether the chief's agent serves TensorBoard.
+    partitioner : Partitioner or None
+        How large variables are spread over the parameter servers.
+    classic_flags : bool
+        Whether a script's command line is given what the classic programs ask for.
+    communication : CommunicationOptions or None
+        How the workers of ``multi_worker_mirrored`` exchange gradients.
+    """
+
+    strategy: str
+    backend: str = "tensorflow"
+    seed: int | None = None
+    checkpoint_every: int | None = None
+    tensorboard: bool = False
+    partitioner: Partitioner | None = None
+    classic_flags: bool = False
+    communication: CommunicationOptions | None = None
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """What the training processes find on their hosts.
+
+    Attributes
+    ----------
+    environment : mapping of str to str
+        Variables for the training process.
+    spool_dir : str or None
+        Where spools lie; None: the first of Spark's local folders, or the temporary folder.
+    warm_seconds : float
+        How long a host's fork server stays without a process; 0: none is used.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    spool_dir: str | None = None
+    warm_seconds: float = WARM_SECONDS
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Everything about a job but its function and its rows.
+
+    Attributes
+    ----------
+    tasks : tuple of Task
+        Those that train first, by rank.
+    training : TrainingOptions
+    feed : FeedOptions
+    hosts : HostOptions
+    deadlines : Deadlines
+    gpus : tuple of GpuNeed
+        What each task needs, by its place; empty: what the target gives.
+    gpu_options : GpuOptions
+    """
+
+    tasks: tuple[Task, ...]
+    training: TrainingOptions
+    feed: FeedOptions
+    hosts: HostOptions = field(default_factory=HostOptions)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    gpus: tuple[GpuNeed, ...] = ()
+    gpu_options: GpuOptions = field(default_factory=GpuOptions)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """What each task does, by its place."""
+        return parts_of(self.tasks, self.training.strategy)
+
+    @cached_property
+    def fed(self) -> tuple[int, ...]:
+        """Places of the tasks that rows go to."""
+        return tuple(place for place, part in enumerate(self.parts) if part.is_fed)
+
+    @property
+    def num_workers(self) -> int:
+        """How many tasks train."""
+        return sum(task.role in TRAINING_ROLES for task in self.tasks)
