@@ -26,8 +26,8 @@ sparks: .cache/.sparks  ## the versions of Spark that the tests run on
 	@$(PY) tests/tfrecord/packages.py
 	@touch $@
 
-# Three tests at a time on two cores, as many wait for something, in the order and the groups of tests/suite/schedule.py.
-AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder
+# Two tests at a time, in the order and the groups of tests/suite/schedule.py.
+AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 
 test: torch jar sparks  ## every case of the suite
 	$(PY) -m pytest $(AT_ONCE)

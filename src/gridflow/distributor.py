@@ -278,6 +278,7 @@ class TensorflowDistributor:
             {
                 "modules": f"{len(modules):,} bytes beside the script",
                 "gpus": describe(spec.tasks, spec.gpus),
+                "coordinator": str(self._network.or_else(placement.host, placement.advertise)),
                 **placement.details,
             },
             spec.training.backend,

@@ -210,6 +210,15 @@ def test_tasks_run_as_threads_of_a_local_master(run_script):
     assert "value: [0, 2]" in run_script(text)
 
 
+def test_what_the_driver_binds_and_what_executors_connect_to_are_two_things(run_script):
+    bound = '.config("spark.driver.bindAddress", "0.0.0.0")'
+    text = LOCAL.format(master="local[2]", settings=bound, options="")
+    text += 'print(TensorflowDistributor(2, "none").plan(train).details["coordinator"])\n'
+    printed = run_script(text)
+    assert "value: [0, 2]" in printed
+    assert "127.0.0.1, bound to 0.0.0.0" in printed
+
+
 def test_too_few_threads_of_a_local_master_are_refused(run_script):
     printed = run_script(LOCAL.format(master="local[1]", settings="", options=""))
     assert "NotEnoughSlots the job has 2 tasks" in printed

@@ -142,22 +142,24 @@ class JobRun:
             After `cancel`, and an orderly end.
         """
         job = self._job
-        self._latest_checkpoint()  # raises before anything is launched
-        ours, agents = make_identities()
         function, modules = job.job_dir / "function", job.job_dir / "modules"
-        function.write_bytes(job.program)
-        modules.write_bytes(job.modules)
-        server = listen(job.network, ours, self._desk)
         try:
-            self._loop(self._payload(agents, server.port))
+            self._latest_checkpoint()  # raises before anything is launched
+            ours, agents = make_identities()
+            function.write_bytes(job.program)
+            modules.write_bytes(job.modules)
+            server = listen(job.network, ours, self._desk)
+            try:
+                self._loop(self._payload(agents, server.port))
+            finally:
+                _shut_down(server, job.spec.deadlines.shutdown_timeout)
         finally:
-            _shut_down(server, job.spec.deadlines.shutdown_timeout)
             for launch in self._launches.values():
                 launch.close()
             self._launcher.close()
             self._console.close()
-            function.unlink()
-            modules.unlink()
+            function.unlink(missing_ok=True)
+            modules.unlink(missing_ok=True)
         return self._outcome()
 
     # From other threads --------------------------------------------------------------------------

@@ -50,6 +50,12 @@ class Network:
             raise InvalidArgument(f"advertise is one host's name or address; got {advertise!r}.")
         return cls(host, advertise, _range(port))
 
+    def __str__(self) -> str:
+        """Say where agents connect to, and what is bound where that differs."""
+        bound = "" if self.advertise == self.host else f", bound to {self.host}"
+        ports = f", ports {self.ports[0]} to {self.ports[1]}" if self.ports else ""
+        return f"{self.advertise}{bound}{ports}"
+
     def or_else(self, host: str, advertise: str) -> Network:
         """Return the same with the launcher's addresses where the user gave none."""
         if self.host is not None:

@@ -1,0 +1,56 @@
+"""Which failures are followed by another generation."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridflow import LocalLauncher, MaxRestarts, PreemptionAware, TensorflowDistributor, errors
+from gridflow.coordinator.policies import policy_of
+from gridflow.wire.failures import TaskFailure
+
+
+def causes(*kinds):
+    return [TaskFailure("worker:0", "host", kind, "it failed") for kind in kinds]
+
+
+def test_losses_and_failures_have_budgets_of_their_own():
+    policy = PreemptionAware(max_preemptions=2, max_restarts=1)
+    assert policy.restart(causes("lost", "lost"))
+    assert not policy.restart(causes("lost", "lost", "lost"))
+    assert policy.restart(causes("lost", "exception", "lost"))
+    assert not policy.restart(causes("exception", "lost", "signal"))
+    assert not policy.restart(causes("data"))
+
+
+def test_a_number_and_an_object_are_both_policies():
+    class Twice:
+        def restart(self, causes):
+            return len(causes) <= 2
+
+    assert policy_of(None, 3) == MaxRestarts(3)
+    assert policy_of(4, 0) == MaxRestarts(4)
+    own = Twice()
+    assert policy_of(own, 0) is own
+    distributor = TensorflowDistributor(launcher=LocalLauncher(), restart=own)
+    assert distributor.strategy == "none"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"restart": "often"}, "is a number of restarts"),
+        ({"restart": True}, "is a number of restarts"),
+        ({"restart": MaxRestarts}, "is a number of restarts"),
+        ({"restart": -1}, "at least 0"),
+        ({"restart": 1, "max_restarts": 1}, "either restart= or max_restarts="),
+    ],
+)
+def test_what_is_no_policy_is_refused_at_the_call(given, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        TensorflowDistributor(launcher=LocalLauncher(), **given)
+
+
+@pytest.mark.parametrize("make", [lambda: MaxRestarts(-1), lambda: PreemptionAware(1.5)])
+def test_budgets_are_whole_numbers(make):
+    with pytest.raises(errors.InvalidArgument, match="whole number"):
+        make()

@@ -1,0 +1,67 @@
+"""Where the coordinator listens, and how its agents find it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gridflow import LocalLauncher, NetworkError, TensorflowDistributor, errors
+from gridflow.spec.network import Network
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"host": "0.0.0.0"}, "all interfaces, which no agent can connect to"),
+        ({"host": ""}, "host is a host's name or address; got ''"),
+        ({"advertise": 7}, "advertise is a host's name or address; got 7"),
+        ({"advertise": "0.0.0.0"}, "advertise is one host's name"),
+        ({"port": 0}, "port is a number from 1 to 65535"),
+        ({"port": (5, 70000)}, "port is a number from 1 to 65535"),
+        ({"port": (9, 8)}, "the first is greater"),
+        ({"port": True}, "port is a number"),
+    ],
+)
+def test_what_can_not_be_is_refused_at_the_call(given, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        TensorflowDistributor(launcher=LocalLauncher(), **given)
+
+
+def test_what_the_user_says_comes_before_what_the_launcher_knows():
+    def parsed(host=None, advertise=None, port=None):
+        return Network.parse(host, advertise, port).or_else("10.0.0.1", "driver")
+
+    assert parsed() == Network("10.0.0.1", "driver")
+    assert parsed(host="10.0.0.2") == Network("10.0.0.2", "10.0.0.2")
+    assert parsed(advertise="gate") == Network("10.0.0.1", "gate")
+    assert parsed(port=7).ports == (7, 7)
+    assert parsed(host="::1").address(9) == "[::1]:9"
+    assert parsed("0.0.0.0", "gate", (1, 2)).address(9) == "gate:9"
+    assert str(parsed("0.0.0.0", "gate", (1, 2))) == "gate, bound to 0.0.0.0, ports 1 to 2"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_leaks")
+def test_all_interfaces_and_a_range_of_ports_that_is_taken_in_part(monkeypatch):
+    from gridflow.wire import server
+
+    listening = []
+    begin = server.CoordinatorServer.__init__
+
+    def noted(self, host, identity, handler, port=0):
+        begin(self, host, identity, handler, port)
+        listening.append((host, self.port))
+
+    monkeypatch.setattr(server.CoordinatorServer, "__init__", noted)
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        first = taken.getsockname()[1]
+        options = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
+        network = {"host": "0.0.0.0", "advertise": "127.0.0.1"}
+        distributor = TensorflowDistributor(**options, **network, port=(first, first + 20))
+        assert distributor.run(len, "four").value == 4
+        ((host, port),) = listening
+        assert host == "0.0.0.0"
+        assert first < port <= first + 20
+        with pytest.raises(NetworkError, match=f"can't listen on port {first} of 0.0.0.0: Addr"):
+            TensorflowDistributor(**options, **network, port=first).run(len, "four")
