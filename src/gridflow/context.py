@@ -10,6 +10,7 @@ from gridflow.errors import GridflowError
 from gridflow.spec.cluster import EVALUATOR, ClusterSpec, Task
 from gridflow.training.feeding import Feeding
 from gridflow.training.fitting import Fitting
+from gridflow.wire import child, reports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gridflow.spec.place import Place
     from gridflow.training.inbox import Inbox
     from gridflow.wire.channel import Channel
+    from gridflow.wire.child import Setup
 
 _current: TrainingContext | None = None
 
@@ -66,30 +68,30 @@ class TrainingContext(Feeding, Fitting):
         What Keras 3 trains with: ``tensorflow``, ``jax`` or ``torch``.
     """
 
-    def __init__(self, setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> None:
-        self.job: str = setup["job"]
-        self.task = Task.parse(setup["task"])
-        self.cluster_spec = ClusterSpec(setup["addresses"])
+    def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
+        self.job: str = setup.job
+        self.task = Task.parse(setup.task)
+        self.cluster_spec = ClusterSpec(setup.addresses)
         rank = self.cluster_spec.rank(self.task)
         self.rank: int = -1 if rank is None else rank
         self.num_workers = len(self.cluster_spec.ranks)
-        self.generation: int = setup["generation"]
+        self.generation: int = setup.generation
         self.work_dir = Path.cwd()
-        self.seed: int | None = setup["seed"]
-        self.gpus: tuple[str, ...] = tuple(setup["gpus"])
-        self.checkpoint_every: int | None = setup["checkpoint_every"]
-        self.resume_from = Path(setup["resume"]["path"]) if setup["resume"] else None
+        self.seed: int | None = setup.seed
+        self.gpus: tuple[str, ...] = tuple(setup.gpus)
+        self.checkpoint_every: int | None = setup.checkpoint_every
+        self.resume_from = Path(setup.resume) if setup.resume else None
         writes_events = self.is_chief or self.is_evaluator
-        self.tensorboard_dir = Path(setup["tensorboard"]) if writes_events else None
+        self.tensorboard_dir = Path(setup.tensorboard) if writes_events else None
         self.epoch_counters: list[EpochCounter] = []
-        self.backend: str = setup["backend"]
-        self._strategy_name: str = setup["strategy"]
-        self._start_timeout: float = setup["start_timeout"]
-        self._spool = Path(setup["spool"])
+        self.backend: str = setup.backend
+        self._strategy_name: str = setup.strategy
+        self._start_timeout: float = setup.start_timeout
+        self._spool = Path(setup.spool)
         self._channel, self._inbox = channel, inbox
-        self._partitioner: Mapping[str, Any] | None = setup["partitioner"]
-        self._communication: Mapping[str, Any] | None = setup["communication"]
-        self._gpu_memory: int | None = setup["gpu_memory"]
+        self._partitioner: Mapping[str, Any] | None = setup.partitioner
+        self._communication: Mapping[str, Any] | None = setup.communication
+        self._gpu_memory: int | None = setup.gpu_memory
         self._strategy: Any = None
         self._server: Any = None
         self._coordinator: Any = None
@@ -203,25 +205,25 @@ class TrainingContext(Feeding, Fitting):
     def progress(self, **fields: Any) -> None:
         """Send a sign of life (see `gridflow.keras.runtime.Runtime`)."""
         fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
-        self._channel.send("progress", **fields)
+        self._channel.send(reports.Progress(**fields))
 
     def epoch_end(
         self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
     ) -> None:
         """Send an epoch's results."""
         values = {name: float(value) for name, value in logs.items()}
-        self._channel.send("epoch_end", epoch=epoch, logs=values, fit=fit, restored=restored)
+        self._channel.send(reports.EpochEnded(epoch, values, fit, restored))
 
     def checkpoint(self, path: Path, place: Place) -> None:
         """Hand a finished checkpoint over."""
-        self._channel.send("checkpoint", path=str(path), place=place)
+        self._channel.send(child.MadeCheckpoint(str(path), place))
 
     def close(self) -> None:
         """Say that no further steps are to be expected."""
         self.progress(epoch=0, step=0, steps_per_epoch=None, phase="idle", rows=0, logs={})
 
 
-def make_context(setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> TrainingContext:
+def make_context(setup: Setup, channel: Channel, inbox: Inbox) -> TrainingContext:
     """Make the context of this process, once."""
     global _current  # noqa: PLW0603 (one process is one task)
     _current = TrainingContext(setup, channel, inbox)

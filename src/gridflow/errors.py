@@ -110,6 +110,10 @@ class NotEnoughGpus(NotEnoughSlots):
         return type(self), (str(self), self.required, self.available, self.failures)
 
 
+class WireError(GridflowError):
+    """A message that isn't one: of another version of gridflow, or damaged."""
+
+
 class NetworkError(GridflowError, OSError):
     """The coordinator can't listen where it is to."""
 

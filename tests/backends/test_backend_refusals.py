@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 
 import pytest
@@ -43,7 +44,13 @@ def test_the_plan_names_the_backend():
 
 
 def _members(**versions):
-    there = {"python": "3.11.7", "executable": "/usr/bin/python3", "keras": "3.15.1", **versions}
+    there = {
+        "python": "3.11.7",
+        "executable": "/usr/bin/python3",
+        "keras": "3.15.1",
+        "gridflow": importlib.metadata.version("gridflow"),
+        **versions,
+    }
     return {Task("worker", 0): ("a", there), Task("worker", 1): ("b", {**there, "jax": "0.9.0"})}
 
 

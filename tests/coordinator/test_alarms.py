@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 
 import pytest
@@ -38,7 +39,8 @@ class Group:
         tasks = [Task("worker", index) for index in range(size)]
         self.machine, self.now = JobMachine(tasks, Deadlines()), 0.0
         self.machine.begin(0.0)
-        versions = {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1"}
+        names = ("python", "tensorflow", "keras", "gridflow")
+        versions = {name: importlib.metadata.version("gridflow") for name in names}
         for rank in range(size):
             about = (rank, f"a{rank}", "h", f"h:{rank}", versions)
             self.machine.handle(ev.AgentRegistered(0.0, 1, *about))

@@ -15,6 +15,7 @@ import pytest
 from gridflow.coordinator import bar
 from gridflow.coordinator.console import Console, as_printed
 from gridflow.spec.cluster import Task
+from gridflow.wire.reports import Progress
 
 COLUMNS = 80
 TASKS = [Task("worker", 0), Task("worker", 1)]
@@ -46,8 +47,7 @@ def tell(make):
 
 def report(epoch, step):
     """Return what a rank tells after a step."""
-    known = {"phase": "train", "steps_per_epoch": 4, "rows": 8, "logs": {"loss": 0.5}}
-    return {"epoch": epoch, "step": step, **known}
+    return Progress(epoch, step, 4, "train", 8, {"loss": 0.5})
 
 
 def expected():

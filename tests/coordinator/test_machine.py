@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 from dataclasses import replace
 
@@ -22,7 +23,12 @@ DEADLINES = Deadlines(start_timeout=100, heartbeat_timeout=10, step_timeout=50, 
 TASKS = (Task("worker", 0), Task("worker", 1))
 WATCHED = (Task("worker", 0), Task("evaluator", 0))
 SERVED = (Task("chief", 0), Task("worker", 0), Task("ps", 0), Task("evaluator", 0))
-ENVIRONMENT = {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1"}
+ENVIRONMENT = {
+    "python": "3.11.7",
+    "tensorflow": "2.21.0",
+    "keras": "3.15.1",
+    "gridflow": importlib.metadata.version("gridflow"),
+}
 
 
 def failure(rank, *, generation=0, kind="exception", consequence=False, tasks=TASKS):

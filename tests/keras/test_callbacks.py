@@ -48,8 +48,8 @@ def train(ctx, flavour):
         "fitted": fitted,
         "tested": tested,
         "predicted": said.pop("progress"),
-        "epochs": [call["epoch"] for call in said["epoch_end"]],
-        "checkpoints": [(call["epoch"], call["step"]) for call in said["checkpoint"]],
+        "epochs": [call["epoch"] for call in said["epoch_ended"]],
+        "checkpoints": [tuple(call["place"][1:]) for call in said["made_checkpoint"]],
         "local": local_values(ctx, model),
         "events": sorted(path.parent.name for path in events),
     }
@@ -60,9 +60,9 @@ def overheard(ctx):
     said = collections.defaultdict(list)
     send = ctx._channel.send
 
-    def note(kind, **fields):
-        said[kind].append(fields)
-        send(kind, **fields)
+    def note(message):
+        said[message.kind].append(vars(message))
+        send(message)
 
     ctx._channel.send = note
     return said

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from gridflow.keras.evaluation import follow
+from gridflow.spec.place import Place
+from gridflow.wire.child import NewCheckpoint
+from gridflow.wire.commands import EndEvaluation
 
 
 class Told:
-    """An inbox to which this was told, in this order."""
+    """An inbox to which this was told."""
 
-    def __init__(self, **messages):
-        self._messages = messages
+    def __init__(self, *messages):
+        self._messages = {type(message): message for message in messages}
 
     def wait_for_one_of(self, kinds):
         assert set(kinds).intersection(self._messages)
@@ -19,7 +22,7 @@ class Told:
 
 
 def test_a_checkpoint_that_a_newer_one_replaced_is_passed_over(tmp_path):
-    replaced = {"path": str(tmp_path / "checkpoint-1.npz"), "place": (0, 1, 0)}
-    inbox = Told(checkpoint=replaced, end_evaluation={})
+    replaced = NewCheckpoint(str(tmp_path / "checkpoint-1.npz"), Place(0, 1, 0))
+    inbox = Told(replaced, EndEvaluation())
     found = follow(None, None, steps=None, inbox=inbox, tensorboard_dir=None, report=None)
     assert found == []

@@ -9,6 +9,8 @@ import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.agent.life import Life
+from gridflow.wire.child import Returned
+from gridflow.wire.reports import Succeeded
 
 pytestmark = pytest.mark.slow
 
@@ -19,11 +21,11 @@ class Reports:
     def __init__(self):
         self.kinds = []
 
-    def report(self, kind, **fields):
-        self.kinds.append((kind, fields))
+    def report(self, report):
+        self.kinds.append(report)
 
     def lines(self, lines):
-        self.kinds.append(("log", lines))
+        self.kinds.append(lines)
 
 
 class LateUploads:
@@ -92,10 +94,10 @@ def test_what_fails_late_of_a_life_that_is_over_says_nothing_of_the_next():
     lives = [Life("worker:0", 0, 0, on_imported=list, **options) for _ in range(2)]
     result = {"kind": "pickle", "files": ["value"]}
     for life in lives:
-        life._take({"kind": "returned", "result": result, "folder": "/nowhere"})
+        life._take(Returned(result, "/nowhere"))
     lives[0].end()
     failed, succeeds = uploads.waiting
     failed(OSError("the connection broke"))
     assert reports.kinds == []
     succeeds(None)
-    assert reports.kinds == [("succeeded", {"generation": 0, "result": result})]
+    assert reports.kinds == [Succeeded(0, result)]

@@ -286,7 +286,7 @@ def fork(servers, folder, **changes):
             )
             hello = next(channel.receive())
         undo.pop_all()
-    return guardian, channel, output, hello["pid"]
+    return guardian, channel, output, hello.pid
 
 
 def end(guardian, channel, output):

@@ -37,6 +37,8 @@ from gridflow.spec.backends import needed
 from gridflow.spec.cluster import EVALUATOR
 from gridflow.spec.gpus import VISIBLE, GpuNeed
 from gridflow.wire.client import CoordinatorClient
+from gridflow.wire.commands import Close
+from gridflow.wire.reports import Gone, Spooled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -125,12 +127,8 @@ class Agent:
             self._runner.fail("data", str(error))
             self._closed.wait()
             return
-        self._reporter.report(
-            "spooled",
-            counts={name: asdict(count) for name, count in counts.items()},
-            specs=specs,
-            left_out=writer.left_out,
-        )
+        named = {name: asdict(count) for name, count in counts.items()}
+        self._reporter.report(Spooled(named, specs, writer.left_out))
 
     def _supervise(self, folder: Path) -> None:
         try:
@@ -218,7 +216,7 @@ class Agent:
             self._closed.set()
             self._runner.kill()
             self._heartbeat.stop()
-            self._reporter.report("gone")
+            self._reporter.report(Gone())
             board.close()
             self._reporter.flush(min(_FLUSH_SECONDS, timeout))
             uploads.close()
@@ -273,11 +271,13 @@ class Agent:
             command = heartbeat.next_command()
             if command is None:
                 continue
-            if command["kind"] == "close":
+            if isinstance(command, Close):
                 self._runner.leave()
                 return
             self._runner.obey(command)
             self._busy_until = time.monotonic() + _QUIET_AFTER_SECONDS
+        if heartbeat.error is not None:
+            raise heartbeat.error
 
 
 def _local_folder() -> str | None:

@@ -25,6 +25,7 @@ def describe() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
+        "gridflow": importlib.metadata.version("gridflow"),
         "tensorflow": _version("tensorflow", _TENSORFLOW_PACKAGES),
         "keras": _version("keras", ("keras", "keras-nightly")),
         "jax": _version("jax", ("jax",)),

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gridflow.errors import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gridflow.agent.reporter import Reporter
+    from gridflow.wire.commands import Command
 
 
 class Heartbeat:
@@ -36,8 +39,10 @@ class Heartbeat:
     ) -> None:
         self._reporter, self._interval, self._quiet = reporter, interval, quiet
         self._is_quiet = is_quiet
-        self._commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
+        #: Why it ended by itself.
+        self.error: WireError | None = None
         self._thread = threading.Thread(target=self._beat, name="gridflow-heartbeat", daemon=True)
         self._thread.start()
 
@@ -46,7 +51,7 @@ class Heartbeat:
         """Whether there is somebody to hear it."""
         return self._thread.is_alive() and not self._reporter.coordinator_gone
 
-    def next_command(self) -> dict[str, Any] | None:
+    def next_command(self) -> Command | None:
         """Wait for a command; None when it is time to look after the process, or `wake` says so."""
         try:
             return self._commands.get(timeout=self._quiet if self._is_quiet() else self._interval)
@@ -65,9 +70,12 @@ class Heartbeat:
         self._thread.join()
 
     def _beat(self) -> None:
-        while not self._stopped.is_set() and not self._reporter.coordinator_gone:
-            for command in self._reporter.exchange():
-                self._commands.put(command)
-            quiet = self._quiet if self._is_quiet() else self._interval
-            self._reporter.wait(self._interval, quiet)
+        try:
+            while not self._stopped.is_set() and not self._reporter.coordinator_gone:
+                for command in self._reporter.exchange():
+                    self._commands.put(command)
+                quiet = self._quiet if self._is_quiet() else self._interval
+                self._reporter.wait(self._interval, quiet)
+        except WireError as error:
+            self.error = error
         self._commands.put(None)

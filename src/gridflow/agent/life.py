@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
+from gridflow.errors import WireError
+from gridflow.wire import child, reports
 from gridflow.wire.failures import TaskFailure
 from gridflow.wire.hints import hint_for
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
+    from gridflow.wire.messages import Message
 
 #: A process that said it failed, or was told to leave, has this long to end by itself.
 _EXIT_SECONDS: Final = 5.0
@@ -61,7 +65,7 @@ class Life:
         self._reporter, self._uploads = reporter, uploads
         self._frozen_after, self._on_imported = frozen_after, on_imported
         self._process: TrainingProcess | None = None
-        self._raised: dict[str, Any] | None = None
+        self._raised: child.Raised | None = None
         self._raised_at = 0.0
         self._stopped_since: float | None = None
         self._is_ready = False
@@ -82,16 +86,16 @@ class Life:
         """Whether the process is up, and has not ended."""
         return self._is_ready and self._raised is None and not self._is_reported
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, message: Message) -> None:
         """Tell the process something."""
         if self._process is not None:
-            self._process.channel.send(kind, **fields)
+            self._process.channel.send(message)
 
     def leave(self) -> None:
         """Let a process that is done, or that serves others, end by itself, for a moment."""
         if self._process is None or not (self._is_reported or self._serves):
             return
-        self.send("leave")
+        self.send(child.Leave())
         give_up = time.monotonic() + _EXIT_SECONDS
         while self._process.poll() is None and time.monotonic() < give_up:
             time.sleep(0.02)
@@ -139,7 +143,7 @@ class Life:
             log_tail=tuple(lines[-_TAIL_LINES:]),
             **details,
         )
-        self._reporter.report("failed", failure=failure.to_dict())
+        self._reporter.report(reports.Failed(failure))
 
     def _report_once(self) -> bool:
         """Return whether nothing was reported of how this life ended; from now on something is."""
@@ -150,14 +154,14 @@ class Life:
     def _report_end(self, process: TrainingProcess, code: int) -> None:
         raised = self._raised
         if raised is not None:
-            exited = raised["exit_code"] is not None
+            exited = raised.exit_code is not None
             self.fail(
-                raised.get("failure_kind") or ("exit" if exited else "exception"),
-                raised["summary"],
-                traceback=raised["traceback"],
-                exit_code=raised["exit_code"] if exited else abs(code),
-                hint=raised["hint"],
-                consequence=raised["consequence"],
+                raised.failure_kind or ("exit" if exited else "exception"),
+                raised.summary,
+                traceback=raised.traceback,
+                exit_code=raised.exit_code if exited else abs(code),
+                hint=raised.hint,
+                consequence=raised.consequence,
             )
             return
         log = "\n".join(process.tail)
@@ -170,30 +174,29 @@ class Life:
             summary = f"its process ended by itself with exit code {code}"
             self.fail("exit", summary, exit_code=code, hint=hint, consequence=consequence)
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _take(self, message: Message | WireError) -> None:
         """Take a message of the process (called from the thread that reads its channel)."""
-        kind = message.pop("kind")
-        match kind:
-            case "raised":
+        match message:
+            case child.Raised():
                 self._raised, self._raised_at = message, time.monotonic()
-            case "checkpoint":
+            case child.MadeCheckpoint():
                 header = {
                     "kind": "checkpoint",
                     "rank": self._rank,
                     "generation": self._generation,
-                    "place": message["place"],
+                    "place": message.place,
                 }
-                self._uploads.file(Path(message["path"]), header, self._checkpoint_sent)
-            case "returned":
-                self._hand_over(message["result"], Path(message["folder"]))
-            case "hello":
-                pass
-            case "imported":
-                self._on_imported(message["packages"])
-            case _:
-                self._is_ready |= kind == "ready"
-                self._serves |= kind == "joined"
-                self._reporter.report(kind, generation=self._generation, **message)
+                self._uploads.file(Path(message.path), header, self._checkpoint_sent)
+            case child.Returned():
+                self._hand_over(message.result, Path(message.folder))
+            case child.Imported():
+                self._on_imported(message.packages)
+            case reports.OfTraining():
+                self._is_ready |= isinstance(message, reports.Ready)
+                self._serves |= isinstance(message, reports.Joined)
+                self._reporter.report(replace(message, generation=self._generation))
+            case WireError():
+                self.fail("exception", str(message))
 
     def _checkpoint_sent(self, error: BaseException | None) -> None:
         if error is not None:
@@ -209,7 +212,7 @@ class Life:
             if error is not None:
                 self.fail("exception", f"what it returned could not be sent: {error}")
             elif left[0] <= 0 and self._report_once():
-                self._reporter.report("succeeded", generation=self._generation, result=result)
+                self._reporter.report(reports.Succeeded(self._generation, result))
 
         if self._rank == 0:
             self._uploads.catch_up()

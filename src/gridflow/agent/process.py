@@ -9,17 +9,20 @@ import sys
 import threading
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gridflow.agent import stat
 from gridflow.agent.forkserver.client import ForkedGuardian, NotForked
 from gridflow.agent.noise import silencer
+from gridflow.errors import WireError
 from gridflow.wire.channel import CHANNEL_VARIABLE, Channel
+from gridflow.wire.child import Hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.agent.forkserver.client import ForkServers
+    from gridflow.wire.messages import Message
 
 _Guardian: TypeAlias = "ForkedGuardian | subprocess.Popen[bytes]"
 
@@ -55,7 +58,8 @@ class TrainingProcess:
     on_lines : callable
         Called with each batch of output lines, from one thread, in order.
     on_message : callable
-        Called with each message of the channel, from one thread, in order.
+        Called with each message of the channel, from one thread, in order; and with the error, if
+        something else came in.
     on_end : callable
         Called once the process has ended, from that thread.
     """
@@ -70,7 +74,7 @@ class TrainingProcess:
         packages: Sequence[str] = (),
         servers: ForkServers | None = None,
         on_lines: Callable[[list[str]], None],
-        on_message: Callable[[dict[str, Any]], None],
+        on_message: Callable[[Message | WireError], None],
         on_end: Callable[[], None],
     ) -> None:
         self.channel, self._theirs = Channel.pair()
@@ -187,10 +191,13 @@ class TrainingProcess:
                 self._on_lines(lines)
 
     def _read_channel(self) -> None:
-        for message in self.channel.receive():
-            if message["kind"] == "hello":
-                self.pid = message["pid"]
-            self._on_message(message)
+        try:
+            for message in self.channel.receive():
+                if isinstance(message, Hello):
+                    self.pid = message.pid
+                self._on_message(message)
+        except WireError as error:
+            self._on_message(error)
         self._guardian.wait()
         self._on_end()
 

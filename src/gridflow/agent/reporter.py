@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from gridflow.wire.commands import COMMANDS
+from gridflow.wire.reports import REPORTS, Log
+
 if TYPE_CHECKING:
     from gridflow.wire.client import CoordinatorClient
+    from gridflow.wire.commands import Command
+    from gridflow.wire.reports import Report
 
 #: Output that waits to be sent; beyond it the training process waits at its pipe.
 _MOST_PENDING_LINES: Final = 20_000
@@ -41,10 +46,10 @@ class Reporter:
         self._urgent = False
         self.coordinator_gone = False
 
-    def report(self, kind: str, **fields: Any) -> None:
+    def report(self, report: Report) -> None:
         """Queue a report and have it sent at once."""
         with self._changed:
-            self._append({"kind": kind, **fields})
+            self._append(report)
         self.hurry()
 
     def hurry(self) -> None:
@@ -61,12 +66,18 @@ class Reporter:
             )
             for first in range(0, len(lines), _LINES_PER_REPORT):
                 part = lines[first : first + _LINES_PER_REPORT]
-                self._append({"kind": "log", "lines": part})
+                self._append(Log(part))
             self._lines += len(lines)
             self._changed.notify_all()
 
-    def exchange(self) -> list[dict[str, Any]]:
-        """Send what is queued, return new commands; empty when the coordinator can't be reached."""
+    def exchange(self) -> list[Command]:
+        """Send what is queued, return new commands; empty when the coordinator can't be reached.
+
+        Raises
+        ------
+        WireError
+            The coordinator sent something that is no command.
+        """
         with self._changed:
             self._urgent = False
             reports = self._pending[:100]
@@ -84,15 +95,17 @@ class Reporter:
         with self._changed:
             heard = answer["heard"]
             self._lines -= sum(
-                len(r["lines"]) for r in self._pending if r["kind"] == "log" and r["seq"] <= heard
+                len(r["lines"])
+                for r in self._pending
+                if r["kind"] == Log.kind and r["seq"] <= heard
             )
             self._pending = [report for report in self._pending if report["seq"] > heard]
             self._urgent |= more
             self._changed.notify_all()
-        commands = [command for command in answer["commands"] if command["id"] > self._done]
-        if commands:
-            self._done = commands[-1]["id"]
-        return commands
+        new = [command for command in answer["commands"] if command["id"] > self._done]
+        if new:
+            self._done = new[-1]["id"]
+        return [COMMANDS.decode({k: v for k, v in each.items() if k != "id"}) for each in new]
 
     def wait(self, with_lines: float, without: float) -> None:
         """Wait until it is time for the next exchange.
@@ -118,7 +131,6 @@ class Reporter:
                 give_up = min(give_up, before + _SILENCE_SECONDS)
                 time.sleep(0.1)
 
-    def _append(self, report: dict[str, Any]) -> None:
-        report["seq"] = self._next
+    def _append(self, report: Report) -> None:
+        self._pending.append({**REPORTS.encode(report), "seq": self._next})
         self._next += 1
-        self._pending.append(report)

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from gridflow.feed import loans, records
 from gridflow.spec.backends import KERAS_VARIABLE, needed
 from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec
 from gridflow.spec.gpus import VISIBLE
+from gridflow.wire import child, commands, reports
 from gridflow.wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gridflow.agent.uploads import Uploads
     from gridflow.gpu.grant import GpuGrant
     from gridflow.wire.client import CoordinatorClient
+    from gridflow.wire.messages import Message
     from gridflow.wire.payload import AgentPayload
 
 _DRAIN_SECONDS: Final = 30.0
@@ -77,9 +79,9 @@ class TaskRunner:
             self._servers = ForkServers(payload.spec.hosts.warm_seconds, versions)
         self._generation = payload.generation
         self._life = self._new_life()
-        self._counts: dict[str, Any] | None = None
-        self._setup: dict[str, Any] | None = None
-        self._news: dict[str, dict[str, Any]] = {}
+        self._counts: commands.Counts | None = None
+        self._setup: child.Setup | None = None
+        self._news: dict[str, Message] = {}
 
     @property
     def is_at_work(self) -> bool:
@@ -158,67 +160,67 @@ class TaskRunner:
         """Packages that the process imports in any case."""
         return needed(self._payload.spec.training.backend, self._payload.spec.training.strategy)
 
-    def obey(self, command: dict[str, Any]) -> None:
+    def obey(self, command: commands.Command) -> None:
         """Carry out a command of the coordinator."""
-        match command["kind"]:
-            case "start":
+        match command:
+            case commands.Start():
                 self._start(command)
-            case "counts":
-                self._counts = {k: v for k, v in command.items() if k not in {"id", "kind"}}
-                self._life.send("counts", **self._counts)
-            case "replace" if command["generation"] == self._generation:
+            case commands.Counts():
+                self._counts = command
+                self._life.send(command)
+            case commands.Replace(generation=self._generation):
                 self._replace()
-            case "checkpoint":
+            case commands.Fetch():
                 self._fetch(command)
-            case "end_evaluation":
-                self._tell_news("end_evaluation")
-            case "inspect":
-                self._life.send("inspect")
-            case "lend":
-                self._lend(command["dataset"])
-            case "borrow":
-                self._borrow(command["dataset"])
-            case "clear" if command["generation"] == self._generation:
-                self._clear(restart=command["restart"])
+            case commands.EndEvaluation():
+                self._tell_news(command)
+            case commands.Inspect():
+                self._life.send(child.LookAround())
+            case commands.Lend():
+                self._lend(command.dataset)
+            case commands.Borrow():
+                self._borrow(command.dataset)
+            case commands.Clear(generation=self._generation):
+                self._clear(restart=command.restart)
 
-    def _start(self, command: dict[str, Any]) -> None:
+    def _start(self, command: commands.Start) -> None:
         spec = self._payload.spec
         training, grant = spec.training, self._grant
+        partitioner, communication = training.partitioner, training.communication
         addresses: dict[str, list[str]] = {}
-        for task, address in zip(spec.tasks, command["addresses"], strict=True):
+        for task, address in zip(spec.tasks, command.addresses, strict=True):
             addresses.setdefault(task.role, []).append(address)
-        cluster = ClusterSpec(addresses)
-        resume = command["resume"]
-        if resume is not None and self._part.runs_function:
-            path = self._folder / resume["name"]
-            self._client.download({"kind": "checkpoint", "name": resume["name"]}, path)
-            resume = {**resume, "path": str(path)}
+        resume = None
+        if command.resume is not None and self._part.runs_function:
+            path = self._folder / command.resume
+            self._client.download({"kind": "checkpoint", "name": command.resume}, path)
+            resume = str(path)
         self._news = {}
-        self._setup = {
-            "job": self._payload.job,
-            "generation": command["generation"],
-            "task": str(self._task),
-            "addresses": addresses,
-            "tf_config": self._tf_config(cluster),
-            "strategy": training.strategy,
-            "backend": training.backend,
-            "start_timeout": spec.deadlines.start_timeout,
-            "runs_function": self._part.runs_function,
-            "serves": self._part.serves,
-            "partitioner": training.partitioner and training.partitioner.to_dict(),
-            "classic_flags": training.classic_flags,
-            "gpus": [] if isinstance(grant, str) else grant.addresses,
-            "gpu_memory": None if isinstance(grant, str) else grant.memory_limit,
-            "communication": training.communication and training.communication.to_dict(),
-            "function": str(self._folder / "function"),
-            "modules": str(self._folder / "modules"),
-            "spool": str(self._folder / "spool"),
-            "results": str(self._folder / f"results-{self._generation}"),
-            "tensorboard": str(self._folder / "tensorboard"),
-            "resume": resume,
-            "seed": training.seed,
-            "checkpoint_every": training.checkpoint_every,
-        }
+        self._setup = child.Setup(
+            job=self._payload.job,
+            task=str(self._task),
+            generation=command.generation,
+            addresses=addresses,
+            tf_config=self._tf_config(ClusterSpec(addresses)),
+            strategy=training.strategy,
+            backend=training.backend,
+            start_timeout=spec.deadlines.start_timeout,
+            runs_function=self._part.runs_function,
+            serves=self._part.serves,
+            partitioner=None if partitioner is None else partitioner.to_dict(),
+            communication=None if communication is None else communication.to_dict(),
+            classic_flags=training.classic_flags,
+            gpus=[] if isinstance(grant, str) else list(grant.addresses),
+            gpu_memory=None if isinstance(grant, str) else grant.memory_limit,
+            function=str(self._folder / "function"),
+            modules=str(self._folder / "modules"),
+            spool=str(self._folder / "spool"),
+            results=str(self._folder / f"results-{self._generation}"),
+            tensorboard=str(self._folder / "tensorboard"),
+            resume=resume,
+            seed=training.seed,
+            checkpoint_every=training.checkpoint_every,
+        )
         self._set_up()
 
     def _tf_config(self, cluster: ClusterSpec) -> str | None:
@@ -228,12 +230,9 @@ class TaskRunner:
         return cluster.tf_config(self._task)
 
     def _set_up(self) -> None:
-        if self._setup is not None:
-            self._life.send("setup", **self._setup)
-        if self._counts is not None:
-            self._life.send("counts", **self._counts)
-        for kind, fields in self._news.items():
-            self._life.send(kind, **fields)
+        for message in (self._setup, self._counts, *self._news.values()):
+            if message is not None:
+                self._life.send(message)
 
     def _replace(self) -> None:
         """Start the process again as it was started before."""
@@ -241,26 +240,26 @@ class TaskRunner:
         self.prepare()
         self._set_up()
 
-    def _fetch(self, command: dict[str, Any]) -> None:
+    def _fetch(self, command: commands.Fetch) -> None:
         """Get a checkpoint for the evaluator."""
-        path = self._folder / command["name"]
+        path = self._folder / command.name
         try:
-            self._client.download({"kind": "checkpoint", "name": command["name"]}, path)
+            self._client.download({"kind": "checkpoint", "name": command.name}, path)
         except pa.ArrowException:
             return  # a newer one has taken its place, and is on its way
-        before = self._news.get("checkpoint", {}).get("path")
-        self._tell_news("checkpoint", path=str(path), place=command["place"])
-        if before is not None and before != str(path):
-            Path(before).unlink(missing_ok=True)
+        before = self._news.get(child.NewCheckpoint.kind)
+        self._tell_news(child.NewCheckpoint(str(path), command.place))
+        if isinstance(before, child.NewCheckpoint) and before.path != str(path):
+            Path(before.path).unlink(missing_ok=True)
 
-    def _tell_news(self, kind: str, **fields: Any) -> None:
-        self._news[kind] = fields
-        self._life.send(kind, **fields)
+    def _tell_news(self, message: Message) -> None:
+        self._news[message.kind] = message
+        self._life.send(message)
 
     def _clear(self, *, restart: bool) -> None:
         self.kill()
         self._uploads.drain(_DRAIN_SECONDS)
-        self._reporter.report("cleared", generation=self._generation)
+        self._reporter.report(reports.Cleared(self._generation))
         self._generation += 1
         if restart:
             self.prepare()
@@ -283,7 +282,7 @@ class TaskRunner:
         specs = {}
         if self._part.serves:
             specs = {dataset: records.encode_specs(records.write(spool, dataset, own_rows=0))}
-        self._reporter.report("spooled", counts={dataset: asdict(counts)}, specs=specs)
+        self._reporter.report(reports.Spooled({dataset: asdict(counts)}, specs))
 
     # The process ---------------------------------------------------------------------------------
 

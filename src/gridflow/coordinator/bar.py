@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from gridflow.spec.cluster import Task
+    from gridflow.wire.reports import Progress
 
 #: Of the bar in a notebook, whose width can't be known.
 _NOTEBOOK_COLUMNS: Final = 100
@@ -47,23 +48,23 @@ class ProgressBar:
         with self._bar.external_write_mode(file=sys.stdout):
             _print(text)  # flushed before the bar is drawn again below
 
-    def update(self, rank: int, report: dict[str, Any]) -> None:
+    def update(self, rank: int, report: Progress) -> None:
         """Take a rank's report of a step."""
-        if report["phase"] != "train" or self._place is None:
+        if report.phase != "train" or self._place is None:
             return
         self._leader = min(self._leader, rank)
-        epoch, step = report["epoch"], report["step"]
+        epoch, step = report.epoch, report.step
         if rank == self._leader and (epoch != self._epoch or step < self._steps.get(rank, 0)):
-            self._open(epoch, report.get("steps_per_epoch"))
+            self._open(epoch, report.steps_per_epoch)
         if epoch != self._epoch:
             return  # it is behind, or trains by itself: a bar can show one epoch
         self._steps[rank] = step
-        self._rows += report["rows"]
+        self._rows += report.rows
         if self._bar is None:
             return
         slowest = min(self._steps, key=lambda each: self._steps[each])
         seconds = max(time.monotonic() - self._began, 1e-9)
-        words = {name: f"{value:.4g}" for name, value in (report.get("logs") or {}).items()}
+        words = {name: f"{value:.4g}" for name, value in report.logs.items()}
         if self._rows:
             words["rows/s"] = f"{self._rows / seconds:,.0f}"
         if len(self._steps) > 1:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 import threading
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from gridflow.coordinator.bar import ProgressBar
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gridflow.spec.cluster import Task
     from gridflow.spec.place import Place
+    from gridflow.wire.reports import Progress
 
 #: What would move the cursor of a terminal, or do other things than print; colours may stay.
 _MOVES: Final = re.compile(
@@ -71,7 +72,7 @@ class Console:
         with self._lock:
             self._write(f"[gridflow] {text}")
 
-    def progress(self, rank: int, report: dict[str, Any]) -> None:
+    def progress(self, rank: int, report: Progress) -> None:
         """Move the bar."""
         with self._lock:
             if self._bar is not None and self._is_read:

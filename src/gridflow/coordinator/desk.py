@@ -21,7 +21,7 @@ from gridflow.errors import GridflowError
 from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.spec.cluster import EVALUATOR
 from gridflow.spec.place import Place
-from gridflow.wire.failures import TaskFailure
+from gridflow.wire import commands, reports
 from gridflow.wire.server import inside
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.console import Console
     from gridflow.spec.roles import Part
+    from gridflow.wire.commands import Command
+    from gridflow.wire.reports import Report
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Desk:
         self.results: dict[int, dict[str, Any]] = {}
         self.tensorboard_url: str | None = None
         #: The last sign of progress, by rank.
-        self.progress: dict[int, dict[str, Any]] = {}
+        self.progress: dict[int, reports.Progress] = {}
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
         self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
@@ -108,31 +110,31 @@ class Desk:
         with self._lock:
             return launch == self._launch and any(box.agent for box in self._mailboxes)
 
-    def broadcast(self, kind: str, **fields: Any) -> None:
+    def broadcast(self, command: Command) -> None:
         """Leave a command for every agent."""
         with self._lock:
-            self._broadcast(kind, **fields)
+            self._broadcast(command)
 
-    def send(self, rank: int, kind: str, **fields: Any) -> None:
+    def send(self, rank: int, command: Command) -> None:
         """Leave a command for one agent."""
         with self._lock:
-            self._send(rank, kind, **fields)
+            self._send(rank, command)
 
-    def tell_evaluators(self, kind: str, **fields: Any) -> None:
+    def tell_evaluators(self, command: Command) -> None:
         """Leave a command for the agents of evaluators."""
         with self._lock:
             for rank, task in enumerate(self._tasks):
                 if task.role == EVALUATOR:
-                    self._send(rank, kind, **fields)
+                    self._send(rank, command)
 
-    def _broadcast(self, kind: str, **fields: Any) -> None:
+    def _broadcast(self, command: Command) -> None:
         for rank in range(len(self._mailboxes)):
-            self._send(rank, kind, **fields)
+            self._send(rank, command)
 
-    def _send(self, rank: int, kind: str, **fields: Any) -> None:
+    def _send(self, rank: int, command: Command) -> None:
         box = self._mailboxes[rank]
         box.sent += 1
-        box.commands.append({"id": box.sent, "kind": kind, **fields})
+        box.commands.append({**commands.COMMANDS.encode(command), "id": box.sent})
 
     def _loan(self, dataset: str) -> Path:
         return inside(self.job_dir, f"loan-{dataset}.arrow")
@@ -198,12 +200,12 @@ class Desk:
         """Commit a checkpoint, or pass a loan on, once it is whole."""
         if header["kind"] == "checkpoint":
             name = self._checkpoints.commit(path, Place(*header["place"]))
-            self.tell_evaluators("checkpoint", name=name, place=header["place"])
+            self.tell_evaluators(commands.Fetch(name, Place(*header["place"])))
         if header["kind"] == "loan":
             with self._lock:
                 for rank, box in enumerate(self._mailboxes):
                     if box.counts is not None and not box.counts[header["name"]]["rows"]:
-                        self._send(rank, "borrow", dataset=header["name"])
+                        self._send(rank, commands.Borrow(header["name"]))
 
     def find_file(self, header: dict[str, Any]) -> Path:
         """Return the function, the modules beside it, a checkpoint or a loan."""
@@ -218,71 +220,69 @@ class Desk:
 
     # ---------------------------------------------------------------------------------------------
 
-    def _take(self, rank: int, report: dict[str, Any]) -> None:
+    def _take(self, rank: int, data: dict[str, Any]) -> None:
         """Handle a report; one that can't be ends the job, and those after it are heard, too."""
         try:
-            self._report(rank, report)
+            fields = {name: value for name, value in data.items() if name != "seq"}
+            self._report(rank, reports.REPORTS.decode(fields))
         except Exception as error:  # noqa: BLE001 (a report is counted as heard: none may be lost)
             words = "".join(traceback.format_exception(error))
             problem = GridflowError(
-                f"the driver could not take the report {report.get('kind')!r} of "
+                f"the driver could not take the report {data.get('kind')!r} of "
                 f"{self._tasks[rank]}: {type(error).__name__}: {error}\n{words}"
             )
             self.events.put(ev.DriverFailed(time.monotonic(), problem))
 
-    def _report(self, rank: int, report: dict[str, Any]) -> None:
-        now, generation = time.monotonic(), report.get("generation", 0)
-        match report["kind"]:
-            case "ready":
-                self.events.put(ev.TaskReady(now, rank, generation))
-            case "progress":
-                armed = report["phase"] in {"train", "test"}
-                self.events.put(ev.TaskStepped(now, rank, generation, armed))
+    def _report(self, rank: int, report: Report) -> None:
+        now = time.monotonic()
+        match report:
+            case reports.Ready():
+                self.events.put(ev.TaskReady(now, rank, report.generation))
+            case reports.Progress():
+                armed = report.phase in {"train", "test"}
+                self.events.put(ev.TaskStepped(now, rank, report.generation, armed))
                 self.progress[rank] = report
                 self._console.progress(rank, report)
-            case "failed":
-                failure = TaskFailure.from_dict(report["failure"])
-                self.events.put(ev.TaskFailed(now, rank, failure))
-            case "succeeded":
-                self.results[rank] = report["result"]
-                self.events.put(ev.TaskSucceeded(now, rank, generation))
-            case "joined":
-                self.events.put(ev.TaskJoined(now, rank, generation))
-            case "gone":
+            case reports.Failed():
+                self.events.put(ev.TaskFailed(now, rank, report.failure))
+            case reports.Succeeded():
+                self.results[rank] = report.result
+                self.events.put(ev.TaskSucceeded(now, rank, report.generation))
+            case reports.Joined():
+                self.events.put(ev.TaskJoined(now, rank, report.generation))
+            case reports.Gone():
                 self.events.put(ev.AgentGone(now, rank))
-            case "cleared":
-                self.events.put(ev.TaskCleared(now, rank, generation))
-            case "stack":
-                stack = ev.StackReported(now, rank, generation, report["stack"], report["waiting"])
-                self.events.put(stack)
-            case "spooled":
-                left_out = report.get("left_out", {})
-                self._spooled(rank, report["counts"], report["specs"], left_out)
+            case reports.Cleared():
+                self.events.put(ev.TaskCleared(now, rank, report.generation))
+            case reports.Stack():
+                generation, stack = report.generation, report.stack
+                self.events.put(ev.StackReported(now, rank, generation, stack, report.waiting))
+            case reports.Spooled():
+                self._spooled(rank, report.counts, report.specs, report.left_out)
             case _:
                 self._note(rank, report)
 
-    def _note(self, rank: int, report: dict[str, Any]) -> None:
+    def _note(self, rank: int, report: Report) -> None:
         """Take what only the record of the job is concerned with."""
-        match report["kind"]:
-            case "log":
-                self._console.log(self._tasks[rank], report["lines"])
-            case "epoch_end" if rank == 0:
-                place = report["fit"], report["epoch"]
+        match report:
+            case reports.Log():
+                self._console.log(self._tasks[rank], report.lines)
+            case reports.EpochEnded() if rank == 0:
+                place = report.fit, report.epoch
                 known = self.history.get(place, {})
-                self.history[place] = report["logs"]
+                self.history[place] = report.logs
                 # It comes again where callbacks have added something.
-                new = {name: v for name, v in report["logs"].items() if known.get(name) != v}
-                if not report["restored"]:
-                    self._console.epoch(report["epoch"], new or report["logs"])
-            case "epoch":
-                self.ledger.add(report["record"])
-            case "evaluation":
-                evaluated = Place(*report["place"])
-                self.evaluation[evaluated] = report["logs"]
-                self._console.evaluation(evaluated, report["logs"])
-            case "tensorboard":
-                self.tensorboard_url = report["url"]
-                self._console.say(f"TensorBoard: {report['url']}")
+                new = {name: v for name, v in report.logs.items() if known.get(name) != v}
+                if not report.restored:
+                    self._console.epoch(report.epoch, new or report.logs)
+            case reports.EpochFed():
+                self.ledger.add(report.record)
+            case reports.Evaluated():
+                self.evaluation[report.place] = report.logs
+                self._console.evaluation(report.place, report.logs)
+            case reports.Board():
+                self.tensorboard_url = report.url
+                self._console.say(f"TensorBoard: {report.url}")
 
     def _spooled(
         self,
@@ -323,7 +323,7 @@ class Desk:
             for name, lender in lenders.items():
                 if name not in self._lent:
                     self._lent.add(name)
-                    self._send(lender, "lend", dataset=name)
+                    self._send(lender, commands.Lend(name))
             if lenders:
                 return
             for each_rank, each in enumerate(known):
@@ -332,13 +332,7 @@ class Desk:
             borrowed = {
                 name: [each[name].get("borrowed", 0) for each in known] for name in known[0]
             }
-            self._broadcast(
-                "counts",
-                rows=rows,
-                borrowed=borrowed,
-                specs=self._specs,
-                left_out=self._left_out,
-                nulls=self.ledger.nulls,
-            )
+            nulls = {name: dict(columns) for name, columns in self.ledger.nulls.items()}
+            self._broadcast(commands.Counts(rows, borrowed, self._specs, self._left_out, nulls))
             for name in self._lent:
                 self._loan(name).unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from gridflow.errors import JobCancelled, StartTimeout
 from gridflow.spec.backends import needed
 from gridflow.spec.cluster import TRAINING_ROLES
 from gridflow.spec.place import Place
+from gridflow.wire import commands
 from gridflow.wire.identity import Identity, make_identities
 from gridflow.wire.payload import AgentPayload
 from gridflow.wire.server import CoordinatorServer, listen
@@ -182,10 +183,10 @@ class JobRun:
             generation=self._machine.generation,
             tasks={
                 str(task): TaskProgress(
-                    place=Place(report.get("fit", 0), report["epoch"], report["step"]),
-                    steps_per_epoch=report["steps_per_epoch"],
-                    phase=report["phase"],
-                    logs=dict(report["logs"] or {}),
+                    place=Place(report.fit, report.epoch, report.step),
+                    steps_per_epoch=report.steps_per_epoch,
+                    phase=report.phase,
+                    logs=report.logs,
                 )
                 for rank, task in enumerate(self._job.spec.tasks)
                 if (report := known.get(rank)) is not None
@@ -281,41 +282,33 @@ class JobRun:
             case ev.StartGeneration():
                 self._start(command)
             case ev.ClearGeneration():
-                self._desk.broadcast(
-                    "clear", generation=command.generation, restart=command.restart
-                )
+                self._desk.broadcast(commands.Clear(command.generation, command.restart))
             case ev.ReplaceTask():
-                self._desk.send(command.rank, "replace", generation=command.generation)
+                self._desk.send(command.rank, commands.Replace(command.generation))
             case ev.EndEvaluation():
-                self._desk.tell_evaluators("end_evaluation")
+                self._desk.tell_evaluators(commands.EndEvaluation())
             case ev.Say():
                 self._console.say(command.text)
             case ev.Inspect():
-                self._desk.broadcast("inspect", generation=command.generation)
+                self._desk.broadcast(commands.Inspect(command.generation))
             case ev.CloseAgents():
-                self._desk.broadcast("close")
+                self._desk.broadcast(commands.Close())
             case ev.Finish():
                 self._finish = command
 
     def _start(self, command: ev.StartGeneration) -> None:
         latest = self._latest_checkpoint()
-        resume = None
         if latest is not None:
-            resume = {"name": latest.name}
             self._resumed[command.generation] = latest.place
-        if command.generation > 0 or resume:
+        if command.generation > 0 or latest:
             where = latest.place if latest else "the beginning"
             ended = [each.failure for each in self._machine.attempts[-1:] if each.failure]
             why = f"{ended[0].task}: {ended[0].summary}. " if ended else ""
             self._console.say(f"{why}Generation {command.generation} starts from {where}")
-        if resume:
+        if latest:
             self._compare_workers()
-        self._desk.broadcast(
-            "start",
-            generation=command.generation,
-            addresses=list(command.addresses),
-            resume=resume,
-        )
+        resume = latest.name if latest else None
+        self._desk.broadcast(commands.Start(command.generation, command.addresses, resume))
 
     def _latest_checkpoint(self) -> Checkpoint | None:
         latest, unreadable = self._checkpoints.latest()

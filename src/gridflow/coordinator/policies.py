@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -185,6 +186,19 @@ def environment_failure(
             )
     compared = dict.fromkeys((*(needs or ("tensorflow",)), "keras", "python"))
     (first_task, (_, first)), *others = members.items()
+    ours = importlib.metadata.version("gridflow")
+    for task, (host, environment) in members.items():
+        theirs = environment.get("gridflow", "")
+        if theirs != ours:
+            return TaskFailure(
+                str(task),
+                host,
+                "environment",
+                f"it has gridflow {theirs or '(an older one)'}, but the driver has {ours}",
+                generation,
+                hint="both sides of the wire need the same version: ship one environment with "
+                "spark.archives, or install the same version everywhere",
+            )
     for task, (host, environment) in others:
         for name in compared:
             here, there = environment.get(name, ""), first.get(name, "")

@@ -10,7 +10,8 @@ from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
 from gridflow.keras.resume import state
 from gridflow.keras.resume.file import Checkpoint
-from gridflow.spec.place import Place
+from gridflow.wire.child import NewCheckpoint
+from gridflow.wire.commands import EndEvaluation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +34,12 @@ def follow(
     writer = _writer(tensorboard_dir)
     trained = 0
     while True:
-        inbox.wait_for_one_of(("checkpoint", "end_evaluation"))
-        message = inbox.take("checkpoint")  # before the end: what came last is evaluated, too
+        inbox.wait_for_one_of((NewCheckpoint, EndEvaluation))
+        message = inbox.take(NewCheckpoint)  # before the end: what came last is evaluated, too
         if message is None:
             break
         try:
-            checkpoint = Checkpoint.read(Path(message["path"]))
+            checkpoint = Checkpoint.read(Path(message.path))
         except FileNotFoundError:  # a newer one has come in the meantime
             continue
         if checkpoint.flavour != flavour:
@@ -48,10 +49,10 @@ def follow(
             )
         state.restore(model, flavour, checkpoint, ["model"])
         logs = numbers(model.evaluate(data, steps=steps, verbose=0, return_dict=True))
-        place = Place(*message["place"])
+        place = message.place
         trained = checkpoint.batches
         found.append({**place._asdict(), **logs})
-        report(place=place, logs=logs)
+        report(place, logs)
         if writer is not None:
             _write(writer, logs, trained)
     if writer is not None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
 from gridflow.spec.options import whole_number
+from gridflow.wire.commands import Counts
+from gridflow.wire.reports import EpochFed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +112,7 @@ class Feeding:
         from gridflow.feed.spool import SpoolReader
 
         rows = self._rows(name)
-        own_rows = once.own_rows(rows, self._inbox.wait("counts")["borrowed"][name])
+        own_rows = once.own_rows(rows, self._inbox.wait(Counts).borrowed[name])
         self._check_columns(name, features, label, sample_weight)
         shuffled = name == "train" if shuffle is None else shuffle
         ahead = _ahead(prefetch, self.backend)
@@ -120,7 +122,7 @@ class Feeding:
 
             return worker_data.make(
                 name,
-                decode_specs(self._inbox.wait("counts")["specs"].get(name, {})),
+                decode_specs(self._inbox.wait(Counts).specs.get(name, {})),
                 tuple(rows),
                 own_rows=tuple(own_rows),
                 function=map,
@@ -148,7 +150,7 @@ class Feeding:
             "own_rows": own_rows,
             "function": map,
             "counter": counter,
-            "on_epoch": lambda record: self._channel.send("epoch", record=record),
+            "on_epoch": lambda record: self._channel.send(EpochFed(record)),
         }
         reader = SpoolReader(self._spool, name)
         if self.backend != "tensorflow":
@@ -206,7 +208,7 @@ class Feeding:
                 "ctx.adapt_dataset() isn't there under strategy='parameter_server', whose chief "
                 "has no rows. Adapt the layers in the driver and give them to the function."
             )
-        own = once.own_rows(counts, self._inbox.wait("counts")["borrowed"][name])[self.rank]
+        own = once.own_rows(counts, self._inbox.wait(Counts).borrowed[name])[self.rank]
         together = self._strategy_name == "multi_worker_mirrored" and self.num_workers > 1
         self._check_columns(name, features)
         share = own
@@ -245,7 +247,7 @@ class Feeding:
         return batches.steps_for(rows, batch_size, tail)
 
     def _rows(self, name: str) -> Sequence[int]:
-        rows: dict[str, list[int]] = self._inbox.wait("counts")["rows"]
+        rows: dict[str, list[int]] = self._inbox.wait(Counts).rows
         if name not in rows:
             there = ", ".join(repr(each) for each in rows) or "none: run() was given no data="
             raise SchemaError(
@@ -257,12 +259,12 @@ class Feeding:
         """Refuse columns that aren't fed; say it where others have cost rows."""
         from gridflow.feed import selection
 
-        counts = self._inbox.wait("counts")
+        counts = self._inbox.wait(Counts)
         used = selection.named(*forms)
-        selection.refuse_left_out(used, counts["left_out"].get(name, {}))
+        selection.refuse_left_out(used, counts.left_out.get(name, {}))
         others = {
             column: rows
-            for column, rows in counts["nulls"].get(name, {}).items()
+            for column, rows in counts.nulls.get(name, {}).items()
             if column not in used
         }
         if others and self.rank == 0:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.spec.cluster import EVALUATOR, WORKER
+from gridflow.wire.reports import Evaluated
 
 if TYPE_CHECKING:
     import threading
@@ -197,7 +198,7 @@ class Fitting:
             steps=steps,
             inbox=self._inbox,
             tensorboard_dir=self.tensorboard_dir,
-            report=lambda **found: self._channel.send("evaluation", **found),
+            report=lambda place, logs: self._channel.send(Evaluated(place, logs)),
         )
 
     def _trainer(self, model: Any) -> Any:

@@ -6,7 +6,12 @@ import os
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from gridflow.errors import WireError
+from gridflow.wire.child import Leave, LookAround
+from gridflow.wire.messages import Message
+from gridflow.wire.reports import Stack
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -23,6 +28,9 @@ _WAITS: Final = (
 )
 
 
+M = TypeVar("M", bound=Message)
+
+
 class Inbox:
     """Messages of the agent by kind; answers an inspection by itself.
 
@@ -33,7 +41,7 @@ class Inbox:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._messages: dict[str, dict[str, Any]] = {}
+        self._messages: dict[type[Message], Message] = {}
         self._changed = threading.Condition()
         #: Whether the process ends when it is told to leave, whatever its main thread is doing:
         #: a server's ``join`` never returns.
@@ -41,35 +49,38 @@ class Inbox:
         self._main = threading.main_thread().ident
         threading.Thread(target=self._read, name="gridflow-inbox", daemon=True).start()
 
-    def wait(self, kind: str) -> dict[str, Any]:
+    def wait(self, kind: type[M]) -> M:
         """Wait for a message; the agent ends this process if none is to come."""
         with self._changed:
             self._changed.wait_for(lambda: kind in self._messages)
-            return self._messages[kind]
+            return cast("M", self._messages[kind])
 
-    def take(self, kind: str) -> dict[str, Any] | None:
+    def take(self, kind: type[M]) -> M | None:
         """Return a message that has come, and forget it; None if there is none."""
         with self._changed:
-            return self._messages.pop(kind, None)
+            return cast("M | None", self._messages.pop(kind, None))
 
-    def wait_for_one_of(self, kinds: tuple[str, ...]) -> None:
+    def wait_for_one_of(self, kinds: tuple[type[Message], ...]) -> None:
         """Wait until there is a message of one of these kinds."""
         with self._changed:
             self._changed.wait_for(lambda: any(kind in self._messages for kind in kinds))
 
     def _read(self) -> None:
-        for message in self._channel.receive():
-            kind = message.pop("kind")
-            if kind == "inspect":
-                self._inspect()
-                continue
-            if kind == "leave" and self.leaves_at_once:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(0)
-            with self._changed:
-                self._messages[kind] = message
-                self._changed.notify_all()
+        try:
+            for message in self._channel.receive():
+                if isinstance(message, LookAround):
+                    self._inspect()
+                    continue
+                if isinstance(message, Leave) and self.leaves_at_once:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(0)
+                with self._changed:
+                    self._messages[type(message)] = message
+                    self._changed.notify_all()
+        except WireError as error:
+            sys.stderr.write(f"gridflow: {error}\n")
+            sys.stderr.flush()
         os._exit(1)  # the agent is gone, and with it everyone who could use a result
 
     def _inspect(self) -> None:
@@ -77,4 +88,4 @@ class Inbox:
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         innermost = frame.f_code.co_filename if frame is not None else ""
         waiting = any(part in innermost for part in _WAITS)
-        self._channel.send("stack", stack=stack, waiting=waiting)
+        self._channel.send(Stack(stack, waiting))

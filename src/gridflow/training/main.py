@@ -25,7 +25,9 @@ from gridflow.spec.cluster import TRAINING_ROLES
 from gridflow.training import groups, no_spark, server
 from gridflow.training.inbox import Inbox
 from gridflow.wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
+from gridflow.wire.child import Hello, Imported, Leave, Raised, Returned, Setup
 from gridflow.wire.hints import hint_for
+from gridflow.wire.reports import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +39,7 @@ _WAITING_STRATEGIES: Final = frozenset({"multi_worker_mirrored", "parameter_serv
 def main() -> None:
     """Live one generation of one task."""
     channel = Channel.inherited(int(os.environ.pop(CHANNEL_VARIABLE)))
-    channel.send("hello", pid=os.getpid())
+    channel.send(Hello(os.getpid()))
     faulthandler.enable()
     inbox = Inbox(channel)
     try:
@@ -65,35 +67,35 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     preload = _preload()
     # Keras says it of every distributed dataset, whatever was passed.
     warnings.filterwarnings("ignore", message="`shuffle=True` was passed", module="keras")
-    setup = inbox.wait("setup")
-    if setup["tf_config"] is not None:
-        os.environ["TF_CONFIG"] = setup["tf_config"]
-    if setup["backend"] == "tensorflow":  # JAX is told by its environment
-        devices.limit_memory(setup["gpu_memory"])
-    if not setup["runs_function"]:
+    setup = inbox.wait(Setup)
+    if setup.tf_config is not None:
+        os.environ["TF_CONFIG"] = setup.tf_config
+    if setup.backend == "tensorflow":  # JAX is told by its environment
+        devices.limit_memory(setup.gpu_memory)
+    if not setup.runs_function:
         return server.serve(setup, channel, inbox)
-    inbox.leaves_at_once = setup["serves"]
+    inbox.leaves_at_once = setup.serves
     from gridflow import context
     from gridflow.keras import results
     from gridflow.keras.cures import install
 
     ctx = context.make_context(setup, channel, inbox)
-    if setup["backend"] != "tensorflow":
+    if setup.backend != "tensorflow":
         ctx.strategy  # noqa: B018 (made now, as below; it sets the seed, too)
     else:
-        if ctx.task.role in TRAINING_ROLES and setup["strategy"] in _WAITING_STRATEGIES:
+        if ctx.task.role in TRAINING_ROLES and setup.strategy in _WAITING_STRATEGIES:
             ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
-        if setup["seed"] is not None:
-            _set_seed(setup["seed"])
+        if setup.seed is not None:
+            _set_seed(setup.seed)
     # Not before: many probes look at the group, and a warm process has Keras from the start.
     install.apply()
-    channel.send("ready")
-    modules.use(setup["modules"])
+    channel.send(Ready())
+    modules.use(setup.modules)
     no_spark.refuse()
-    program = _load(Path(setup["function"]))
-    if setup["strategy"] == "server":
+    program = _load(Path(setup.function))
+    if setup.strategy == "server":
         server.announce_joins(channel, inbox)
-    if setup["classic_flags"]:
+    if setup.classic_flags:
         program = server.with_flags(program, ctx.cluster_spec, ctx.task)
     try:
         value = program.run(ctx)
@@ -101,21 +103,21 @@ def _live(channel: Channel, inbox: Inbox) -> int:
         if _exit_code(error):
             raise
         value = None
-    folder = Path(setup["results"])
+    folder = Path(setup.results)
     folder.mkdir(parents=True, exist_ok=True)
-    if preload is None and setup["backend"] in sys.modules:
+    if preload is None and setup.backend in sys.modules:
         # So that the next process on this host begins with it.
-        channel.send("imported", packages=[setup["backend"]])
-    group = ctx.strategy if setup["strategy"] == "multi_worker_mirrored" else None
+        channel.send(Imported([setup.backend]))
+    group = ctx.strategy if setup.strategy == "multi_worker_mirrored" else None
     # Nobody asks for the value of a task without a rank: a server or an evaluator.
     result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
     ctx.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    channel.send("returned", result=result, folder=str(folder))
-    inbox.wait("leave")  # together: a peer that still works may need this one
-    if setup["backend"] != "tensorflow":
-        groups.leave(setup["backend"])
+    channel.send(Returned(result, str(folder)))
+    inbox.wait(Leave)  # together: a peer that still works may need this one
+    if setup.backend != "tensorflow":
+        groups.leave(setup.backend)
     return 0
 
 
@@ -175,8 +177,7 @@ def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int
     from gridflow.errors import DataError, SchemaError
 
     kind = "data" if isinstance(error, DataError | SchemaError) else None
-    channel.send(
-        "raised",
+    raised = Raised(
         summary=summary,
         traceback=text,
         exit_code=exit_code,
@@ -184,6 +185,7 @@ def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int
         consequence=consequence,
         failure_kind=kind,
     )
+    channel.send(raised)
 
 
 def _traceback(error: BaseException) -> str:

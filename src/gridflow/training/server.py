@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.gpu.devices import server_config
 from gridflow.spec.cluster import CHIEF, ClusterSpec, Task
+from gridflow.wire.child import Leave
+from gridflow.wire.reports import Joined, Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gridflow.spec.program import ScriptProgram
     from gridflow.training.inbox import Inbox
     from gridflow.wire.channel import Channel
+    from gridflow.wire.child import Setup
 
 #: Where a worker's rows are found from its working directory (see `gridflow.feed.records`).
 SPOOL_LINK = "spool"
@@ -44,24 +45,24 @@ def announce_joins(channel: Channel, inbox: Inbox) -> None:
 
     def join_and_say(self: Any) -> None:
         inbox.leaves_at_once = True
-        channel.send("joined")
+        channel.send(Joined())
         join(self)
 
     tf.distribute.Server.join = join_and_say
 
 
-def serve(setup: Mapping[str, Any], channel: Channel, inbox: Inbox) -> int:
+def serve(setup: Setup, channel: Channel, inbox: Inbox) -> int:
     """Be a standard server until the agent says to leave; return the exit code."""
     link = Path(SPOOL_LINK)
     if not link.is_symlink():  # it is there when a process is replaced
-        link.symlink_to(setup["spool"])
+        link.symlink_to(setup.spool)
     server = make_server(
-        ClusterSpec(setup["addresses"]),
-        Task.parse(setup["task"]),
-        server_config(setup["gpu_memory"], len(setup["gpus"])),
+        ClusterSpec(setup.addresses),
+        Task.parse(setup.task),
+        server_config(setup.gpu_memory, len(setup.gpus)),
     )
-    channel.send("ready")
-    inbox.wait("leave")
+    channel.send(Ready())
+    inbox.wait(Leave)
     del server
     return 0
 

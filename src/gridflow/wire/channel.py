@@ -10,10 +10,14 @@ import contextlib
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from gridflow.wire.child import FROM_CHILD, TO_CHILD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gridflow.wire.messages import Family, Message
 
 #: Tells the child which of its file descriptors is the channel.
 CHANNEL_VARIABLE: Final = "GRIDFLOW_CHANNEL_FD"
@@ -26,34 +30,38 @@ PRELOAD_VARIABLE: Final = "GRIDFLOW_PRELOAD"
 
 
 class Channel:
-    """One end; messages are dictionaries with a ``kind``.
+    """One end.
 
     Parameters
     ----------
     end : socket.socket
         A connected stream socket, owned by this object from now on.
+    sends, receives : Family
+        The messages that go out of this end, and that come in.
     """
 
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
+    def __init__(
+        self, end: socket.socket, sends: Family[Message], receives: Family[Message]
+    ) -> None:
+        self._socket, self._sends, self._receives = end, sends, receives
         self._lock = threading.Lock()
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
         """Return the agent's end, and the socket that the child is to inherit."""
         ours, theirs = socket.socketpair()
-        return cls(ours), theirs
+        return cls(ours, TO_CHILD, FROM_CHILD), theirs
 
     @classmethod
     def inherited(cls, descriptor: int) -> Channel:
         """Return the child's end."""
         end = socket.socket(fileno=descriptor)
         end.set_inheritable(False)  # not for what the training function starts
-        return cls(end)
+        return cls(end, FROM_CHILD, TO_CHILD)
 
-    def send(self, kind: str, **fields: Any) -> bool:
+    def send(self, message: Message) -> bool:
         """Send a message; return False when the other side is gone."""
-        line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        line = json.dumps(self._sends.encode(message)).encode() + b"\n"
         try:
             with self._lock:
                 self._socket.sendall(line)
@@ -61,13 +69,19 @@ class Channel:
             return False
         return True
 
-    def receive(self) -> Iterator[dict[str, Any]]:
-        """Yield messages until the other side is gone."""
+    def receive(self) -> Iterator[Message]:
+        """Yield messages until the other side is gone.
+
+        Raises
+        ------
+        WireError
+            Something came in that is no message.
+        """
         try:
             with self._socket.makefile("rb") as file:
                 for line in file:
                     if line.endswith(b"\n"):  # else the sender died in the middle of it
-                        yield json.loads(line)
+                        yield self._receives.decode(json.loads(line))
         except OSError:
             return
 

@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
+from gridflow.wire import reports
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -79,4 +81,4 @@ class Board:
     def _announce(self, server: subprocess.Popen[str]) -> None:
         line = server.stdout.readline() if server.stdout is not None else ""
         if line.startswith("http"):
-            self._reporter.report("tensorboard", url=line.strip())
+            self._reporter.report(reports.Board(line.strip()))

@@ -1,0 +1,163 @@
+"""What an agent and its training process tell one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from gridflow.spec.place import Place
+from gridflow.wire.commands import Counts, EndEvaluation
+from gridflow.wire.messages import Family, Message
+from gridflow.wire.reports import RELAYED
+
+
+@dataclass(frozen=True)
+class Setup(Message):
+    """Everything that the training process has to know before its function is called.
+
+    Attributes
+    ----------
+    job, task : str
+    generation : int
+    addresses : dict of role to list of str
+        Who listens where.
+    tf_config : str or None
+        For TensorFlow's own resolver.
+    strategy, backend : str
+    start_timeout : float
+        Seconds.
+    runs_function, serves : bool
+        See `gridflow.spec.roles.Part`.
+    partitioner, communication : dict or None
+        Their ``to_dict()``.
+    classic_flags : bool
+    gpus : list of str
+    gpu_memory : int or None
+        Bytes.
+    function, modules, spool, results, tensorboard : str
+        Paths.
+    resume : str or None
+        Path of the checkpoint to go on from.
+    seed, checkpoint_every : int or None
+    """
+
+    kind: ClassVar[str] = "setup"
+    job: str
+    task: str
+    generation: int
+    addresses: dict[str, list[str]]
+    tf_config: str | None
+    strategy: str
+    backend: str
+    start_timeout: float
+    runs_function: bool
+    serves: bool
+    partitioner: dict[str, Any] | None
+    communication: dict[str, Any] | None
+    classic_flags: bool
+    gpus: list[str]
+    gpu_memory: int | None
+    function: str
+    modules: str
+    spool: str
+    results: str
+    tensorboard: str
+    resume: str | None
+    seed: int | None
+    checkpoint_every: int | None
+
+
+@dataclass(frozen=True)
+class NewCheckpoint(Message):
+    """A checkpoint lies there for the evaluator."""
+
+    kind: ClassVar[str] = "new_checkpoint"
+    path: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class LookAround(Message):
+    """Say where you stand."""
+
+    kind: ClassVar[str] = "look_around"
+
+
+@dataclass(frozen=True)
+class Leave(Message):
+    """What you returned has arrived: end."""
+
+    kind: ClassVar[str] = "leave"
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """The process runs."""
+
+    kind: ClassVar[str] = "hello"
+    pid: int
+
+
+@dataclass(frozen=True)
+class Imported(Message):
+    """What it has imported, for processes to come."""
+
+    kind: ClassVar[str] = "imported"
+    packages: list[str]
+
+
+@dataclass(frozen=True)
+class MadeCheckpoint(Message):
+    """A checkpoint file is complete."""
+
+    kind: ClassVar[str] = "made_checkpoint"
+    path: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class Returned(Message):
+    """The function returned; what is to be sent lies in a folder.
+
+    Attributes
+    ----------
+    result : dict
+        What `gridflow.keras.results.pack` made of the value.
+    folder : str
+    """
+
+    kind: ClassVar[str] = "returned"
+    result: dict[str, Any]
+    folder: str
+
+
+@dataclass(frozen=True)
+class Raised(Message):
+    """The function raised.
+
+    Attributes
+    ----------
+    summary, traceback, hint : str
+    exit_code : int or None
+        Of a ``sys.exit()``.
+    consequence : bool
+        Whether it looks like the echo of another task's failure.
+    failure_kind : str or None
+        A `gridflow.wire.failures.FailureKind` that is known already.
+    """
+
+    kind: ClassVar[str] = "raised"
+    summary: str
+    traceback: str
+    exit_code: int | None
+    hint: str
+    consequence: bool
+    failure_kind: str | None
+
+
+TO_CHILD: Final[Family[Message]] = Family(
+    "the agent", *(Setup, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave)
+)
+FROM_CHILD: Final[Family[Message]] = Family(
+    "the training process", *(Hello, Imported, MadeCheckpoint, Returned, Raised, *RELAYED)
+)

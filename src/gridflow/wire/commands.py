@@ -1,0 +1,125 @@
+"""What the coordinator tells an agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from gridflow.spec.place import Place
+from gridflow.wire.messages import Family, Message
+
+
+class Command(Message):
+    """Something for the agent to do."""
+
+
+@dataclass(frozen=True)
+class Start(Command):
+    """All agents are there: let the training process begin.
+
+    Attributes
+    ----------
+    generation : int
+    addresses : tuple of str
+        Where each task listens, by its place.
+    resume : str or None
+        Name of the checkpoint to go on from.
+    """
+
+    kind: ClassVar[str] = "start"
+    generation: int
+    addresses: tuple[str, ...]
+    resume: str | None
+
+
+@dataclass(frozen=True)
+class Counts(Command):
+    """Every rank has its rows.
+
+    Attributes
+    ----------
+    rows, borrowed : dict of dataset to list of int
+        Of each rank that is fed, in order.
+    specs : dict
+        Types of columns by dataset, for readers inside TensorFlow's servers.
+    left_out : dict of dataset to dict of column to reason
+    nulls : dict of dataset to dict of column to int
+        Rows that were dropped for nulls.
+    """
+
+    kind: ClassVar[str] = "counts"
+    rows: dict[str, list[int]]
+    borrowed: dict[str, list[int]]
+    specs: dict[str, Any]
+    left_out: dict[str, dict[str, str]]
+    nulls: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Replace(Command):
+    """Start the training process again, while the others go on."""
+
+    kind: ClassVar[str] = "replace"
+    generation: int
+
+
+@dataclass(frozen=True)
+class Clear(Command):
+    """End the generation's training process; another one may follow."""
+
+    kind: ClassVar[str] = "clear"
+    generation: int
+    restart: bool
+
+
+@dataclass(frozen=True)
+class Fetch(Command):
+    """There is a new checkpoint for the evaluator."""
+
+    kind: ClassVar[str] = "fetch"
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class EndEvaluation(Command):
+    """No further checkpoint will come."""
+
+    kind: ClassVar[str] = "end_evaluation"
+
+
+@dataclass(frozen=True)
+class Inspect(Command):
+    """Ask the training process where it stands."""
+
+    kind: ClassVar[str] = "inspect"
+    generation: int
+
+
+@dataclass(frozen=True)
+class Lend(Command):
+    """Give some rows for a rank that has none."""
+
+    kind: ClassVar[str] = "lend"
+    dataset: str
+
+
+@dataclass(frozen=True)
+class Borrow(Command):
+    """Fetch the rows that another rank has lent."""
+
+    kind: ClassVar[str] = "borrow"
+    dataset: str
+
+
+@dataclass(frozen=True)
+class Close(Command):
+    """The job is over."""
+
+    kind: ClassVar[str] = "close"
+
+
+COMMANDS: Final[Family[Command]] = Family(
+    "the coordinator",
+    *(Start, Counts, Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
+)

@@ -1,0 +1,184 @@
+"""What an agent tells the coordinator.
+
+Of those that a training process begins with (`gridflow.wire.child`) the agent adds in which
+generation it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from gridflow.spec.place import Place
+from gridflow.wire.failures import TaskFailure
+from gridflow.wire.messages import Family, Message
+
+
+class Report(Message):
+    """Something that happened to the task."""
+
+
+@dataclass(frozen=True)
+class Log(Report):
+    """What the task printed."""
+
+    kind: ClassVar[str] = "log"
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class Spooled(Report):
+    """All rows of the rank have arrived.
+
+    Attributes
+    ----------
+    counts : dict of dataset to dict
+        The fields of `gridflow.feed.ledger.DatasetCounts`.
+    specs : dict
+        See `gridflow.wire.commands.Counts`.
+    left_out : dict of dataset to dict of column to reason
+    """
+
+    kind: ClassVar[str] = "spooled"
+    counts: dict[str, dict[str, Any]]
+    specs: dict[str, Any]
+    left_out: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failed(Report):
+    """The task failed."""
+
+    kind: ClassVar[str] = "failed"
+    failure: TaskFailure
+
+
+@dataclass(frozen=True)
+class Succeeded(Report):
+    """The function returned, and what it returned was sent.
+
+    Attributes
+    ----------
+    generation : int
+    result : dict
+        What `gridflow.keras.results.pack` made of the value.
+    """
+
+    kind: ClassVar[str] = "succeeded"
+    generation: int
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cleared(Report):
+    """No process of the generation is left."""
+
+    kind: ClassVar[str] = "cleared"
+    generation: int
+
+
+@dataclass(frozen=True)
+class Gone(Report):
+    """The agent's last word."""
+
+    kind: ClassVar[str] = "gone"
+
+
+@dataclass(frozen=True)
+class Board(Report):
+    """TensorBoard is served."""
+
+    kind: ClassVar[str] = "board"
+    url: str
+
+
+@dataclass(frozen=True)
+class OfTraining(Report):
+    """What a training process said; ``generation`` is added by its agent."""
+
+    generation: int = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Ready(OfTraining):
+    """The process is up and its strategy exists."""
+
+    kind: ClassVar[str] = "ready"
+
+
+@dataclass(frozen=True)
+class Joined(OfTraining):
+    """The function has joined its TensorFlow server, and never returns."""
+
+    kind: ClassVar[str] = "joined"
+
+
+@dataclass(frozen=True)
+class Progress(OfTraining):
+    """A sign of life: steps that were made.
+
+    Attributes
+    ----------
+    epoch, step : int
+        The epoch, and the steps of it that are done.
+    steps_per_epoch : int or None
+    phase : str
+        ``train``, ``test``, ``predict`` or ``idle``.
+    rows : int
+        Rows since the last report.
+    logs : dict of str to float
+    fit : int
+        Which call of ``fit``, from 0.
+    """
+
+    kind: ClassVar[str] = "progress"
+    epoch: int
+    step: int
+    steps_per_epoch: int | None
+    phase: str
+    rows: int
+    logs: dict[str, float]
+    fit: int = 0
+
+
+@dataclass(frozen=True)
+class EpochEnded(OfTraining):
+    """An epoch's losses and metrics."""
+
+    kind: ClassVar[str] = "epoch_ended"
+    epoch: int
+    logs: dict[str, float]
+    fit: int
+    restored: bool
+
+
+@dataclass(frozen=True)
+class EpochFed(OfTraining):
+    """What an epoch was fed: the fields of `gridflow.feed.ledger.EpochRecord`."""
+
+    kind: ClassVar[str] = "epoch_fed"
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluated(OfTraining):
+    """What the evaluator found of a checkpoint."""
+
+    kind: ClassVar[str] = "evaluated"
+    place: Place
+    logs: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Stack(OfTraining):
+    """Where the process stands, and whether it waits for a peer there."""
+
+    kind: ClassVar[str] = "stack"
+    stack: str
+    waiting: bool
+
+
+RELAYED: Final = (Ready, Joined, Progress, EpochEnded, EpochFed, Evaluated, Stack)
+REPORTS: Final[Family[Report]] = Family(
+    "an agent", *(Log, Spooled, Failed, Succeeded, Cleared, Gone, Board, *RELAYED)
+)
