@@ -30,7 +30,7 @@ def wait_at_first_step(folder, strategy=None):
     import numpy as np
     import tensorflow as tf
 
-    from gridflow.keras.cures import install as fixes
+    from gridflow.keras import fixes
 
     fixes.apply()
     import keras

@@ -13,7 +13,7 @@ def timed_fit(steps, strategy=None, batch_size=256):
     import numpy as np
     import tensorflow as tf
 
-    from gridflow.keras.cures import install as fixes
+    from gridflow.keras import fixes
 
     fixes.apply()
     import keras

@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from gridflow.keras.cures import install as fixes
+from gridflow.keras import fixes
 
 fixes.apply()
 

@@ -101,7 +101,7 @@ def test_probes_leave_tensorflow_unstarted():
 
 
 def test_a_probe_that_fails_leaves_keras_usable_and_uncured(caplog):
-    from gridflow.keras.cures import install as fixes
+    from gridflow.keras import fixes
 
     def seen() -> bool:
         raise AttributeError("internals have moved")

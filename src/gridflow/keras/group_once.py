@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from keras.src.trainers import trainer
 
 from gridflow.keras import once as _once
-from gridflow.keras.cures.install import Fix
+from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from gridflow.keras import once as _once
-from gridflow.keras.cures.install import Fix
+from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

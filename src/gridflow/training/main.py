@@ -76,8 +76,7 @@ def _live(channel: Channel, inbox: Inbox) -> int:
         return server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup.serves
     from gridflow import context
-    from gridflow.keras import results
-    from gridflow.keras.cures import install
+    from gridflow.keras import fixes, results
 
     ctx = context.make_context(setup, channel, inbox)
     if setup.backend != "tensorflow":
@@ -88,7 +87,7 @@ def _live(channel: Channel, inbox: Inbox) -> int:
         if setup.seed is not None:
             _set_seed(setup.seed)
     # Not before: many probes look at the group, and a warm process has Keras from the start.
-    install.apply()
+    fixes.apply()
     channel.send(Ready())
     modules.use(setup.modules)
     no_spark.refuse()

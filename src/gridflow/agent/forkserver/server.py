@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _LIGHT: Final = (
     "gridflow.training.main",
     "gridflow.context",
-    "gridflow.keras.cures.install",
+    "gridflow.keras.fixes",
     "gridflow.keras.results",
     "cloudpickle",
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keras.src.trainers import trainer
 
 from gridflow.keras.array_data import ArrayDataset
-from gridflow.keras.cures.install import Fix
+from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import keras
 from gridflow.keras import group_once
 from gridflow.keras import once as _once
 from gridflow.keras.cures import group
-from gridflow.keras.cures.install import Fix
+from gridflow.keras.fixes import Fix
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:

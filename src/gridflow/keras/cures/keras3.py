@@ -20,8 +20,8 @@ import keras
 from gridflow.errors import InvalidArgument
 from gridflow.keras import tensorflow_once
 from gridflow.keras.cures import keras3_replicas, keras3_steps, parameter_servers
-from gridflow.keras.cures.install import Fix
 from gridflow.keras.datasets import map_distributed, steps_after_distribution, without_autoshard
+from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

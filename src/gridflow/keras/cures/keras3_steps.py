@@ -15,8 +15,8 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 from keras.src.trainers import epoch_iterator
 
-from gridflow.keras.cures.install import Fix
 from gridflow.keras.datasets import endless
+from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 import keras
-from gridflow.keras.cures.install import Fix
+from gridflow.keras.fixes import Fix
 
 # The probes read the source: to run an operation before MultiWorkerMirroredStrategy is made would
 # keep TensorFlow from making it.

@@ -15,7 +15,6 @@ from tf_keras.src.engine import data_adapter, training
 
 from gridflow.keras import tensorflow_once
 from gridflow.keras.cures import tf_keras_replicas
-from gridflow.keras.cures.install import Fix
 from gridflow.keras.datasets import (
     endless,
     is_distributed,
@@ -23,6 +22,7 @@ from gridflow.keras.datasets import (
     steps_after_distribution,
     without_autoshard,
 )
+from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from tf_keras.src.utils import losses_utils
 
 from gridflow.keras.cures import own_steps
 from gridflow.keras.cures.compiling import check_xla
-from gridflow.keras.cures.install import Fix
 from gridflow.keras.datasets import check_scope
+from gridflow.keras.fixes import Fix
 
 
 def _own_losses_are_not_scaled() -> bool:

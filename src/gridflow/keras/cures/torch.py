@@ -22,7 +22,7 @@ from torch import distributed
 
 from gridflow.keras import group_once
 from gridflow.keras.cures import group
-from gridflow.keras.cures.install import Fix
+from gridflow.keras.fixes import Fix
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:
