@@ -38,13 +38,20 @@ test-all: torch jar sparks  ## the same with all products in full, on all versio
 quick: setup  ## what needs neither Spark nor a training process: while writing
 	$(PY) -m pytest $(AT_ONCE) --quick
 
-lint: setup  ## ruff and mypy
+lint: setup  ## ruff, mypy, and what may import what
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
 
 conformance: torch  ## Keras API x strategy x flavour against one process, max |dw| per cell
 	$(PY) -m gridflow.testing.conformance
+
+docs: .venv/.docs  ## the documentation as a site in build/site, every link checked
+	.venv/bin/mkdocs build --strict --quiet
+.venv/.docs: .venv/.ready pyproject.toml
+	@PATH=$$PATH:$$PWD/.tools/bin uv pip install --quiet --python $(PY) --group docs
+	@touch $@
 
 bench: setup  ## gridflow beside what a user would pick instead
 	$(PY) benchmarks/run.py

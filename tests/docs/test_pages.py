@@ -43,6 +43,15 @@ def test_every_page_can_be_reached_from_the_index_or_the_readme():
         assert page.name == "index.md" or f"{page.name})" in linked, f"nothing links to {page}"
 
 
+def test_the_reference_has_every_public_name_and_no_other():
+    text = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^::: gridflow\.(\w+)$", text, re.MULTILINE)
+    public = [name for name in gridflow.__all__ if not name.startswith("__")]
+    assert sorted(listed) == sorted(public)
+    for name in public:
+        assert inspect.getdoc(getattr(gridflow, name)), f"{name} has no docstring"
+
+
 def calls(code):
     """Yield the name of every call in a piece of code, and the names of its keyword arguments."""
     for node in ast.walk(ast.parse(code)):

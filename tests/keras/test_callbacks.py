@@ -138,9 +138,9 @@ def test_chief_only_leaves_the_others_a_callback_that_does_nothing(monkeypatch):
     mine = object()
     with pytest.raises(GridflowError, match="doesn't run in a gridflow task"):
         callbacks.chief_only(mine)
-    monkeypatch.setattr("gridflow.context._current", Place())
+    monkeypatch.setattr("gridflow.keras.runtime._current", Place())
     assert callbacks.chief_only(mine) is mine
-    monkeypatch.setattr("gridflow.context._current", Place(is_chief=False))
+    monkeypatch.setattr("gridflow.keras.runtime._current", Place(is_chief=False))
     assert type(callbacks.chief_only(mine)) is NeutralCallback
 
 

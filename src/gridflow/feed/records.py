@@ -33,6 +33,8 @@ __all__ = ["FOLDER", "OWN_ROWS", "decode_specs", "encode_specs", "tensor_proto",
 
 #: Beside the spool's own files of a dataset.
 FOLDER: Final = "records"
+#: Where a worker's rows are found from the working directory of its server.
+SPOOL_LINK: Final = "spool"
 #: There, how many of the worker's rows no other one has lent: a tensor of one number.
 OWN_ROWS: Final = "own_rows.tensor"
 _RECORD_BYTES: Final = 64 << 10

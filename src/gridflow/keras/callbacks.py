@@ -20,7 +20,7 @@ from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume import position
 from gridflow.keras.resume.callback import CheckpointAndResume
-from gridflow.keras.runtime import begin_fit
+from gridflow.keras.runtime import begin_fit, current
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,9 +85,7 @@ def chief_only(callback: Any) -> Any:
     GridflowError
         Outside a training process.
     """
-    from gridflow.context import current_context
-
-    return callback if current_context().is_chief else NeutralCallback()
+    return callback if current().is_chief else NeutralCallback()
 
 
 class Statistics(NeutralCallback):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from gridflow.errors import GridflowError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -91,6 +93,31 @@ class Runtime(Protocol):
 
     def checkpoint(self, path: Path, place: Place) -> None:
         """Take over a finished checkpoint file of the training up to a place."""
+
+
+_current: Runtime | None = None
+
+
+def enter(runtime: Runtime) -> None:
+    """Let this process be a task."""
+    global _current  # noqa: PLW0603 (one process is one task)
+    _current = runtime
+
+
+def current() -> Runtime:
+    """Return the task that this process is.
+
+    Raises
+    ------
+    GridflowError
+        Outside a training process.
+    """
+    if _current is None:
+        raise GridflowError(
+            "this code doesn't run in a gridflow task: current_context() is for the function or "
+            "script that TensorflowDistributor.run() was given."
+        )
+    return _current
 
 
 _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()

@@ -75,10 +75,10 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     if not setup.runs_function:
         return server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup.serves
-    from gridflow import context
     from gridflow.keras import fixes, results
+    from gridflow.training.context import make_context
 
-    ctx = context.make_context(setup, channel, inbox)
+    ctx = make_context(setup, channel, inbox)
     if setup.backend != "tensorflow":
         ctx.strategy  # noqa: B018 (made now, as below; it sets the seed, too)
     else:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from gridflow.wire.channel import Channel
     from gridflow.wire.child import Setup
 
-#: Where a worker's rows are found from its working directory (see `gridflow.feed.records`).
-SPOOL_LINK = "spool"
-
 
 def make_server(cluster: ClusterSpec, task: Task, config: Any = None) -> Any:
     """Start the ``tf.distribute.Server`` of a task on the port that its agent holds for it."""
@@ -53,6 +50,8 @@ def announce_joins(channel: Channel, inbox: Inbox) -> None:
 
 def serve(setup: Setup, channel: Channel, inbox: Inbox) -> int:
     """Be a standard server until the agent says to leave; return the exit code."""
+    from gridflow.feed.records import SPOOL_LINK
+
     link = Path(SPOOL_LINK)
     if not link.is_symlink():  # it is there when a process is replaced
         link.symlink_to(setup.spool)

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.feed.records import FOLDER, OWN_ROWS
+from gridflow.feed.records import FOLDER, OWN_ROWS, SPOOL_LINK
 from gridflow.feed.selection import select
-from gridflow.training.server import SPOOL_LINK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
