@@ -69,7 +69,8 @@ class TensorflowDistributor:
         How the workers of ``multi_worker_mirrored`` exchange gradients.
     launcher : Launcher, optional
         Default: `SparkLauncher` on the session of the data, else the active one, else the default
-        one. `LocalLauncher` needs no Spark.
+        one. `LocalLauncher` needs no Spark. Or a name: ``local``, ``spark``, or that of a launcher
+        which another package brings (entry points of the group ``gridflow.launchers``).
     backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
         What Keras 3 trains with; see ``docs/backends.md``. JAX and torch know the strategies
         ``multi_worker_mirrored`` and ``none``.
@@ -159,7 +160,7 @@ class TensorflowDistributor:
         gpu_memory: str | None = None,
         allow_growth: bool = False,
         communication: CommunicationOptions | None = None,
-        launcher: Launcher | None = None,
+        launcher: Launcher | str | None = None,
         backend: Backend = "tensorflow",
         start_timeout: float = Deadlines.start_timeout,
         heartbeat_timeout: float = Deadlines.heartbeat_timeout,
@@ -187,6 +188,7 @@ class TensorflowDistributor:
     ) -> None:
         from gridflow.coordinator.policies import policy_of
         from gridflow.feed.schema import FeedOptions
+        from gridflow.launch.registry import launcher_of
 
         roles = _roles(num_workers, roles, gpus)
         name: str = strategy or default_strategy(roles)
@@ -224,7 +226,7 @@ class TensorflowDistributor:
                 "workers. Use 'multi_worker_mirrored' for one model on several, or 'none' for a "
                 "model each."
             )
-        self._launcher = launcher
+        self._launcher = launcher_of(launcher)
         self._network = Network.parse(host, advertise, port)
         self._restart = policy_of(restart, max_restarts)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir

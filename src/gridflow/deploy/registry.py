@@ -1,8 +1,9 @@
-"""The targets by name. Each module is imported when its target is asked for."""
+"""The targets by name, other packages' included. Each is imported when it is asked for."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import InvalidArgument, did_you_mean
@@ -29,7 +30,9 @@ _PLACES: Final = {
     "notebook": "notebook:TARGET",
     "tensorboard": "tensorboard:TARGET",
 }
-#: Every target's name, those that train first.
+#: Entry points by which other packages bring targets.
+GROUP: Final = "gridflow.targets"
+#: Every target's name of ours, those that train first.
 TARGETS: Final = tuple(_PLACES)
 
 
@@ -41,9 +44,13 @@ def get_target(name: str) -> Target:
     InvalidArgument
         If there is none of that name.
     """
-    if name not in _PLACES:
-        reason = f"there is no target {name!r}; the targets are {', '.join(TARGETS)}."
-        raise InvalidArgument(reason + did_you_mean(name, TARGETS))
-    module, _, attribute = _PLACES[name].partition(":")
-    target: Target = getattr(import_module(f"gridflow.deploy.targets.{module}"), attribute)
-    return target
+    if name in _PLACES:
+        module, _, attribute = _PLACES[name].partition(":")
+        target: Target = getattr(import_module(f"gridflow.deploy.targets.{module}"), attribute)
+        return target
+    brought = {each.name: each for each in entry_points(group=GROUP)}
+    if name in brought:
+        return brought[name].load()  # type: ignore[no-any-return]
+    known = (*TARGETS, *brought)
+    reason = f"there is no target {name!r}; the targets are {', '.join(known)}."
+    raise InvalidArgument(reason + did_you_mean(name, known))

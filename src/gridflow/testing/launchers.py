@@ -1,0 +1,111 @@
+"""What every launcher has to pass, to be inherited by the tests of one. Needs pytest.
+
+Examples
+--------
+>>> from gridflow.testing.launchers import LauncherSuite
+>>> class TestMyLauncher(LauncherSuite):  # pytest finds it
+...     def launcher(self):
+...         return MyLauncher()
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from gridflow.distributor import TensorflowDistributor
+from gridflow.errors import JobCancelled, TaskLost, TrainingFailed
+
+if TYPE_CHECKING:
+    from gridflow.launch.base import Launcher
+
+_SECONDS: Final = 120.0
+
+
+class LauncherSuite:
+    """Runs jobs of two tasks by a launcher that has room for them.
+
+    Override `launcher`, and `rows` where the target takes data in another form.
+    """
+
+    def launcher(self) -> Launcher:
+        """Return a launcher of the kind that is tried."""
+        raise NotImplementedError
+
+    def rows(self, count: int) -> Any:
+        """Return a dataset with a column ``x`` of 0 to ``count``, in the form that it takes."""
+        import numpy as np
+
+        return {"x": np.arange(count, dtype="float32")}
+
+    def distributor(self, **options: Any) -> TensorflowDistributor:
+        """Return what runs the jobs."""
+        options = {"logs": "none", "progress": False, **options}
+        return TensorflowDistributor(2, "none", launcher=self.launcher(), **options)
+
+    def test_each_task_knows_its_place(self) -> None:
+        """Both tasks run, each once, in processes of their own."""
+
+        def place(ctx: Any) -> tuple[int, int, int]:
+            return ctx.rank, ctx.num_workers, os.getpid()
+
+        values = list(self.distributor().run(place).values)
+        assert [value[:2] for value in values] == [(0, 2), (1, 2)]
+        assert len({value[2] for value in values}) == 2
+
+    def test_every_row_comes_to_one_task(self) -> None:
+        """No row is lost, and none comes twice."""
+
+        def total(ctx: Any) -> list[float]:
+            batches = ctx.dataset("rows", features="x", batch_size=4)
+            return [float(value) for batch in batches for value in batch]
+
+        values = self.distributor().run(total, data={"rows": self.rows(20)}).values
+        assert sorted(values[0] + values[1]) == list(range(20))
+
+    def test_what_a_task_raises_is_the_jobs_error(self) -> None:
+        """An exception names the task, and ends the other one."""
+
+        def fails(ctx: Any) -> None:
+            if ctx.rank == 1:
+                raise ValueError("no such luck")
+            time.sleep(_SECONDS)
+
+        with pytest.raises(TrainingFailed, match=r"(?s)worker:1.*no such luck"):
+            self.distributor().run(fails)
+
+    def test_an_agent_that_dies_is_lost(self) -> None:
+        """SIGKILL of an agent is a loss, and another launch follows where that is wanted."""
+
+        def dies(ctx: Any) -> int:
+            if ctx.generation == 0 and ctx.rank == 0:
+                os.kill(int(os.environ["GRIDFLOW_AGENT_PID"]), signal.SIGKILL)
+                time.sleep(_SECONDS)
+            return int(ctx.generation)
+
+        with pytest.raises(TaskLost, match="worker:0"):
+            self.distributor(heartbeat_timeout=5).run(dies)
+        result = self.distributor(heartbeat_timeout=5, max_restarts=1).run(dies)
+        assert list(result.values) == [1, 1]
+
+    def test_a_job_that_is_cancelled_ends(self, tmp_path: Path) -> None:
+        """`cancel` ends the tasks wherever they are."""
+
+        def waits(ctx: Any, folder: str) -> None:
+            Path(folder, f"here-{ctx.rank}").touch()
+            time.sleep(_SECONDS)
+
+        handle = self.distributor().start(waits, str(tmp_path))
+        give_up = time.monotonic() + _SECONDS
+        while len(list(tmp_path.iterdir())) < 2:
+            assert time.monotonic() < give_up, f"the tasks did not start: {handle.report}"
+            time.sleep(0.05)
+        handle.cancel()
+        with pytest.raises(JobCancelled):
+            handle.result(timeout=_SECONDS)
+        assert handle.state == "cancelled"
