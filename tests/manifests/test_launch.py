@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import flights
 
+from gridflow.deploy.drivers.inside import _hold_port
 from gridflow.deploy.inside.finish import FinishListener, tell
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.launch import wait_for_peers
@@ -376,3 +378,17 @@ def running(pid):
         return False
     with open(f"/proc/{pid}/stat") as file:
         return file.read().split()[2] != "Z"
+
+
+def test_a_port_of_a_local_run_is_nobody_elses_before_its_server_has_it():
+    with contextlib.ExitStack() as held:
+        port = _hold_port(held)
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
+        ended = threading.Event()
+        listener = FinishListener(f"localhost:{port}", {"worker:0"}, ended.set)
+        try:
+            assert tell({"ps": [f"localhost:{port}"]}, "worker:0", 0, seconds=5) == []
+            assert ended.wait(5)
+        finally:
+            listener.close()

@@ -35,7 +35,8 @@ def run_inside(job: Job, target: str, *, lossy: bool = False, as_json: bool = Fa
         warn(str(problem))
     restarts = 0 if job.restart_policy == "never" else job.restart_limit
     launcher, session = _launcher(target, job)
-    group = make_group(job)
+    held = contextlib.ExitStack()
+    group = make_group(job, held)
     if any(str(member) != f"{WORKER}:{rank}" for rank, member in enumerate(group.members)):
         roles = ", ".join(f"{WORKER}:{rank} is {who}" for rank, who in enumerate(group.members))
         say(f"the output is labelled by rank: {roles}")
@@ -43,7 +44,7 @@ def run_inside(job: Job, target: str, *, lossy: bool = False, as_json: bool = Fa
     beside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     record: dict[str, Any] = {"job": job.name, "succeeded": False}
     try:
-        with beside:
+        with held, beside:
             result = group.run(launcher, restarts=restarts)
         record |= {"succeeded": True, "attempts": len(result.attempts)}
         record["job_dir"] = str(result.job_dir)
@@ -59,15 +60,15 @@ def run_inside(job: Job, target: str, *, lossy: bool = False, as_json: bool = Fa
     return 0 if record["succeeded"] else 1
 
 
-def make_group(job: Job) -> Group:
-    """Return what the tasks of a job run."""
+def make_group(job: Job, held: contextlib.ExitStack) -> Group:
+    """Return what the tasks of a job run; their ports are kept from others until `held` ends."""
     return Group(
         counts={name: role.replicas for name, role in job.role_items()},
         commands={name: job.command_of(name) for name, _ in job.role_items()},
         env={name: {**s3_settings(job), **job.env_of(name)} for name, _ in job.role_items()},
         classic_flags=job.classic_flags,
         finish={
-            name: [f"localhost:{port}" for port in _free_ports(job.roles[name].replicas)]
+            name: [f"localhost:{_hold_port(held)}" for _ in range(job.roles[name].replicas)]
             for name in job.servers
         },
     )
@@ -92,9 +93,12 @@ def _launcher(target: str, job: Job) -> tuple[Any, Any]:
     return SparkLauncher(session), session
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+def _hold_port(held: contextlib.ExitStack) -> int:
+    """Return a free port of the loopback interface that nobody but the job's own server gets.
+
+    The holder is bound, but doesn't listen: with SO_REUSEPORT on both sides the server can bind it.
+    """
+    holder = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("127.0.0.1", 0))
+    return int(holder.getsockname()[1])

@@ -66,7 +66,8 @@ class FinishListener:
     Parameters
     ----------
     address : str
-        ``host:port``; it binds the port on all interfaces, as the name is the target's.
+        ``host:port``; it binds the port on all interfaces, as the name is the target's, but for
+        ``localhost``, whose port `gridflow run` holds for it.
     awaited : set of str
         The tasks, like ``worker:1``.
     done : callable
@@ -78,7 +79,10 @@ class FinishListener:
         self._known = frozenset(awaited)
         self._closing = False
         self._done = done
-        self._socket = socket.create_server(("", int(address.rpartition(":")[2])))
+        host, _, port = address.rpartition(":")
+        is_here = host == "localhost"
+        place = "127.0.0.1" if is_here else ""
+        self._socket = socket.create_server((place, int(port)), reuse_port=is_here)
         self._thread = threading.Thread(target=self._listen, name="gridflow-finish", daemon=True)
         self._thread.start()
 
