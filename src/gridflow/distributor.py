@@ -1,15 +1,23 @@
-"""`TensorflowDistributor`: the class that users start with."""
+"""`TensorflowDistributor`: the class that users start with.
+
+Longer than other modules: a third of it is the reference of all options, in one place.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import backends
-from gridflow.spec.cluster import WORKER
+from gridflow.spec.arguments import (
+    check_communication,
+    check_server_options,
+    environment_of,
+    named_datasets,
+    roles_of,
+)
 from gridflow.spec.gpus import GpuOptions, describe, needs_of
 from gridflow.spec.job import HostOptions, JobSpec, TrainingOptions
 from gridflow.spec.network import Network
@@ -24,11 +32,10 @@ from gridflow.spec.options import (
     seconds,
     whole_number,
 )
-from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
 from gridflow.spec.roles import Role, default_strategy, make_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.coordinator.policies import RestartPolicy
     from gridflow.handle import JobHandle
@@ -190,13 +197,13 @@ class TensorflowDistributor:
         from gridflow.feed.schema import FeedOptions
         from gridflow.launch.registry import launcher_of
 
-        roles = _roles(num_workers, roles, gpus)
+        roles = roles_of(num_workers, roles, gpus)
         name: str = strategy or default_strategy(roles)
         choose("strategy", name, STRATEGIES)
         tasks = make_tasks(roles, name)
-        _check_server_options(name, variable_partitioner, classic_flags=classic_flags)
-        _check_communication(name, backend, communication)
-        environment = _environment(env or {})
+        check_server_options(name, variable_partitioner, classic_flags=classic_flags)
+        check_communication(name, backend, communication)
+        environment = environment_of(env or {})
         backends.check(backend, name, tasks, environment)
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)
@@ -396,7 +403,7 @@ class TensorflowDistributor:
                 "it from its first parameter: ctx.cluster_spec, ctx.task."
             )
         program = dump(made)
-        datasets = _named(data)
+        datasets = named_datasets(data)
         if self._launcher is not None:
             launcher = self._launcher.for_job()
         else:
@@ -425,89 +432,3 @@ class TensorflowDistributor:
         if self._keep_jobs is not None:
             jobs.prune(folder, self._keep_jobs)
         return jobs.make(folder, job)
-
-
-def _roles(num_workers: int | None, roles: Sequence[Role] | None, gpus: float | None) -> list[Role]:
-    if roles is None:
-        workers = 1 if num_workers is None else whole_number("num_workers", num_workers, 1)
-        return [Role(WORKER, workers, gpus=gpus)]
-    if gpus is not None:
-        raise InvalidArgument(
-            f"beside roles= each role says its own GPUs: Role('worker', 4, gpus={gpus!r}); got "
-            f"gpus={gpus!r} for all."
-        )
-    if num_workers is not None:
-        raise InvalidArgument(
-            f"give either num_workers= or roles=; got num_workers={num_workers!r} beside roles. "
-            "Role('worker', n) says how many workers there are."
-        )
-    if isinstance(roles, str | Role) or not isinstance(roles, Sequence):
-        raise InvalidArgument(f"roles= is a list of Role; got {roles!r}.")
-    return list(roles)
-
-
-def _check_server_options(
-    strategy: str, partitioner: Partitioner | None, *, classic_flags: bool
-) -> None:
-    if partitioner is not None:
-        if strategy != "parameter_server":
-            raise InvalidArgument(
-                f"variable_partitioner= spreads variables over parameter servers, which "
-                f"strategy={strategy!r} has none of; leave it out, or use 'parameter_server'."
-            )
-        if not isinstance(partitioner, FixedShardsPartitioner | MinSizePartitioner):
-            raise InvalidArgument(
-                "variable_partitioner= is gridflow's MinSizePartitioner or FixedShardsPartitioner; "
-                f"got {type(partitioner).__name__}."
-            )
-    if classic_flags and strategy != "server":
-        raise InvalidArgument(
-            f"classic_flags=True is for strategy='server'; got strategy={strategy!r}."
-        )
-
-
-def _check_communication(
-    strategy: str, backend: str, communication: CommunicationOptions | None
-) -> None:
-    from gridflow.spec.communication import CommunicationOptions
-
-    if communication is None:
-        return
-    if not isinstance(communication, CommunicationOptions):
-        raise InvalidArgument(
-            "communication= is gridflow's CommunicationOptions; got "
-            f"{type(communication).__name__}."
-        )
-    if backend != "tensorflow":
-        raise InvalidArgument(
-            "communication= is for TensorFlow's collective operations; got "
-            f"backend={backend!r}, which has its own. Leave it out."
-        )
-    if strategy != "multi_worker_mirrored":
-        raise InvalidArgument(
-            "communication= is for strategy='multi_worker_mirrored', whose workers exchange "
-            f"gradients; got strategy={strategy!r}."
-        )
-
-
-def _named(data: Any) -> dict[str, Any]:
-    """Return datasets by name: a dict's keys always are names of datasets, never of columns."""
-    if data is None:
-        return {}
-    if not isinstance(data, Mapping):
-        return {"train": data}
-    for name in data:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise InvalidArgument(
-                f"data= names each dataset by an identifier such as 'train'; got {name!r}."
-            )
-    return dict(data)
-
-
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    for name, value in env.items():
-        if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
-            raise InvalidArgument(
-                f"env= maps names to values, both str; got {name!r}: {type(value).__name__}."
-            )
-    return dict(env)

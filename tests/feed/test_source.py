@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.assemble import aligned_empty
 from gridflow.feed.batches import steps_for
-from gridflow.feed.dataset import EpochCounter, distribute, make_dataset, resumed_epochs
+from gridflow.feed.counter import EpochCounter, resumed_epochs
+from gridflow.feed.dataset import distribute, make_dataset
 from gridflow.feed.ledger import Ledger
 from gridflow.feed.spool import SpoolReader, SpoolWriter
 
@@ -290,7 +291,8 @@ def test_replicas_of_a_process_share_a_batch(spool, tmp_path):
 import pathlib, sys
 import tensorflow as tf
 from gridflow.errors import InvalidArgument
-from gridflow.feed.dataset import EpochCounter, distribute
+from gridflow.feed.counter import EpochCounter
+from gridflow.feed.dataset import distribute
 from gridflow.feed.spool import SpoolReader
 
 device = tf.config.LogicalDeviceConfiguration()

@@ -27,14 +27,13 @@ tf_keras 2.21 (``engine/data_adapter.py``); each statement has a test in ``tests
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
 from gridflow.feed.assemble import assemble, window_rows_for
 from gridflow.feed.batches import BatchPlan, Tail, rank_seed
+from gridflow.feed.counter import EpochCounter
 from gridflow.feed.ledger import EpochRecord
 from gridflow.feed.once import Once, attach, source_of_once
 from gridflow.feed.selection import Columns, Selection, select
@@ -46,47 +45,7 @@ if TYPE_CHECKING:
 
     from gridflow.feed.spool import SpoolReader
 
-__all__ = ["EpochCounter", "Source", "distribute", "make_dataset", "resumed_epochs"]
-
-
-class EpochCounter:
-    """Says which epoch the next iteration of a dataset is, and at which batch it starts.
-
-    Thread safe: tf.data draws from a thread of its own.
-
-    Examples
-    --------
-    >>> counter = EpochCounter()
-    >>> counter.set(3, start_batch=40)
-    >>> counter.begin(), counter.begin()
-    ((3, 40), (4, 0))
-    """
-
-    def __init__(self, epoch: int = 0, start_batch: int = 0) -> None:
-        self._lock = threading.Lock()
-        self.set(epoch, start_batch)
-
-    def set(self, epoch: int, start_batch: int = 0) -> None:
-        """Decide what the next iteration is; it yields the batches from ``start_batch`` on."""
-        if epoch < 0 or start_batch < 0:
-            raise InvalidArgument(
-                f"epoch and start_batch count from 0, got {epoch} and {start_batch}."
-            )
-        with self._lock:
-            self._epoch, self._start = epoch, start_batch
-
-    @property
-    def pending(self) -> tuple[int, int]:
-        """Epoch and start batch of the next iteration."""
-        with self._lock:
-            return self._epoch, self._start
-
-    def begin(self) -> tuple[int, int]:
-        """Take what is pending; the iteration after it is the next epoch, from its start."""
-        with self._lock:
-            taken = self._epoch, self._start
-            self._epoch, self._start = self._epoch + 1, 0
-            return taken
+__all__ = ["Source", "distribute", "make_dataset"]
 
 
 @dataclass
@@ -386,32 +345,3 @@ def _source(reader: SpoolReader, selection: Selection, **options: Any) -> Source
     source = Source(reader, selection, **options)
     source.plan(0)  # refuses what can't be planned here, not in tf.data's thread
     return source
-
-
-@contextlib.contextmanager
-def resumed_epochs(counter: EpochCounter) -> Iterator[None]:
-    """Let Keras 3's ``fit`` count the steps of an epoch from where ``counter`` starts it.
-
-    Inside, an epoch whose pending start is batch k ends after ``steps - k`` batches, and its
-    callbacks see the steps k to ``steps - 1``. Epochs that start at 0 are as always, and so is
-    validation: nothing is pending any more when training has drawn its first batch.
-    """
-    from keras.src.backend.tensorflow import trainer
-
-    cls = trainer.TFEpochIterator
-    original = cls._enumerate_iterator
-
-    def enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
-        start = counter.pending[1]
-        limits = self._num_batches, self.steps_per_epoch
-        if start:
-            self._num_batches, self.steps_per_epoch = (n and n - start for n in limits)
-        for begin, end, iterator in original(self):
-            yield begin + start, end + start, iterator
-        self._num_batches, self.steps_per_epoch = limits
-
-    cls._enumerate_iterator = enumerate_iterator
-    try:
-        yield
-    finally:
-        cls._enumerate_iterator = original

@@ -98,7 +98,7 @@ def source_of_once(source: Source, rank: int, rows: Sequence[int]) -> Source:
     """Return a source of the same rows for one pass in order, in equal steps for all of `rows`."""
     import dataclasses
 
-    from gridflow.feed.dataset import EpochCounter
+    from gridflow.feed.counter import EpochCounter
 
     # A rank without rows of its own still reads those that it was lent, in equal steps.
     steps = math.ceil(max(*rows, source.reader.rows) / source.batch_size)

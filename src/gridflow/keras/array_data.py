@@ -17,7 +17,8 @@ import numpy as np
 
 import keras
 from gridflow.errors import SchemaError
-from gridflow.feed.dataset import EpochCounter, Source
+from gridflow.feed.counter import EpochCounter
+from gridflow.feed.dataset import Source
 from gridflow.feed.once import attach, chain
 from gridflow.feed.selection import select
 from gridflow.spec.options import whole_number

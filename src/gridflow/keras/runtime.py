@@ -18,7 +18,7 @@ Phase = Literal["train", "test", "predict", "idle"]
 
 
 class EpochCounter(Protocol):
-    """Where the next iteration of a dataset starts (`gridflow.feed.dataset.EpochCounter`)."""
+    """Where the next iteration of a dataset starts (`gridflow.feed.counter.EpochCounter`)."""
 
     @property
     def pending(self) -> tuple[int, int]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+from gridflow.testing.lives import DiedError, Life
 
-    from gridflow.spec.place import Place
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
 
 ROWS: Final = 64
 BATCH: Final = 16  # of all replicas together
@@ -322,59 +322,6 @@ def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> Result:
         _, result = _fit(ctx, lab, name, callbacks.build(second))
         return Result(result.values, result.losses)
     raise AssertionError("the training was to die, and did not")
-
-
-class DiedError(Exception):
-    """What ends the training of the case of a resume."""
-
-
-class Life:
-    """A runtime of its own for each life of the case of a resume, in one process.
-
-    Parameters
-    ----------
-    ctx
-        The context that it stands in for.
-    committed : Path
-        Where the chief commits its checkpoints and all ranks find them.
-    resume_from : Path, optional
-        The checkpoint to go on from.
-    """
-
-    tensorboard_dir = None
-
-    def __init__(self, ctx: Any, committed: Path, resume_from: Path | None = None) -> None:
-        self._ctx = ctx
-        self._committed = committed
-        self._before = len(ctx.epoch_counters)
-        self.rank: int = ctx.rank
-        self.num_workers: int = ctx.num_workers
-        self.is_chief: bool = ctx.is_chief
-        self.generation = 0 if resume_from is None else 1
-        self.work_dir: Path = ctx.work_dir
-        self.seed: int | None = ctx.seed
-        self.resume_from = resume_from
-        # The second life must find the first one's last checkpoint, and not its own.
-        self.checkpoint_every = 1 if resume_from is None else None
-
-    @property
-    def epoch_counters(self) -> Sequence[Any]:
-        """Counters of the datasets that were made in this life."""
-        return list(self._ctx.epoch_counters[self._before :])
-
-    def progress(self, **report: Any) -> None:
-        """Drop it: nobody watches."""
-
-    def epoch_end(self, epoch: int, logs: Mapping[str, float], **fit: Any) -> None:
-        """Drop it: the History has it."""
-
-    def checkpoint(self, path: Path, place: Place) -> None:
-        """Commit the first life's checkpoints."""
-        del place
-        if self.resume_from is None:
-            beside = self._committed.with_suffix(".new")
-            shutil.copyfile(path, beside)
-            beside.replace(self._committed)
 
 
 def _custom_loop(ctx: Any, lab: Lab, name: str) -> Result:

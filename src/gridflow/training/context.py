@@ -16,7 +16,7 @@ from gridflow.wire import child, reports
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gridflow.feed.dataset import EpochCounter
+    from gridflow.feed.counter import EpochCounter
     from gridflow.spec.place import Place
     from gridflow.training.inbox import Inbox
     from gridflow.wire.channel import Channel

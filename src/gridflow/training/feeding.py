@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow.feed.batches import Tail
-    from gridflow.feed.dataset import EpochCounter
+    from gridflow.feed.counter import EpochCounter
     from gridflow.feed.selection import Columns
     from gridflow.training.inbox import Inbox
     from gridflow.wire.channel import Channel
@@ -109,6 +109,7 @@ class Feeding:
         """
         from gridflow.feed import batches, once
         from gridflow.feed import dataset as source
+        from gridflow.feed.counter import EpochCounter
         from gridflow.feed.spool import SpoolReader
 
         rows = self._rows(name)
@@ -134,7 +135,7 @@ class Feeding:
                 shuffle=shuffled,
                 seed=seed if seed is not None else (self.seed or 0),
             )
-        counter = source.EpochCounter()
+        counter = EpochCounter()
         if shuffled:
             self.epoch_counters.append(counter)
         options: dict[str, Any] = {

@@ -1,0 +1,108 @@
+"""What a user gives `TensorflowDistributor`, looked at and brought into one form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument
+from gridflow.spec.cluster import WORKER
+from gridflow.spec.options import whole_number
+from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
+from gridflow.spec.roles import Role
+
+if TYPE_CHECKING:
+    from gridflow.spec.communication import CommunicationOptions
+    from gridflow.spec.partitioners import Partitioner
+
+
+def roles_of(
+    num_workers: int | None, roles: Sequence[Role] | None, gpus: float | None
+) -> list[Role]:
+    """Return the roles that a user gave, by number or by name."""
+    if roles is None:
+        workers = 1 if num_workers is None else whole_number("num_workers", num_workers, 1)
+        return [Role(WORKER, workers, gpus=gpus)]
+    if gpus is not None:
+        raise InvalidArgument(
+            f"beside roles= each role says its own GPUs: Role('worker', 4, gpus={gpus!r}); got "
+            f"gpus={gpus!r} for all."
+        )
+    if num_workers is not None:
+        raise InvalidArgument(
+            f"give either num_workers= or roles=; got num_workers={num_workers!r} beside roles. "
+            "Role('worker', n) says how many workers there are."
+        )
+    if isinstance(roles, str | Role) or not isinstance(roles, Sequence):
+        raise InvalidArgument(f"roles= is a list of Role; got {roles!r}.")
+    return list(roles)
+
+
+def check_server_options(
+    strategy: str, partitioner: Partitioner | None, *, classic_flags: bool
+) -> None:
+    """Refuse options of servers where there are none."""
+    if partitioner is not None:
+        if strategy != "parameter_server":
+            raise InvalidArgument(
+                f"variable_partitioner= spreads variables over parameter servers, which "
+                f"strategy={strategy!r} has none of; leave it out, or use 'parameter_server'."
+            )
+        if not isinstance(partitioner, FixedShardsPartitioner | MinSizePartitioner):
+            raise InvalidArgument(
+                "variable_partitioner= is gridflow's MinSizePartitioner or FixedShardsPartitioner; "
+                f"got {type(partitioner).__name__}."
+            )
+    if classic_flags and strategy != "server":
+        raise InvalidArgument(
+            f"classic_flags=True is for strategy='server'; got strategy={strategy!r}."
+        )
+
+
+def check_communication(
+    strategy: str, backend: str, communication: CommunicationOptions | None
+) -> None:
+    """Refuse options of an exchange of gradients that doesn't happen."""
+    from gridflow.spec.communication import CommunicationOptions
+
+    if communication is None:
+        return
+    if not isinstance(communication, CommunicationOptions):
+        raise InvalidArgument(
+            "communication= is gridflow's CommunicationOptions; got "
+            f"{type(communication).__name__}."
+        )
+    if backend != "tensorflow":
+        raise InvalidArgument(
+            "communication= is for TensorFlow's collective operations; got "
+            f"backend={backend!r}, which has its own. Leave it out."
+        )
+    if strategy != "multi_worker_mirrored":
+        raise InvalidArgument(
+            "communication= is for strategy='multi_worker_mirrored', whose workers exchange "
+            f"gradients; got strategy={strategy!r}."
+        )
+
+
+def named_datasets(data: Any) -> dict[str, Any]:
+    """Return datasets by name: a dict's keys always are names of datasets, never of columns."""
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        return {"train": data}
+    for name in data:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidArgument(
+                f"data= names each dataset by an identifier such as 'train'; got {name!r}."
+            )
+    return dict(data)
+
+
+def environment_of(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables, after a look at their types."""
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
+            raise InvalidArgument(
+                f"env= maps names to values, both str; got {name!r}: {type(value).__name__}."
+            )
+    return dict(env)
