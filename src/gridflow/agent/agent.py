@@ -21,7 +21,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gridflow.agent import environment
-from gridflow.agent.features.board import Board
 from gridflow.agent.folder import short_path, task_prefix, temporary_folder
 from gridflow.agent.heartbeat import Heartbeat
 from gridflow.agent.reporter import Reporter
@@ -34,7 +33,6 @@ from gridflow.gpu import devices
 from gridflow.gpu.grant import SparkGpus, take
 from gridflow.spec import modules
 from gridflow.spec.backends import needed
-from gridflow.spec.cluster import EVALUATOR
 from gridflow.spec.gpus import VISIBLE, GpuNeed
 from gridflow.wire.client import CoordinatorClient
 from gridflow.wire.commands import Close
@@ -196,7 +194,6 @@ class Agent:
         if not self._register(client, me, versions, port):
             return
         self._heartbeat = self._begin_to_beat()
-        board = Board(self._reporter, uploads, folder)
         if self.rank == 0 and not isinstance(gpus, str):
             self._notice_idle_gpus(gpus)
         try:
@@ -207,17 +204,14 @@ class Agent:
             if is_complete:  # else the coordinator refuses: nothing to start
                 self._runner.prepare()
             self._registered.set()
-            if self.rank == 0 or self.part.task.role == EVALUATOR:
-                board.follow()
-                if payload.spec.training.tensorboard and self.rank == 0:
-                    board.serve(environment.local_address(payload.coordinator))
+            self._runner.begin_features()
             self._obey_until_closed(self._heartbeat)
         finally:
             self._closed.set()
             self._runner.kill()
             self._heartbeat.stop()
             self._reporter.report(Gone())
-            board.close()
+            self._runner.close_features()
             self._reporter.flush(min(_FLUSH_SECONDS, timeout))
             uploads.close()
 

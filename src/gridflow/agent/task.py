@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
+from gridflow.agent.features import features_of
+from gridflow.agent.features.base import Tools
 from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.life import Life
-from gridflow.feed import loans, records
 from gridflow.spec.backends import KERAS_VARIABLE, needed
 from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec
 from gridflow.spec.gpus import VISIBLE
@@ -21,6 +18,7 @@ from gridflow.wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
@@ -81,7 +79,9 @@ class TaskRunner:
         self._life = self._new_life()
         self._counts: commands.Counts | None = None
         self._setup: child.Setup | None = None
-        self._news: dict[str, Message] = {}
+        self._features = features_of(
+            Tools(payload, rank, folder, client, reporter, uploads, self._tell, self.fail)
+        )
 
     @property
     def is_at_work(self) -> bool:
@@ -120,6 +120,16 @@ class TaskRunner:
             servers=self._servers,
             on_end=self._on_end,
         )
+
+    def begin_features(self) -> None:
+        """Begin what the agent does beside the task."""
+        for feature in self._features:
+            feature.begin()
+
+    def close_features(self) -> None:
+        """End it."""
+        for feature in self._features:
+            feature.close()
 
     def warm_up(self) -> None:
         """Let the host's fork server import what the process needs, while the tasks gather."""
@@ -162,6 +172,8 @@ class TaskRunner:
 
     def obey(self, command: commands.Command) -> None:
         """Carry out a command of the coordinator."""
+        if any(feature.obey(command) for feature in self._features):
+            return
         match command:
             case commands.Start():
                 self._start(command)
@@ -170,16 +182,8 @@ class TaskRunner:
                 self._life.send(command)
             case commands.Replace(generation=self._generation):
                 self._replace()
-            case commands.Fetch():
-                self._fetch(command)
-            case commands.EndEvaluation():
-                self._tell_news(command)
             case commands.Inspect():
                 self._life.send(child.LookAround())
-            case commands.Lend():
-                self._lend(command.dataset)
-            case commands.Borrow():
-                self._borrow(command.dataset)
             case commands.Clear(generation=self._generation):
                 self._clear(restart=command.restart)
 
@@ -195,7 +199,8 @@ class TaskRunner:
             path = self._folder / command.resume
             self._client.download({"kind": "checkpoint", "name": command.resume}, path)
             resume = str(path)
-        self._news = {}
+        for feature in self._features:
+            feature.forget()
         self._setup = child.Setup(
             job=self._payload.job,
             task=str(self._task),
@@ -230,31 +235,21 @@ class TaskRunner:
         return cluster.tf_config(self._task)
 
     def _set_up(self) -> None:
-        for message in (self._setup, self._counts, *self._news.values()):
+        known: list[Message | None] = [self._setup, self._counts]
+        for feature in self._features:
+            known += feature.messages()
+        for message in known:
             if message is not None:
                 self._life.send(message)
+
+    def _tell(self, message: Message) -> None:
+        self._life.send(message)
 
     def _replace(self) -> None:
         """Start the process again as it was started before."""
         self.kill()
         self.prepare()
         self._set_up()
-
-    def _fetch(self, command: commands.Fetch) -> None:
-        """Get a checkpoint for the evaluator."""
-        path = self._folder / command.name
-        try:
-            self._client.download({"kind": "checkpoint", "name": command.name}, path)
-        except pa.ArrowException:
-            return  # a newer one has taken its place, and is on its way
-        before = self._news.get(child.NewCheckpoint.kind)
-        self._tell_news(child.NewCheckpoint(str(path), command.place))
-        if isinstance(before, child.NewCheckpoint) and before.path != str(path):
-            Path(before.path).unlink(missing_ok=True)
-
-    def _tell_news(self, message: Message) -> None:
-        self._news[message.kind] = message
-        self._life.send(message)
 
     def _clear(self, *, restart: bool) -> None:
         self.kill()
@@ -263,26 +258,6 @@ class TaskRunner:
         self._generation += 1
         if restart:
             self.prepare()
-
-    def _lend(self, dataset: str) -> None:
-        path = self._folder / f"loan-{dataset}.arrow"
-        loans.write(self._folder / "spool", dataset, path)
-
-        def sent(error: BaseException | None) -> None:
-            if error is not None:
-                self.fail("data", f"rows of {dataset!r} could not be lent: {error}")
-
-        self._uploads.file(path, {"kind": "loan", "name": dataset}, sent)
-
-    def _borrow(self, dataset: str) -> None:
-        path = self._folder / f"loan-{dataset}.arrow"
-        self._client.download({"kind": "loan", "name": dataset}, path)
-        spool = self._folder / "spool"
-        counts = loans.take(spool, dataset, path, self._payload.spec.feed)
-        specs = {}
-        if self._part.serves:
-            specs = {dataset: records.encode_specs(records.write(spool, dataset, own_rows=0))}
-        self._reporter.report(reports.Spooled({dataset: asdict(counts)}, specs))
 
     # The process ---------------------------------------------------------------------------------
 

@@ -1,1 +1,19 @@
-"""What an agent does beside its task: TensorBoard's files and server."""
+"""What an agent does beside its task, each thing a module with one interface (`base.Feature`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gridflow.agent.features.board import Board
+from gridflow.agent.features.evaluation import EvaluationNews
+from gridflow.agent.features.loans import Loans
+
+if TYPE_CHECKING:
+    from gridflow.agent.features.base import Feature, Tools
+
+__all__ = ["features_of"]
+
+
+def features_of(tools: Tools) -> list[Feature]:
+    """Return the features of an agent."""
+    return [EvaluationNews(tools), Loans(tools), Board(tools)]

@@ -10,39 +10,41 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
+from gridflow.agent.environment import local_address
+from gridflow.agent.features.base import Feature
+from gridflow.spec.cluster import EVALUATOR
 from gridflow.wire import reports
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gridflow.agent.reporter import Reporter
-    from gridflow.agent.uploads import Uploads
+    from gridflow.agent.features.base import Tools
 
 _SERVER_MODULE: Final = "gridflow.agent.features.board_server"
 
 
-class Board:
-    """The chief's TensorBoard.
+class Board(Feature):
+    """The event files of the chief and of an evaluator, and the chief's TensorBoard.
 
     Parameters
     ----------
-    reporter : Reporter
-    uploads : Uploads
-    folder : Path
-        The agent's own; event files lie in ``tensorboard`` in it.
+    tools : Tools
     """
 
-    def __init__(self, reporter: Reporter, uploads: Uploads, folder: Path) -> None:
-        self._reporter, self._uploads = reporter, uploads
-        self._folder = folder / "tensorboard"
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._reporter = tools.reporter
+        self._folder = tools.folder / "tensorboard"
         self._server: subprocess.Popen[str] | None = None
 
-    def follow(self) -> None:
-        """Send the event files to the driver as they grow."""
-        self._folder.mkdir(exist_ok=True)
-        self._uploads.follow(self._folder)
+    def begin(self) -> None:
+        """Send the event files to the driver as they grow; serve the page where that is wanted."""
+        spec, rank = self.tools.payload.spec, self.tools.rank
+        if rank == 0 or spec.tasks[rank].role == EVALUATOR:
+            self._folder.mkdir(exist_ok=True)
+            self.tools.uploads.follow(self._folder)
+        if rank == 0 and spec.training.tensorboard:
+            self._serve(local_address(self.tools.payload.coordinator))
 
-    def serve(self, host: str) -> None:
+    def _serve(self, host: str) -> None:
         """Serve the page on one interface, under a path that can't be guessed.
 
         TensorBoard knows no log-in: who has the URL, which only the driver is told, may look.

@@ -1,0 +1,50 @@
+"""Rows lent by the rank that has most to those that have none."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from gridflow.agent.features.base import Feature
+from gridflow.feed import loans, records
+from gridflow.wire import commands, reports
+
+if TYPE_CHECKING:
+    from gridflow.wire.commands import Command
+
+
+class Loans(Feature):
+    """Lends rows, or borrows some."""
+
+    def obey(self, command: Command) -> bool:
+        """Carry out `Lend` and `Borrow`."""
+        match command:
+            case commands.Lend():
+                self._lend(command.dataset)
+            case commands.Borrow():
+                self._borrow(command.dataset)
+            case _:
+                return False
+        return True
+
+    def _lend(self, dataset: str) -> None:
+        tools = self.tools
+        path = tools.folder / f"loan-{dataset}.arrow"
+        loans.write(tools.folder / "spool", dataset, path)
+
+        def sent(error: BaseException | None) -> None:
+            if error is not None:
+                tools.fail("data", f"rows of {dataset!r} could not be lent: {error}")
+
+        tools.uploads.file(path, {"kind": "loan", "name": dataset}, sent)
+
+    def _borrow(self, dataset: str) -> None:
+        tools, spec = self.tools, self.tools.payload.spec
+        path = tools.folder / f"loan-{dataset}.arrow"
+        tools.client.download({"kind": "loan", "name": dataset}, path)
+        spool = tools.folder / "spool"
+        counts = loans.take(spool, dataset, path, spec.feed)
+        specs = {}
+        if spec.parts[tools.rank].serves:
+            specs = {dataset: records.encode_specs(records.write(spool, dataset, own_rows=0))}
+        tools.reporter.report(reports.Spooled({dataset: asdict(counts)}, specs))
