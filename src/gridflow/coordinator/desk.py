@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import flight
 
 from gridflow.coordinator import events as ev
+from gridflow.coordinator import rows
+from gridflow.coordinator.rows import Rows
 from gridflow.errors import GridflowError
-from gridflow.feed.ledger import DatasetCounts, Ledger
+from gridflow.feed.ledger import Ledger
 from gridflow.spec.cluster import EVALUATOR
 from gridflow.spec.place import Place
 from gridflow.wire import commands, reports
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.console import Console
+    from gridflow.coordinator.rows import RowsAction
     from gridflow.spec.roles import Part
     from gridflow.wire.commands import Command
     from gridflow.wire.reports import Report
@@ -43,7 +46,6 @@ class _Mailbox:
     heard: int = 0
     commands: list[dict[str, Any]] = field(default_factory=list)
     sent: int = 0
-    counts: dict[str, Any] | None = None
 
 
 def value_folder(job_dir: Path, rank: int) -> Path:
@@ -89,10 +91,8 @@ class Desk:
         self._console = console
         self._lock = threading.Lock()
         self._launch = 0
-        self._lent: set[str] = set()
-        self._specs: dict[str, Any] = {}
         self._never_fed = left_out or {}
-        self._left_out: dict[str, dict[str, str]] = {}
+        self._rows = Rows(self._fed, self._never_fed)
         self._mailboxes = [_Mailbox() for _ in parts]
 
     # For the job's loop --------------------------------------------------------------------------
@@ -102,8 +102,7 @@ class Desk:
         with self._lock:
             self._launch = launch
             self._mailboxes = [_Mailbox() for _ in self._tasks]
-            self._lent = set()
-            self._left_out = {}
+            self._rows = Rows(self._fed, self._never_fed)
 
     def has_agents(self, launch: int) -> bool:
         """Return whether an agent of a launch has registered."""
@@ -203,9 +202,7 @@ class Desk:
             self.tell_evaluators(commands.Fetch(name, Place(*header["place"])))
         if header["kind"] == "loan":
             with self._lock:
-                for rank, box in enumerate(self._mailboxes):
-                    if box.counts is not None and not box.counts[header["name"]]["rows"]:
-                        self._send(rank, commands.Borrow(header["name"]))
+                self._settle(self._rows.arrived(header["name"]))
 
     def find_file(self, header: dict[str, Any]) -> Path:
         """Return the function, the modules beside it, a checkpoint or a loan."""
@@ -258,7 +255,8 @@ class Desk:
                 generation, stack = report.generation, report.stack
                 self.events.put(ev.StackReported(now, rank, generation, stack, report.waiting))
             case reports.Spooled():
-                self._spooled(rank, report.counts, report.specs, report.left_out)
+                with self._lock:
+                    self._settle(self._rows.spooled(rank, report))
             case _:
                 self._note(rank, report)
 
@@ -284,55 +282,18 @@ class Desk:
                 self.tensorboard_url = report.url
                 self._console.say(f"TensorBoard: {report.url}")
 
-    def _spooled(
-        self,
-        rank: int,
-        counts: dict[str, Any],
-        specs: dict[str, Any],
-        left_out: dict[str, dict[str, str]],
-    ) -> None:
-        """Once every rank that is fed has its rows, all tasks learn how many each one has.
-
-        A rank without any row of a dataset can make no step. It is lent some by the rank that has
-        most, as repeated rows; the ledger says so.
-
-        A column that one rank can't feed is left out on all of them.
-        """
-        with self._lock:
-            box = self._mailboxes[rank]
-            box.counts = {**(box.counts or {}), **counts}
-            # A rank without rows knows no types; one that has some does.
-            self._specs.update({name: each for name, each in specs.items() if each})
-            for name, reasons in left_out.items():
-                known_reasons = self._left_out.setdefault(name, dict(self._never_fed.get(name, {})))
-                known_reasons.update(reasons)
-            boxes = [self._mailboxes[place] for place in self._fed]
-            known = [each.counts for each in boxes if each.counts is not None]
-            if len(known) < len(boxes):
-                return
-            rows = {name: [each[name]["rows"] for each in known] for name in known[0]}
-            for name, ranks in rows.items():
-                if not any(ranks):
-                    self.events.put(ev.NoRows(time.monotonic(), name))
-                    return
-            lenders = {
-                name: self._fed[ranks.index(max(ranks))]
-                for name, ranks in rows.items()
-                if min(ranks) == 0 < max(ranks)
-            }
-            for name, lender in lenders.items():
-                if name not in self._lent:
-                    self._lent.add(name)
-                    self._send(lender, commands.Lend(name))
-            if lenders:
-                return
-            for each_rank, each in enumerate(known):
-                for name, count in each.items():
-                    self.ledger.set_counts(name, each_rank, DatasetCounts(**count))
-            borrowed = {
-                name: [each[name].get("borrowed", 0) for each in known] for name in known[0]
-            }
-            nulls = {name: dict(columns) for name, columns in self.ledger.nulls.items()}
-            self._broadcast(commands.Counts(rows, borrowed, self._specs, self._left_out, nulls))
-            for name in self._lent:
-                self._loan(name).unlink(missing_ok=True)
+    def _settle(self, actions: list[RowsAction]) -> None:
+        """Do what follows from who has which rows."""
+        for action in actions:
+            match action:
+                case rows.SendTo():
+                    self._send(action.rank, action.command)
+                case rows.SendAll():
+                    for place, counts in enumerate(self._rows.counts):
+                        for name, count in counts.items():
+                            self.ledger.set_counts(name, place, count)
+                    self._broadcast(action.command)
+                case rows.Forget():
+                    self._loan(action.dataset).unlink(missing_ok=True)
+                case rows.Empty():
+                    self.events.put(ev.NoRows(time.monotonic(), action.dataset))

@@ -1,0 +1,147 @@
+"""Whose rows are where: counts, lending and borrowing, without I/O, clock or threads.
+
+::
+
+    WAITING --all fed ranks have spooled, none lacks rows--------------------> SETTLED
+       |                          |                                               ^
+       |                          +--some lack rows--> LENDING --all have some----+
+       +--a dataset has no rows at all--> EMPTY
+
+A rank without any row of a dataset can make no step. It is lent some by the rank that has most, as
+repeated rows; the ledger says so. A column that one rank can't feed is left out on all of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gridflow.feed.ledger import DatasetCounts
+from gridflow.wire import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gridflow.wire.reports import Spooled
+
+
+class RowsPhase(enum.Enum):
+    """Where the rows stand; drawn above."""
+
+    WAITING = "waiting"
+    LENDING = "lending"
+    SETTLED = "settled"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True)
+class SendTo:
+    """A command for one rank."""
+
+    rank: int
+    command: commands.Command
+
+
+@dataclass(frozen=True)
+class SendAll:
+    """A command for every task."""
+
+    command: commands.Command
+
+
+@dataclass(frozen=True)
+class Forget:
+    """The rows that were lent of a dataset are where they have to be."""
+
+    dataset: str
+
+
+@dataclass(frozen=True)
+class Empty:
+    """All rows have arrived, and a dataset has none."""
+
+    dataset: str
+
+
+RowsAction: TypeAlias = SendTo | SendAll | Forget | Empty
+
+
+class Rows:
+    """The rows of one launch.
+
+    Parameters
+    ----------
+    fed : sequence of int
+        Places of the tasks that rows go to, by their order among these.
+    never_fed : mapping of dataset to mapping of column to reason, optional
+        Columns of which it was known before.
+    """
+
+    def __init__(
+        self, fed: Sequence[int], never_fed: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        self.phase = RowsPhase.WAITING
+        self._fed = tuple(fed)
+        self._never_fed = never_fed or {}
+        self._counts: dict[int, dict[str, DatasetCounts]] = {}
+        self._specs: dict[str, Any] = {}
+        self._left_out: dict[str, dict[str, str]] = {}
+        self._lent: set[str] = set()
+
+    @property
+    def counts(self) -> list[dict[str, DatasetCounts]]:
+        """What each fed rank has, in order, as far as it is known."""
+        return [self._counts[rank] for rank in self._fed if rank in self._counts]
+
+    def spooled(self, rank: int, report: Spooled) -> list[RowsAction]:
+        """Take what a rank has, all of it or what it has borrowed."""
+        new = {name: DatasetCounts(**fields) for name, fields in report.counts.items()}
+        self._counts[rank] = {**self._counts.get(rank, {}), **new}
+        # A rank without rows knows no types; one that has some does.
+        self._specs.update({name: each for name, each in report.specs.items() if each})
+        for name, reasons in report.left_out.items():
+            known = self._left_out.setdefault(name, dict(self._never_fed.get(name, {})))
+            known.update(reasons)
+        if len(self.counts) < len(self._fed) or self.phase is RowsPhase.EMPTY:
+            return []
+        return self._settle()
+
+    def arrived(self, dataset: str) -> list[RowsAction]:
+        """Take note that rows of a dataset which were lent lie in the driver."""
+        return [
+            SendTo(rank, commands.Borrow(dataset))
+            for rank in self._fed
+            if rank in self._counts and not self._counts[rank][dataset].rows
+        ]
+
+    def _settle(self) -> list[RowsAction]:
+        counts = self.counts
+        rows = {name: [each[name].rows for each in counts] for name in counts[0]}
+        for name, ranks in rows.items():
+            if not any(ranks):
+                self.phase = RowsPhase.EMPTY
+                return [Empty(name)]
+        lacking = [name for name, ranks in rows.items() if min(ranks) == 0]
+        if lacking:
+            self.phase = RowsPhase.LENDING
+            lenders = {name: self._fed[rows[name].index(max(rows[name]))] for name in lacking}
+            new = [name for name in lacking if name not in self._lent]
+            self._lent.update(new)
+            return [SendTo(lenders[name], commands.Lend(name)) for name in new]
+        self.phase = RowsPhase.SETTLED
+        borrowed = {name: [each[name].borrowed for each in counts] for name in rows}
+        nulls: dict[str, Counter[str]] = {}
+        for each in counts:
+            for name, count in each.items():
+                if count.nulls:
+                    nulls.setdefault(name, Counter()).update(count.nulls)
+        told = commands.Counts(
+            rows,
+            borrowed,
+            self._specs,
+            self._left_out,
+            {name: dict(columns) for name, columns in nulls.items()},
+        )
+        return [SendAll(told), *(Forget(name) for name in sorted(self._lent))]

@@ -1,0 +1,106 @@
+"""Whose rows are where: every order in which ranks may tell leads to the same counts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridflow.coordinator.rows import Empty, Forget, Rows, RowsPhase, SendAll, SendTo
+from gridflow.wire.commands import Borrow, Counts, Lend
+from gridflow.wire.reports import Spooled
+
+
+def spooled(left_out=None, specs=None, **rows):
+    counts = {
+        name: {"rows": n, "rows_in": n} if isinstance(n, int) else n for name, n in rows.items()
+    }
+    return Spooled(counts, specs or {}, left_out or {})
+
+
+def told(rows, borrowed=None, **more):
+    borrowed = borrowed or {name: [0] * len(ranks) for name, ranks in rows.items()}
+    more = {"specs": {}, "left_out": {}, "nulls": {}, **more}
+    return SendAll(Counts(rows, borrowed, **more))
+
+
+def test_all_are_told_once_the_last_rank_has_its_rows():
+    rows = Rows([0, 1])
+    assert rows.spooled(1, spooled(train=7)) == []
+    assert rows.phase is RowsPhase.WAITING
+    assert rows.spooled(0, spooled(train=5)) == [told({"train": [5, 7]})]
+    assert rows.phase is RowsPhase.SETTLED
+
+
+def test_ranks_without_rows_are_lent_some_by_the_one_that_has_most():
+    rows = Rows([1, 2, 3])  # task 0 is a chief that isn't fed
+    rows.spooled(1, spooled(train=0, val=3))
+    rows.spooled(2, spooled(train=4, val=3))
+    assert rows.spooled(3, spooled(train=9, val=3)) == [SendTo(3, Lend("train"))]
+    assert rows.phase is RowsPhase.LENDING
+    assert rows.arrived("train") == [SendTo(1, Borrow("train"))]
+    borrowed = {"rows": 2, "rows_in": 0, "borrowed": 2}
+    assert rows.spooled(1, spooled(train=borrowed)) == [
+        told({"train": [2, 4, 9], "val": [3, 3, 3]}, {"train": [2, 0, 0], "val": [0, 0, 0]}),
+        Forget("train"),
+    ]
+    assert rows.phase is RowsPhase.SETTLED
+
+
+def test_two_that_lack_rows_are_one_loan():
+    rows = Rows([0, 1, 2])
+    rows.spooled(0, spooled(train=0))
+    rows.spooled(1, spooled(train=0))
+    assert rows.spooled(2, spooled(train=6)) == [SendTo(2, Lend("train"))]
+    assert rows.arrived("train") == [SendTo(0, Borrow("train")), SendTo(1, Borrow("train"))]
+    borrowed = {"rows": 1, "borrowed": 1}
+    assert rows.spooled(0, spooled(train=borrowed)) == []
+    assert rows.spooled(1, spooled(train=borrowed))[0] == told(
+        {"train": [1, 1, 6]}, {"train": [1, 1, 0]}
+    )
+
+
+def test_a_dataset_without_rows_is_said_once():
+    rows = Rows([0, 1])
+    rows.spooled(0, spooled(train=0, val=1))
+    assert rows.spooled(1, spooled(train=0, val=1)) == [Empty("train")]
+    assert rows.phase is RowsPhase.EMPTY
+    assert rows.spooled(1, spooled(train=0, val=1)) == []
+
+
+def test_what_one_rank_leaves_out_or_knows_holds_for_all():
+    rows = Rows([0, 1], {"train": {"m": "a map"}})
+    rows.spooled(0, spooled(train=1, left_out={"train": {"x": "nulls"}}, specs={"train": {}}))
+    (all_of_it,) = rows.spooled(
+        1, spooled(train={"rows": 1, "nulls": {"y": 2}}, specs={"train": {"z": "f4"}})
+    )
+    assert all_of_it.command.left_out == {"train": {"m": "a map", "x": "nulls"}}
+    assert all_of_it.command.specs == {"train": {"z": "f4"}}
+    assert all_of_it.command.nulls == {"train": {"y": 2}}
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+def test_in_whatever_order_the_end_is_the_same(counts):
+    ends = set()
+    for order in itertools.permutations(range(len(counts))):
+        rows = Rows(range(len(counts)))
+        actions = [each for rank in order for each in rows.spooled(rank, spooled(a=counts[rank]))]
+        while rows.phase is RowsPhase.LENDING:
+            (lend,) = actions
+            assert counts[lend.rank] == max(counts)
+            actions = []
+            for borrow in rows.arrived("a"):
+                report = spooled(a={"rows": 1, "borrowed": 1})
+                actions += rows.spooled(borrow.rank, report)
+        if not any(counts):
+            assert actions == [Empty("a")]
+            continue
+        ends.add(tuple(actions[0].command.rows["a"]))
+    assert ends == ({tuple(n or 1 for n in counts)} if any(counts) else set())
+
+
+@pytest.mark.parametrize("phase", RowsPhase)
+def test_every_phase_has_a_name_of_its_own(phase):
+    assert RowsPhase(phase.value) is phase
