@@ -25,6 +25,10 @@ _MOVES: Final = re.compile(
 )
 
 
+#: Of the tracebacks that were shown, so many are remembered.
+_MOST_TRACEBACKS: Final = 100
+
+
 class Console:
     """Print log lines with their task's name, keep them in files, draw the progress bar.
 
@@ -57,6 +61,7 @@ class Console:
         self._width = max(len(str(task)) for task in tasks)
         self._bar = ProgressBar(self._tasks) if progress else None
         self._is_read = True
+        self._tracebacks: dict[tuple[str, ...], Task] = {}
         self._lock = threading.Lock()
 
     def log(self, task: Task, lines: Sequence[str]) -> None:
@@ -65,7 +70,8 @@ class Console:
             self._keep(task, lines)
             if task in self._shown:
                 prefix = f"[{task}]".ljust(self._width + 2)
-                self._write("\n".join(f"{prefix} {as_printed(line)}" for line in lines))
+                shown = self._without_echoes(task, [as_printed(line) for line in lines])
+                self._write("\n".join(f"{prefix} {line}" for line in shown))
 
     def say(self, text: str) -> None:
         """Print a line of the coordinator's own."""
@@ -97,6 +103,20 @@ class Console:
             for file in self._files.values():
                 with contextlib.suppress(OSError):  # the disk is full: what was written stays
                     file.close()
+
+    def _without_echoes(self, task: Task, lines: Sequence[str]) -> list[str]:
+        """Return the lines with a reference for each traceback that another task has shown."""
+        shown: list[str] = []
+        at = 0
+        while at < len(lines):
+            end = _end_of_traceback(lines, at)
+            block = tuple(lines[at:end])
+            if len(self._tracebacks) > _MOST_TRACEBACKS:
+                self._tracebacks.clear()
+            first = self._tracebacks.setdefault(block, task) if len(block) > 1 else task
+            shown += block if first == task else [f"(the same traceback as that of {first})"]
+            at = end
+        return shown
 
     def _keep(self, task: Task, lines: Sequence[str]) -> None:
         file = self._files.get(task)
@@ -149,6 +169,16 @@ def as_printed(line: str) -> str:
     """
     states = [state for state in line.split("\r") if state]
     return _MOVES.sub("", states[-1] if states else "")
+
+
+def _end_of_traceback(lines: Sequence[str], at: int) -> int:
+    """Return where the traceback ends that begins at a line; the next line if none does."""
+    if not lines[at].startswith("Traceback (most recent call last)"):
+        return at + 1
+    for end in range(at + 1, len(lines)):
+        if lines[end][:1].strip():  # the exception itself
+            return end + 1
+    return at + 1  # its end comes later, with other lines
 
 
 def _values(logs: dict[str, float]) -> str:
