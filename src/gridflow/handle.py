@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 #: After the last of a job's own phases.
 _ENDS: Final = ("succeeded", "failed", "cancelled")
 _WAITED_FOR: Final = tuple(phase.value for phase in Phase if phase is not Phase.CLOSED)
+_SLICE_SECONDS: Final = 0.2
 _running: weakref.WeakSet[JobHandle] = weakref.WeakSet()
 
 
@@ -104,7 +106,7 @@ class JobHandle:
         GridflowError
             What the job failed with, as `TensorflowDistributor.run` raises it.
         """
-        if not self._ended.wait(timeout):
+        if not self._wait(timeout):
             raise TimeoutError(f"the job is {self.state} after {timeout:g} seconds; it goes on.")
         if self._error is not None:
             raise self._error
@@ -186,6 +188,20 @@ class JobHandle:
                     raise interrupt from None
                 raise
 
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait for the end, in slices.
+
+        Ctrl-C may be delivered to any thread of the process, gRPC's included; a main thread that
+        waits for a lock without a limit then never hears of it.
+        """
+        give_up = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE_SECONDS if give_up is None else give_up - time.monotonic()
+            if self._ended.wait(min(left, _SLICE_SECONDS)):
+                return True
+            if give_up is not None and time.monotonic() >= give_up:
+                return False
+
     def _work(self) -> None:
         try:
             with folders.running(self.job_dir):
@@ -205,4 +221,4 @@ def _end_all() -> None:
     for handle in handles:
         handle.cancel()
     for handle in handles:
-        handle._ended.wait()  # noqa: SLF001 (shutdown_timeout bounds it)
+        handle._wait(None)  # noqa: SLF001 (shutdown_timeout bounds it)

@@ -154,3 +154,43 @@ def test_a_script_that_is_over_ends_the_jobs_that_it_started(tmp_path):
     assert "the script is over" in done.stdout
     assert "cancelled: ending all tasks" in done.stdout
     assert not psutil.pid_exists(int(Path(tmp_path, "pid").read_text()))
+
+
+INTERRUPTED = """
+import signal, threading, time
+from pathlib import Path
+from gridflow import LocalLauncher, TensorflowDistributor
+
+def waits(folder):
+    import time
+    from pathlib import Path
+    Path(folder, "here").touch()
+    time.sleep(600)
+
+def interrupt(folder):
+    while not Path(folder, "here").exists():
+        time.sleep(0.05)
+    # As the kernel may do with Ctrl-C: the main thread isn't woken by it.
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+if __name__ == "__main__":
+    import sys
+    threading.Thread(target=interrupt, args=sys.argv[1:], daemon=True).start()
+    try:
+        TensorflowDistributor(launcher=LocalLauncher(), progress=False).run(waits, sys.argv[1])
+    except KeyboardInterrupt:
+        print("interrupted in order")
+"""
+
+
+def test_ctrl_c_is_heard_whichever_thread_it_is_delivered_to(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(INTERRUPTED)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "interrupted in order" in done.stdout

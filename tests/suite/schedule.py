@@ -38,6 +38,7 @@ _FIRST = (
     "tests/keras",
     "local masters",
     "gpus on spark",
+    "backend ",
     "tests/backends",
     "tests/docs",
 )

@@ -203,8 +203,14 @@ class JobRun:
 
     def has_been(self, state: str, timeout: float | None, give_up: Callable[[], bool]) -> bool:
         """Wait until the job has come to a state, `give_up` says so, or time is over."""
+        end = None if timeout is None else time.monotonic() + timeout
         with self._moved:
-            self._moved.wait_for(lambda: state in self._been or give_up(), timeout)
+            # In slices: a wait without a limit would keep Ctrl-C from the main thread.
+            while not (state in self._been or give_up()):
+                left = _TICK_SECONDS if end is None else min(end - time.monotonic(), _TICK_SECONDS)
+                if left <= 0:
+                    break
+                self._moved.wait(left)
             return state in self._been
 
     def wake(self) -> None:
