@@ -8,7 +8,7 @@ import socket
 import typing
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridflow.coordinator.policies import environment_failure
@@ -67,6 +67,7 @@ def messages_of(kind):
 
 @pytest.mark.parametrize(("family", "kind"), ALL, ids=lambda each: getattr(each, "kind", ""))
 @given(data=st.data())
+@settings(max_examples=20)
 def test_every_message_comes_back_as_it_was(family, kind, data):
     message = data.draw(messages_of(kind))
     assert family.decode(json.loads(json.dumps(family.encode(message)))) == message
