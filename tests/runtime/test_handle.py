@@ -12,19 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridflow import JobCancelled, LocalLauncher, SparkLauncher, TensorflowDistributor, errors
+from gridflow import JobCancelled, LocalLauncher, TensorflowDistributor, errors
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
 
-@pytest.fixture(params=["local", "spark"])
-def distributor(request):
-    launcher = (
-        SparkLauncher(request.getfixturevalue("spark"))
-        if request.param == "spark"
-        else LocalLauncher()
-    )
-    return TensorflowDistributor(2, "none", launcher=launcher, logs="none", progress=False)
+@pytest.fixture
+def distributor(distribute):
+    return distribute()
 
 
 def waits(ctx, folder):
