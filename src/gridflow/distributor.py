@@ -424,11 +424,11 @@ class TensorflowDistributor:
         return launcher, program, pack(folder_of(made)), datasets, placement
 
     def _make_job_dir(self, job: str) -> Path:
-        from gridflow.coordinator import folders as jobs
+        from gridflow.coordinator import folders
 
         if self._job_dir is not None:
-            return jobs.make(Path(self._job_dir), job)
-        folder = jobs.default_folder()
+            return folders.make(Path(self._job_dir), job)
+        folder = folders.default_folder()
         if self._keep_jobs is not None:
-            jobs.prune(folder, self._keep_jobs)
-        return jobs.make(folder, job)
+            folders.prune(folder, self._keep_jobs)
+        return folders.make(folder, job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import dataclasses
 import threading
 import time
 import weakref
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from gridflow.coordinator.progress import JobReport
     from gridflow.launch.base import Launcher
 
-#: After the last of a job's own phases.
-_ENDS: Final = ("succeeded", "failed", "cancelled")
 _WAITED_FOR: Final = tuple(phase.value for phase in Phase if phase is not Phase.CLOSED)
 _SLICE_SECONDS: Final = 0.2
 _running: weakref.WeakSet[JobHandle] = weakref.WeakSet()
@@ -59,7 +58,6 @@ class JobHandle:
         self._ended = threading.Event()
         self._result: Result | None = None
         self._error: BaseException | None = None
-        self._cancels = 0
         _running.add(self)
         launcher.make_thread(self._work, f"gridflow-job-{job_dir.name}").start()
 
@@ -81,8 +79,6 @@ class JobHandle:
     @property
     def report(self) -> JobReport:
         """How far it has come: generation, each task's epoch, step and losses."""
-        import dataclasses
-
         return dataclasses.replace(self._run.report(), state=self.state)
 
     def done(self) -> bool:
@@ -119,7 +115,6 @@ class JobHandle:
         A second call doesn't wait for the tasks any more. Of a job that has ended nothing changes.
         """
         if not self._ended.is_set():
-            self._cancels += 1
             self._run.cancel()
 
     def wait_until(self, state: str, timeout: float | None = None) -> None:

@@ -116,6 +116,20 @@ def test_what_a_job_fails_with_is_raised_by_whoever_asks():
     assert handle.state == "failed"
 
 
+def run_program(text, folder, timeout):
+    """Run a program that is given a folder; return what it printed."""
+    script = folder / "program.py"
+    script.write_text(text)
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    return done.stdout
+
+
 PROGRAM = """
 import sys, time
 from gridflow import LocalLauncher, TensorflowDistributor
@@ -137,17 +151,9 @@ if __name__ == "__main__":
 
 
 def test_a_script_that_is_over_ends_the_jobs_that_it_started(tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert "the script is over" in done.stdout
-    assert "cancelled: ending all tasks" in done.stdout
+    printed = run_program(PROGRAM, tmp_path, timeout=120)
+    assert "the script is over" in printed
+    assert "cancelled: ending all tasks" in printed
     assert not psutil.pid_exists(int(Path(tmp_path, "pid").read_text()))
 
 
@@ -179,13 +185,5 @@ if __name__ == "__main__":
 
 
 def test_ctrl_c_is_heard_whichever_thread_it_is_delivered_to(tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(INTERRUPTED)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "interrupted in order" in done.stdout
+    printed = run_program(INTERRUPTED, tmp_path, timeout=60)
+    assert "interrupted in order" in printed

@@ -87,7 +87,7 @@ class Agent:
         batches : iterable of (dataset name, record batch)
             Read once.
         """
-        prefix = task_prefix(self.payload.job, str(self.task))
+        prefix = task_prefix(self.payload.job, self.task)
         with temporary_folder(
             prefix, self.payload.spec.hosts.spool_dir or _local_folder()
         ) as folder:

@@ -54,7 +54,7 @@ class Heartbeat:
     def next_command(self) -> Command | None:
         """Wait for a command; None when it is time to look after the process, or `wake` says so."""
         try:
-            return self._commands.get(timeout=self._quiet if self._is_quiet() else self._interval)
+            return self._commands.get(timeout=self._pause())
         except queue.Empty:
             return None
 
@@ -69,13 +69,15 @@ class Heartbeat:
         self._reporter.hurry()
         self._thread.join()
 
+    def _pause(self) -> float:
+        return self._quiet if self._is_quiet() else self._interval
+
     def _beat(self) -> None:
         try:
             while not self._stopped.is_set() and not self._reporter.coordinator_gone:
                 for command in self._reporter.exchange():
                     self._commands.put(command)
-                quiet = self._quiet if self._is_quiet() else self._interval
-                self._reporter.wait(self._interval, quiet)
+                self._reporter.wait(self._interval, self._pause())
         except WireError as error:
             self.error = error
         self._commands.put(None)

@@ -85,11 +85,11 @@ class CheckpointStore:
         wrong: list[str] = []
         with self._lock:
             for checkpoint in reversed(self._all()):
-                problem = _problem(self.path(checkpoint.name))
+                path = self.path(checkpoint.name)
+                problem = _problem(path)
                 if problem is None:
                     return checkpoint, wrong
                 wrong.append(f"{checkpoint.name} can't be read ({problem})")
-                path = self.path(checkpoint.name)
                 path.rename(path.with_suffix(".unreadable"))
         if wrong:
             raise GridflowError(

@@ -124,6 +124,7 @@ class JobRun:
             needs=needed(training.backend, training.strategy),
             strategy=training.strategy,
         )
+        self._latest: Checkpoint | None = None
         self._resumed: dict[int, Place] = {}
         self._finish: ev.Finish | None = None
         self._obstacle = ""
@@ -145,7 +146,7 @@ class JobRun:
         job = self._job
         function, modules = job.job_dir / "function", job.job_dir / "modules"
         try:
-            self._latest_checkpoint()  # raises before anything is launched
+            self._latest = self._latest_checkpoint()  # raises before anything is launched
             ours, agents = make_identities()
             function.write_bytes(job.program)
             modules.write_bytes(job.modules)
@@ -303,7 +304,9 @@ class JobRun:
                 self._finish = command
 
     def _start(self, command: ev.StartGeneration) -> None:
-        latest = self._latest_checkpoint()
+        if command.generation > 0:  # until then none was made, and the first look read all of it
+            self._latest = self._latest_checkpoint()
+        latest = self._latest
         if latest is not None:
             self._resumed[command.generation] = latest.place
         if command.generation > 0 or latest:

@@ -159,7 +159,6 @@ class JobMachine:
                 member = self._members[event.rank]
                 member.ready, member.up_by = True, None
                 self._unready.discard(event.rank)
-                self._replaced.discard(event.rank)
             case ev.TaskStepped() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.last_step, member.armed = event.at, event.armed
@@ -308,8 +307,8 @@ class JobMachine:
         everyone = range(len(members))
         self._unregistered = {rank for rank in everyone if not members[rank].agent}
         self._unready, self._unfinished = set(everyone), set(everyone)
-        self._replaced: set[int] = set()
         self._silence, self._steps = Alarms(self._silent_at), Alarms(self._late_at)
+        self._replacements = Alarms(lambda rank: members[rank].up_by)
         for rank in everyone:
             self._silence.watch(rank)
 
@@ -341,7 +340,7 @@ class JobMachine:
         member = self._members[event.rank]
         member.replacements += 1
         member.ready, member.up_by = False, event.at + self.deadlines.start_timeout
-        self._replaced.add(event.rank)
+        self._replacements.watch(event.rank)
         words = f"{event.failure.task}: {event.failure.summary}. It is started again; "
         return [
             ev.Say(words + "the others go on."),
@@ -400,11 +399,9 @@ class JobMachine:
     def _notice_silent(self, at: float) -> list[ev.Command]:
         limit = self.deadlines.heartbeat_timeout
         for rank in self._silence.due(at):
-            member = self._members[rank]
-            if member.agent and not member.lost and at - member.last_heard > limit:
-                member.lost = True
-                detail = f"its agent was not heard of for {limit:g} seconds (heartbeat_timeout)"
-                return self._fail(at, self._failure(rank, "lost", detail))
+            self._members[rank].lost = True
+            detail = f"its agent was not heard of for {limit:g} seconds (heartbeat_timeout)"
+            return self._fail(at, self._failure(rank, "lost", detail))
         return []
 
     def _check_deadlines(self, at: float) -> list[ev.Command]:
@@ -452,14 +449,11 @@ class JobMachine:
 
     def _check_up(self, at: float) -> list[ev.Command]:
         """Look whether the processes that replace dead ones have come up."""
-        for rank in sorted(self._replaced):
-            member = self._members[rank]
-            if member.up_by is not None and at > member.up_by:
-                limit = self.deadlines.start_timeout
-                text = f"was started again and did not come up within {limit:g} seconds"
-                member.up_by = None
-                self._replaced.discard(rank)
-                return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
+        for rank in self._replacements.due(at):
+            limit = self.deadlines.start_timeout
+            text = f"was started again and did not come up within {limit:g} seconds"
+            self._members[rank].up_by = None
+            return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
         return []
 
     def _check_steps(self, at: float) -> list[ev.Command]:

@@ -9,7 +9,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow.deploy.description import JobError, Problem, load_job
+from gridflow.deploy.description.loading import load_job
+from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.description.tree import Node, assign, plain_value
 from gridflow.deploy.inside.terminal import paint

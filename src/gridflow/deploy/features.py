@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
 
 #: Every feature, in the order of the description, with what it is.
 FEATURES: Final = {

@@ -10,7 +10,7 @@ from gridflow.spec.cluster import EVALUATOR
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
 
 #: The exit code of every retryable failure where a target can name single codes only.
 RETRYABLE: Final = 130

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from gridflow.deploy.launching import kubernetes_text, launch_env, program_words
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job, Resources
-    from gridflow.deploy.description.parts import Toleration, Volume
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.parts import Resources, Toleration, Volume
     from gridflow.deploy.kinds import (
         Amounts,
         Container,

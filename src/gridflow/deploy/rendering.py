@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gridflow.deploy.description import JobError, Problem
+from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_yaml
 from gridflow.deploy.features import FEATURES, uses
 from gridflow.deploy.lint import lint
@@ -15,7 +15,7 @@ from gridflow.errors import did_you_mean
 from gridflow.spec.cluster import ROLES
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
 
 
 @dataclass(frozen=True)

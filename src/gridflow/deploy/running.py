@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gridflow.deploy.commands import warn
-from gridflow.deploy.description import Job, load_job
+from gridflow.deploy.description.loading import load_job
 from gridflow.deploy.drivers.base import say
 from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.rendering import render
@@ -17,6 +17,7 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     import argparse
 
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.drivers.base import Driver
 
 _IN_THIS_PROCESS = ("local", "spark")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from gridflow.deploy.description import Job, JobError, Problem
+from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_json, to_yaml
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from gridflow.deploy.description.description import Job
 
 Form = Literal["kubernetes", "compose", "marathon", "script"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gridflow.deploy.description import JobError, Problem
+from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.tree import Node, parse, plain_value
 from gridflow.deploy.lint import findings, title
 from gridflow.deploy.registry import get_target

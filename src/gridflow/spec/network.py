@@ -64,8 +64,12 @@ class Network:
 
     def address(self, port: int) -> str:
         """Return what agents connect to: ``host:port``."""
-        name = self.advertise or self.host or ""
-        return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        return host_and_port(self.advertise or self.host or "", port)
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return ``host:port``, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_wildcard(host: str) -> bool:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gridflow.errors import NetworkError
+from gridflow.spec.network import host_and_port
 from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(self, host: str, identity: Identity, handler: Handler, port: int = 0) -> None:
         super().__init__(
-            f"grpc+tls://{_bracket(host)}:{port}",
+            f"grpc+tls://{host_and_port(host, port)}",
             tls_certificates=[(identity.certificate, identity.key)],
             verify_client=True,
             root_certificates=identity.authority,
@@ -145,7 +146,3 @@ def inside(root: Path, name: str) -> Path:
     if parts.is_absolute() or ".." in parts.parts or not parts.parts:
         raise flight.FlightServerError(f"a file's name must be relative, got {name!r}")
     return root.joinpath(*parts.parts)
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

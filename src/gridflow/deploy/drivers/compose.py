@@ -12,7 +12,7 @@ from gridflow.deploy.launching import tasks
 from gridflow.errors import GridflowError, MissingDependency
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.rendering import Rendering
 
 _POLL: Final = 1.0

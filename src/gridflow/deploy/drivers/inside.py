@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gridflow.deploy.commands import warn
-from gridflow.deploy.description import JobError
+from gridflow.deploy.description.problems import JobError
 from gridflow.deploy.drivers.base import say
 from gridflow.deploy.inside.group import Group
 from gridflow.deploy.pods import s3_settings
@@ -20,7 +20,7 @@ from gridflow.errors import MissingDependency, TrainingFailed
 from gridflow.spec.cluster import WORKER
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
 
 #: Whose rules hold for a job that this process runs.
 _RULES = {"local": "local", "spark": "spark-submit-standalone"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from gridflow.deploy.drivers.base import TaskStatus, call, say, tool
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.rendering import Rendering
 
 _POLL: Final = 2.0

@@ -13,7 +13,7 @@ from gridflow.deploy.drivers.base import TaskStatus, say
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.rendering import Rendering
 
 _POLL: Final = 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.deploy.description import Problem
+from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.lint.compose import check_compose
 from gridflow.deploy.lint.kinds import KINDS
 from gridflow.deploy.lint.marathon import check_group

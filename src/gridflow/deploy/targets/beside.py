@@ -19,7 +19,8 @@ from gridflow.deploy.pods import (
 from gridflow.deploy.target import Document, object_document
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job, TensorBoard
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.services import TensorBoard
     from gridflow.deploy.kinds import Object
 
 #: What the sides of a job are to a training target: none of its business.

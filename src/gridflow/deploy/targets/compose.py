@@ -18,7 +18,8 @@ from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job, Resources
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.parts import Resources
     from gridflow.deploy.kinds import ComposeService
 
 #: Why targets without nodes can't choose among them.

@@ -26,7 +26,8 @@ from gridflow.deploy.targets.compose import (
 )
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job, Resources
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.parts import Resources
 
 BASE: Final = {False: "python:3.11.13-slim-bookworm", True: "tensorflow/tensorflow:2.21.0-gpu"}
 USER: Final = 10001

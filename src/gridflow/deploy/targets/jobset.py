@@ -17,7 +17,7 @@ from gridflow.deploy.targets.beside import (
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
 #: The variables that tell ``gridflow launch`` its place in a JobSet.

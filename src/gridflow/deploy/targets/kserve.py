@@ -10,7 +10,8 @@ from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.serving import TRAINING
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job, Model
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.services import Model
     from gridflow.deploy.kinds import Object
 
 

@@ -16,7 +16,7 @@ from gridflow.deploy.targets.beside import (
 )
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import JobSpec, Object
 
 CONTAINER: Final = "tensorflow"

@@ -20,7 +20,7 @@ from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, secret_variables
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
 
 NO_CONTAINER: Final = "processes of this machine see its own files"
 UNLIMITED: Final = "processes share the machine; use compose for limits"

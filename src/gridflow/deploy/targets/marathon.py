@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gridflow.deploy.description import Marathon, rules
+from gridflow.deploy.description import rules
+from gridflow.deploy.description.services import Marathon
 from gridflow.deploy.launching import (
     addresses,
     finish_addresses,
@@ -22,7 +23,8 @@ from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job, Resources
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.parts import Resources
     from gridflow.deploy.kinds import MarathonApp
 
 DEFAULT_CPUS: Final = 1.0

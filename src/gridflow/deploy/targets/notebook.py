@@ -18,7 +18,7 @@ from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.serving import TRAINING
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
 HOME: Final = "/home/jovyan"

@@ -18,7 +18,8 @@ from gridflow.deploy.pods import (
 from gridflow.deploy.target import Document, Target, object_document
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job, Serve
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.services import Serve
     from gridflow.deploy.kinds import Object
 
 CONFIG: Final = "/etc/gridflow/serving"

@@ -10,7 +10,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.description import Resources, Spark, rules
+from gridflow.deploy.description import rules
+from gridflow.deploy.description.parts import Resources
+from gridflow.deploy.description.services import Spark
 from gridflow.deploy.launching import kubernetes_text
 from gridflow.deploy.pods import (
     credential_env,
@@ -26,7 +28,7 @@ from gridflow.deploy.target import Document, Target, object_document
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
 ONE_PROGRAM: Final = "every executor runs the one program of the driver"

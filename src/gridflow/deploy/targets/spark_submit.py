@@ -19,7 +19,7 @@ from gridflow.deploy.targets.spark import (
 )
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
 
 #: gridflow's driver program, where the submitting machine has gridflow installed.
 INSTALLED: Final = "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')"

@@ -10,7 +10,7 @@ from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.serving import TRAINING
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
 _CONTROLLERS: Final = "Kubeflow's controller makes the pod and offers no field for it"

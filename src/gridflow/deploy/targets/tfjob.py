@@ -11,7 +11,7 @@ from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tenso
 from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
 #: The operator writes TF_CONFIG only into a container of this name, and reads only this port.

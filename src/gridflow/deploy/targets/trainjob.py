@@ -16,7 +16,7 @@ from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_poli
 from gridflow.deploy.targets.tfjob import NO_SIDECAR
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
 #: The replicated job and container that a TrainJob's ``trainer`` fills.

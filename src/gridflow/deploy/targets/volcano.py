@@ -11,7 +11,7 @@ from gridflow.deploy.targets.beside import SIDES, tensorboard
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description import Job
+    from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
 
