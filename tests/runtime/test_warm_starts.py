@@ -256,6 +256,22 @@ def test_an_open_device_is_a_reason_not_to_fork(monkeypatch, tmp_path):
     assert str(tmp_path / "nvidia0") in reason
 
 
+LETS_GO = """
+import numpy, pyarrow
+from gridflow.agent.forkserver.memory import let_go_of_code
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+before = resident()
+told = let_go_of_code()
+assert told > 10 << 20 and before - resident() > told / 2, (before, resident(), told)
+assert numpy.linalg.inv(numpy.eye(3)).sum() == 3.0 and pyarrow.array([1, 2]).to_pylist() == [1, 2]
+"""
+
+
+def test_code_of_libraries_isnt_kept_mapped_and_still_runs():
+    subprocess.run([sys.executable, "-c", LETS_GO], check=True, timeout=60)
+
+
 @pytest.fixture
 def servers():
     """Give the servers of this process, and what a process from them would get."""

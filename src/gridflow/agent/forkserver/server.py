@@ -23,7 +23,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.agent.forkserver import child, messages, safety
+from gridflow.agent.forkserver import child, memory, messages, safety
 from gridflow.agent.stat import began
 
 if TYPE_CHECKING:
@@ -266,6 +266,7 @@ class Server:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         # No collection touches what is shared, here or in a child.
         gc.freeze()
+        memory.let_go_of_code()
 
     def _import_algebra(self) -> None:
         """Import what brings threads that survive a fork, so that they are known."""
