@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks demo test test-all quick lint conformance bench docs clean
+.PHONY: help setup torch sparks classes demo test test-all quick lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -26,13 +26,19 @@ sparks: .cache/.sparks  ## the versions of Spark that the tests run on
 	@$(PY) tests/tfrecord/packages.py
 	@touch $@
 
+# Java starts Spark with half of the work.
+classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once for all tests
+.cache/classes.jsa: tests/suite/classes.py .venv/.ready
+	@mkdir -p .cache
+	@$(PY) tests/suite/classes.py $@ > /dev/null 2>&1 || { echo "no $@: tests are slower"; }
+
 # Two tests at a time, in the order and the groups of tests/suite/schedule.py.
 AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 
-test: torch jar sparks  ## every case of the suite
+test: torch jar sparks classes  ## every case of the suite
 	$(PY) -m pytest $(AT_ONCE)
 
-test-all: torch jar sparks  ## the same with all products in full, on all versions: for a release
+test-all: torch jar sparks classes  ## the same with all products in full, on all versions: for a release
 	$(PY) -m pytest $(AT_ONCE) --all
 
 quick: setup  ## what needs neither Spark nor a training process: while writing

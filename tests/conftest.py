@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from gridflow.agent.stat import began
+from suite import classes
 
 # That a busy machine takes its time is no failure.
 settings.register_profile("suite", deadline=None)
@@ -26,9 +27,6 @@ pytest_plugins = ("suite.cluster", "suite.schedule", "suite.selection", "suite.t
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
 #: The module that a host's fork server runs: it outlives a job, but no executor and no driver.
 FORK_SERVER = "gridflow.agent.forkserver.server"
-#: Java processes of the tests live for seconds or minutes: the second compiler, and threads for the
-#: collection of garbage, cost them half of their time and bring nothing.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _PATIENCE = 8.0
 
 
@@ -39,7 +37,7 @@ def scratch(tmp_path_factory):
     os.environ["GRIDFLOW_TEST_MARK"] = MARK
     os.environ["TMPDIR"] = str(folder)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", classes.options())
     tempfile.tempdir = None
     yield folder
     tempfile.tempdir = None

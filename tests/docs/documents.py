@@ -27,7 +27,7 @@ def users_environment():
     path = os.environ["PATH"].split(os.pathsep)
     kept = {
         name: os.environ[name]
-        for name in ("HOME", "JAVA_HOME", "LANG", "TMPDIR", "GRIDFLOW_TEST_MARK")
+        for name in ("HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "LANG", "TMPDIR", "GRIDFLOW_TEST_MARK")
         if name in os.environ
     }
     return {**kept, "PATH": os.pathsep.join(p for p in path if not Path(p).is_relative_to(ours))}
