@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 
+USERS_OWN = ("HOME", "JAVA_HOME", "LANG")
 _ROW = re.compile(r"^\|\s*([\d.eE+-]+)\|\s*([\d.eE+-]+)\|\s*([\d.eE+-]+)\|$", re.MULTILINE)
 
 
@@ -27,7 +28,7 @@ def users_environment():
     path = os.environ["PATH"].split(os.pathsep)
     kept = {
         name: os.environ[name]
-        for name in ("HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "LANG", "TMPDIR", "GRIDFLOW_TEST_MARK")
+        for name in (*USERS_OWN, "JDK_JAVA_OPTIONS", "TMPDIR", "GRIDFLOW_TEST_MARK")
         if name in os.environ
     }
     return {**kept, "PATH": os.pathsep.join(p for p in path if not Path(p).is_relative_to(ours))}
