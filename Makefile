@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks classes demo test test-all quick lint conformance bench docs clean
+.PHONY: help setup torch sparks classes examples demo test test-all quick lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -17,8 +17,15 @@ torch: .venv/.torch  ## torch, for the tests of that backend
 	@bash scripts/setup.sh torch
 	@touch $@
 
-demo: setup  ## a Spark cluster, 336,776 flights, a Keras model on two workers
-	@$(PY) examples/flights/demo.py
+demo: examples  ## a Spark cluster, 336,776 flights, a Keras model on two workers
+	@PYTHONPATH=$(CURDIR)/.cache/examples $(PY) examples/flights/demo.py
+
+# In a folder of their own: Keras imports both wherever it finds them, which takes each training
+# process a third longer to start.
+examples: .cache/.examples  ## matplotlib and scikit-learn, for the examples
+.cache/.examples: .venv/.ready pyproject.toml
+	@bash scripts/setup.sh examples
+	@touch $@
 
 # Other versions of Spark, that the tests try the TFRecord jar with.
 sparks: .cache/.sparks  ## the versions of Spark that the tests run on
@@ -35,10 +42,10 @@ classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once fo
 # Two tests at a time, in the order and the groups of tests/suite/schedule.py.
 AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 
-test: torch jar sparks classes  ## every case of the suite
+test: torch examples jar sparks classes  ## every case of the suite
 	$(PY) -m pytest $(AT_ONCE)
 
-test-all: torch jar sparks classes  ## the same with all products in full, on all versions: for a release
+test-all: torch examples jar sparks classes  ## the same with all products in full, on all versions: for a release
 	$(PY) -m pytest $(AT_ONCE) --all
 
 quick: setup  ## what needs neither Spark nor a training process: while writing

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Make the virtual environment that the other targets use. Needs Python 3.11 and nothing else:
-# uv is installed into the project's folder if this machine has none. Extras can be added by name.
+# uv is installed into the project's folder if this machine has none. Extras can be added by name, or
+# the packages of the examples, into a folder of their own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,6 +27,11 @@ if [ -z "$(find_uv)" ]; then
   fi
 fi
 uv=$(find_uv)
+
+if [ "${1:-}" = examples ]; then
+  exec "$uv" pip install --quiet --python .venv/bin/python --target .cache/examples --compile-bytecode \
+    --constraint requirements/constraints.txt --group examples
+fi
 
 [ -x .venv/bin/python ] || "$uv" venv --quiet --python '>=3.11,<3.13' .venv
 echo "Installing what gridflow needs${1:+, and $1} (the first time it is fetched)"
