@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
-from gridflow.spec import backends
+from gridflow.spec import backends, strategies
 from gridflow.spec.arguments import (
     check_communication,
     check_server_options,
@@ -23,11 +23,9 @@ from gridflow.spec.job import HostOptions, JobSpec, TrainingOptions
 from gridflow.spec.network import Network
 from gridflow.spec.options import (
     LOG_CHOICES,
-    STRATEGIES,
     WARM_SECONDS,
     Deadlines,
     LogChoice,
-    Strategy,
     choose,
     seconds,
     whole_number,
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.partitioners import Partitioner
     from gridflow.spec.plan import Plan
+    from gridflow.spec.strategies import Strategy
 
 
 class TensorflowDistributor:
@@ -199,12 +198,12 @@ class TensorflowDistributor:
 
         roles = roles_of(num_workers, roles, gpus)
         name: str = strategy or default_strategy(roles)
-        choose("strategy", name, STRATEGIES)
+        choose("strategy", name, strategies.STRATEGIES)
         tasks = make_tasks(roles, name)
         check_server_options(name, variable_partitioner, classic_flags=classic_flags)
-        check_communication(name, backend, communication)
         environment = environment_of(env or {})
         backends.check(backend, name, tasks, environment)
+        check_communication(name, backend, communication)
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)
         if seed is not None:
@@ -227,12 +226,7 @@ class TensorflowDistributor:
             gpus=needs_of(tasks, roles, name, env or {}),
             gpu_options=GpuOptions.parse(gpu_memory, allow_growth=allow_growth),
         )
-        if name == "mirrored" and self.num_workers > 1:
-            raise InvalidArgument(
-                f"strategy='mirrored' is for the devices of one worker; got {self.num_workers} "
-                "workers. Use 'multi_worker_mirrored' for one model on several, or 'none' for a "
-                "model each."
-            )
+        strategies.check_workers(name, self.num_workers)
         self._launcher = launcher_of(launcher)
         self._network = Network.parse(host, advertise, port)
         self._restart = policy_of(restart, max_restarts)

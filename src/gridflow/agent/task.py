@@ -10,6 +10,7 @@ from gridflow.agent.features import features_of
 from gridflow.agent.features.base import Tools
 from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.life import Life
+from gridflow.spec import backends
 from gridflow.spec.backends import KERAS_VARIABLE, needed
 from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec
 from gridflow.spec.gpus import VISIBLE
@@ -230,7 +231,8 @@ class TaskRunner:
 
     def _tf_config(self, cluster: ClusterSpec) -> str | None:
         peers = [task for task in cluster.tasks if task.role != EVALUATOR]
-        if self._payload.spec.training.backend != "tensorflow" or len(peers) == 1:
+        reads = backends.of(self._payload.spec.training.backend).reads_tf_config
+        if not reads or len(peers) == 1:
             return None
         return cluster.tf_config(self._task)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
+from gridflow.spec import backends, strategies
 from gridflow.spec.cluster import WORKER
 from gridflow.spec.options import whole_number
 from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
@@ -43,7 +44,7 @@ def check_server_options(
 ) -> None:
     """Refuse options of servers where there are none."""
     if partitioner is not None:
-        if strategy != "parameter_server":
+        if not strategies.of(strategy).spreads_variables:
             raise InvalidArgument(
                 f"variable_partitioner= spreads variables over parameter servers, which "
                 f"strategy={strategy!r} has none of; leave it out, or use 'parameter_server'."
@@ -53,7 +54,7 @@ def check_server_options(
                 "variable_partitioner= is gridflow's MinSizePartitioner or FixedShardsPartitioner; "
                 f"got {type(partitioner).__name__}."
             )
-    if classic_flags and strategy != "server":
+    if classic_flags and not strategies.of(strategy).takes_flags:
         raise InvalidArgument(
             f"classic_flags=True is for strategy='server'; got strategy={strategy!r}."
         )
@@ -72,12 +73,12 @@ def check_communication(
             "communication= is gridflow's CommunicationOptions; got "
             f"{type(communication).__name__}."
         )
-    if backend != "tensorflow":
+    if not backends.of(backend).takes_communication:
         raise InvalidArgument(
             "communication= is for TensorFlow's collective operations; got "
             f"backend={backend!r}, which has its own. Leave it out."
         )
-    if strategy != "multi_worker_mirrored":
+    if not strategies.of(strategy).exchanges_gradients:
         raise InvalidArgument(
             "communication= is for strategy='multi_worker_mirrored', whose workers exchange "
             f"gradients; got strategy={strategy!r}."

@@ -1,11 +1,17 @@
-"""What trains behind Keras 3: TensorFlow, JAX or torch, and what each of them can do. Pure."""
+"""What trains behind Keras 3: TensorFlow, JAX or torch, and what each of them can do. Pure.
+
+Whoever has to know asks here; nobody compares names. A new backend is an entry of this table, a
+module of `gridflow.training.groups` and one of `gridflow.keras.cures`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from gridflow.errors import InvalidArgument
-from gridflow.spec.cluster import TRAINING_ROLES
+from gridflow.spec import strategies
+from gridflow.spec.cluster import ROLES, TRAINING_ROLES
 from gridflow.spec.options import choose
 
 if TYPE_CHECKING:
@@ -19,6 +25,59 @@ BACKENDS: Final = get_args(Backend)
 KERAS_VARIABLE: Final = "KERAS_BACKEND"
 #: Strategies that JAX and torch know, too: one model on all workers, or a model for each.
 _COMMON_STRATEGIES: Final = ("multi_worker_mirrored", "none")
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """What a backend can do.
+
+    Attributes
+    ----------
+    name : str
+    packages : tuple of str
+        What the tasks import.
+    is_always_needed : bool
+        Whether they import it under a strategy that isn't made of it, too.
+    mode : str or None
+        The module of `gridflow.training.modes` that trains with it; None: that of the strategy.
+    strategies, roles : tuple of str
+        Those that it knows.
+    reads_tf_config : bool
+        Whether it learns of its peers by ``TF_CONFIG``.
+    takes_communication : bool
+        Whether its collective operations know `CommunicationOptions`.
+    """
+
+    name: Backend
+    packages: tuple[str, ...]
+    is_always_needed: bool = True
+    mode: str | None = "neutral"
+    strategies: tuple[str, ...] = _COMMON_STRATEGIES
+    roles: tuple[str, ...] = TRAINING_ROLES
+    reads_tf_config: bool = False
+    takes_communication: bool = False
+
+
+_FACTS: Final = (
+    BackendFacts(
+        "tensorflow",
+        ("tensorflow",),
+        is_always_needed=False,
+        mode=None,
+        strategies=strategies.STRATEGIES,
+        roles=ROLES,
+        reads_tf_config=True,
+        takes_communication=True,
+    ),
+    BackendFacts("jax", ("jax", "keras")),
+    BackendFacts("torch", ("torch", "keras")),
+)
+_BY_NAME: Final = {facts.name: facts for facts in _FACTS}
+
+
+def of(name: str) -> BackendFacts:
+    """Return the facts of a backend that there is."""
+    return _BY_NAME[name]  # type: ignore[index]
 
 
 def check(
@@ -38,25 +97,23 @@ def check(
             f"env= has {KERAS_VARIABLE}={said!r}, which contradicts backend={backend!r}. Say "
             f"backend={said!r}, and leave {KERAS_VARIABLE} to gridflow."
         )
-    if backend == "tensorflow":
-        return
-    if strategy not in _COMMON_STRATEGIES:
-        allowed = " or ".join(repr(name) for name in _COMMON_STRATEGIES)
+    facts = of(backend)
+    if strategy not in facts.strategies:
+        allowed = " or ".join(repr(name) for name in facts.strategies)
         raise InvalidArgument(
             f"strategy={strategy!r} is one of TensorFlow alone; backend={backend!r} takes "
             f"{allowed}. Leave strategy= out, or use backend='tensorflow'."
         )
-    idle = [str(task) for task in tasks if task.role not in TRAINING_ROLES]
+    idle = [str(task) for task in tasks if task.role not in facts.roles]
     if idle:
         raise InvalidArgument(
-            f"backend={backend!r} knows the roles {' and '.join(TRAINING_ROLES)} only; got "
+            f"backend={backend!r} knows the roles {' and '.join(facts.roles)} only; got "
             f"{', '.join(idle)}. Leave that role out, or use backend='tensorflow'."
         )
 
 
 def needed(backend: str, strategy: str) -> tuple[str, ...]:
     """Return the packages that the tasks can't do without."""
-    if backend != "tensorflow":
-        return (backend, "keras")
-    # Without a strategy the function needn't be one that uses TensorFlow.
-    return () if strategy == "none" else ("tensorflow",)
+    facts = of(backend)
+    is_needed = facts.is_always_needed or strategies.of(strategy).needs_backend
+    return facts.packages if is_needed else ()

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
+from gridflow.spec import strategies
 from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, TRAINING_ROLES
 
 if TYPE_CHECKING:
@@ -143,7 +144,9 @@ def needs_of(
             "sees; leave one of them out."
         )
     # The chief of parameter servers hands out steps; it computes none unless a role says so.
-    idle = {PS, EVALUATOR} | ({CHIEF} - given.keys() if strategy == "parameter_server" else set())
+    idle = {PS, EVALUATOR}
+    if strategies.of(strategy).hands_out_steps and CHIEF not in given:
+        idle.add(CHIEF)
     return tuple(GpuNeed(0) if t.role in idle else given.get(t.role, GpuNeed()) for t in tasks)
 
 

@@ -8,8 +8,6 @@ from typing import Any, Final, Literal, get_args
 
 from gridflow.errors import InvalidArgument, did_you_mean
 
-Strategy = Literal["multi_worker_mirrored", "mirrored", "parameter_server", "server", "none"]
-STRATEGIES: Final = get_args(Strategy)
 #: Five minutes: the time between two tries in a notebook.
 WARM_SECONDS: Final = 300.0
 LogChoice = Literal["all", "chief", "none"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import InvalidArgument, did_you_mean
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER, Task
+from gridflow.spec import strategies
+from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, Task
 from gridflow.spec.gpus import check_role
 from gridflow.spec.options import whole_number
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 #: Roles that a cluster has at most one task of.
 _SINGLE: Final = (CHIEF, EVALUATOR)
-#: Strategies that know parameter servers.
-_WITH_SERVERS: Final = ("parameter_server", "server")
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Part:
 def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
     """Return the tasks, those that train first, by rank.
 
-    Under ``parameter_server`` a chief is added where none is asked for.
+    Those that a strategy adds are there, such as the chief of ``parameter_server``.
 
     Raises
     ------
@@ -115,18 +114,19 @@ def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
         raise InvalidArgument(
             f"no task trains: roles= needs a chief or a worker; got {', '.join(counts) or 'none'}."
         )
-    if strategy == "parameter_server":
-        for name in (PS, WORKER):
-            if name not in counts:
-                raise InvalidArgument(
-                    f"strategy='parameter_server' needs at least one {name}: "
-                    "roles=[Role('ps', 2), Role('worker', 4)]."
-                )
-        counts.setdefault(CHIEF, 1)
-    if PS in counts and strategy not in _WITH_SERVERS:
+    facts = strategies.of(strategy)
+    for name in facts.needs:
+        if name not in counts:
+            raise InvalidArgument(
+                f"strategy={strategy!r} needs at least one {name}: "
+                "roles=[Role('ps', 2), Role('worker', 4)]."
+            )
+    for name in facts.adds:
+        counts.setdefault(name, 1)
+    if PS in counts and not facts.has_servers:
         raise InvalidArgument(
             f"strategy={strategy!r} has no use for parameter servers: leave role 'ps' out, or use "
-            f"{' or '.join(repr(name) for name in _WITH_SERVERS)}."
+            f"{' or '.join(repr(name) for name in strategies.with_servers())}."
         )
     return tuple(Task(name, index) for name in ROLES for index in range(counts.get(name, 0)))
 
@@ -142,23 +142,14 @@ def default_strategy(roles: Iterable[Role]) -> str:
 
 def parts_of(tasks: Sequence[Task], strategy: str) -> tuple[Part, ...]:
     """Return what each task does, in the order of the tasks."""
-    return tuple(_part(task, strategy) for task in tasks)
-
-
-def _part(task: Task, strategy: str) -> Part:
-    trains = task.role in TRAINING_ROLES
-    if strategy != "parameter_server":
-        return Part(
+    facts = strategies.of(strategy)
+    return tuple(
+        Part(
             task,
-            runs_function=True,
-            is_awaited=trains,
-            is_fed=trains,
-            is_replaced=task.role == EVALUATOR,
+            runs_function=task.role in facts.runs_function,
+            is_awaited=task.role in facts.is_awaited,
+            is_fed=task.role in facts.is_fed,
+            is_replaced=task.role in facts.is_replaced,
         )
-    return Part(
-        task,
-        runs_function=task.role in {CHIEF, EVALUATOR},
-        is_awaited=task.role == CHIEF,
-        is_fed=task.role == WORKER,
-        is_replaced=task.role in {WORKER, EVALUATOR},
+        for task in tasks
     )

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import numpy as np
     from pyspark.sql import SparkSession
 
-    from gridflow.spec.options import Strategy
+    from gridflow.spec.strategies import Strategy
 
 #: Keras 3 and tf_keras on TensorFlow; and Keras 3 on its other backends.
 FLAVOURS: Final = ("keras", "tf_keras")

@@ -256,7 +256,7 @@ class Server:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for name in names:
-                    if name in {"tensorflow", "jax", "torch"}:
+                    if name in _WITH:
                         self._import_algebra()
                     importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 (the plain way says it in full)
