@@ -75,34 +75,21 @@ def _parts(reader: SpoolReader, columns: Sequence[str], most: int | None) -> Ite
             yield sink.getvalue().to_pybytes()
 
 
-def by(backend: str | None, strategy: Any) -> Callable[[bytes], list[bytes]]:
-    """Return what gathers the bytes of all ranks with a backend; None: of this rank alone."""
-    if backend is None:
-        return lambda content: [content]
-    if backend == "tensorflow":
-        return _with_tensorflow(strategy)
-    return _with_jax if backend == "jax" else _with_torch
-
-
-def _with_tensorflow(strategy: Any) -> Callable[[bytes], list[bytes]]:
-    # By the collectives of a MultiWorkerMirroredStrategy.
+def with_tensorflow(strategy: Any, content: bytes) -> list[bytes]:
+    """Return the bytes of all ranks, by the collectives of a MultiWorkerMirroredStrategy."""
     import tensorflow as tf
 
     replicas = len(strategy.extended.worker_devices)
+    # Collectives know numbers of four bytes; the first one is the length in bytes.
+    padded = content + b"\0" * (-len(content) % 4)
+    words = np.frombuffer(np.int32(len(content)).tobytes() + padded, np.int32)
 
-    def gather(content: bytes) -> list[bytes]:
-        # Collectives know numbers of four bytes; the first one is the length in bytes.
-        padded = content + b"\0" * (-len(content) % 4)
-        words = np.frombuffer(np.int32(len(content)).tobytes() + padded, np.int32)
+    def of_replica(context: Any) -> Any:
+        is_first = context.replica_id_in_sync_group % replicas == 0
+        return tf.constant(words if is_first else words[:0])
 
-        def of_replica(context: Any) -> Any:
-            is_first = context.replica_id_in_sync_group % replicas == 0
-            return tf.constant(words if is_first else words[:0])
-
-        value = strategy.experimental_distribute_values_from_function(of_replica)
-        return _parted(strategy.gather(value, axis=0).numpy())
-
-    return gather
+    value = strategy.experimental_distribute_values_from_function(of_replica)
+    return _parted(strategy.gather(value, axis=0).numpy())
 
 
 def _parted(words: np.ndarray) -> list[bytes]:
@@ -115,7 +102,8 @@ def _parted(words: np.ndarray) -> list[bytes]:
     return found
 
 
-def _with_jax(content: bytes) -> list[bytes]:
+def with_jax(content: bytes) -> list[bytes]:
+    """Return the bytes of all ranks of a group of JAX processes."""
     from jax.experimental import multihost_utils
 
     lengths = multihost_utils.process_allgather(np.array([len(content)], np.int32)).reshape(-1)
@@ -127,7 +115,8 @@ def _with_jax(content: bytes) -> list[bytes]:
     return [np.asarray(each)[: int(length)].tobytes() for each, length in pairs]
 
 
-def _with_torch(content: bytes) -> list[bytes]:
+def with_torch(content: bytes) -> list[bytes]:
+    """Return the bytes of all ranks of a group of torch processes."""
     from torch import distributed
 
     found: list[Any] = list(itertools.repeat(None, distributed.get_world_size()))

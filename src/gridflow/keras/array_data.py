@@ -200,6 +200,7 @@ def make(
     backend: str,
     is_alone: bool,
     own_rows: Sequence[int],
+    parts: int | None = None,
     **options: Any,
 ) -> ArrayDataset:
     """Return the dataset; `options` are those of `gridflow.feed.dataset.Source`.
@@ -210,6 +211,8 @@ def make(
         Whether each rank trains for itself.
     own_rows : sequence of int
         Rows of each rank that count outside of training.
+    parts : int, optional
+        Equal parts into which each batch is cut, where those of all ranks are equal, too.
 
     Raises
     ------
@@ -227,12 +230,7 @@ def make(
     source = Source(reader, selection, endless=True, **options)
     if is_alone:
         own_rows = [own_rows[source.rank]]
-    elif backend == "jax":
-        import jax
-
-        # The parts of a global batch are equal, and so are those of the devices of a rank.
-        source = replace(
-            source, rows_wanted=max(reader.rows, *own_rows), multiple=jax.local_device_count()
-        )
+    elif parts is not None:
+        source = replace(source, rows_wanted=max(reader.rows, *own_rows), multiple=parts)
     source.plan(0)  # refuses what can't be planned
     return ArrayDataset(source, own_rows)

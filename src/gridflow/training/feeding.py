@@ -4,37 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
+from gridflow.errors import GridflowError, SchemaError, did_you_mean
 from gridflow.spec.options import whole_number
+from gridflow.training.modes.base import DatasetRequest
 from gridflow.wire.commands import Counts
-from gridflow.wire.reports import EpochFed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from gridflow.feed.batches import Tail
-    from gridflow.feed.counter import EpochCounter
     from gridflow.feed.selection import Columns
-    from gridflow.training.inbox import Inbox
-    from gridflow.wire.channel import Channel
+    from gridflow.training.runtime import TaskRuntime
 
 
 class Feeding:
     """The part of a `TrainingContext` that has to do with the rows of ``run(data=…)``."""
 
-    rank: int
-    num_workers: int
-    backend: str
-    seed: int | None
-    work_dir: Path
-    epoch_counters: list[EpochCounter]
-    strategy: Any
-    _adapted: int
-    _spool: Path
-    _strategy_name: str
-    _channel: Channel
-    _inbox: Inbox
+    _runtime: TaskRuntime
+    _adapted = 0
 
     def dataset(
         self,
@@ -107,59 +94,27 @@ class Feeding:
             There is no such dataset or column, it can't be fed or has nulls that no rule covers,
             or there are too few rows for a step on each rank.
         """
-        from gridflow.feed import batches, once
-        from gridflow.feed import dataset as source
-        from gridflow.feed.counter import EpochCounter
-        from gridflow.feed.spool import SpoolReader
+        from gridflow.feed import once
 
+        runtime = self._runtime
         rows = self._rows(name)
-        own_rows = once.own_rows(rows, self._inbox.wait(Counts).borrowed[name])
+        own_rows = once.own_rows(rows, runtime.inbox.wait(Counts).borrowed[name])
         self._check_columns(name, features, label, sample_weight)
-        shuffled = name == "train" if shuffle is None else shuffle
-        ahead = _ahead(prefetch, self.backend)
-        if self._strategy_name == "parameter_server":
-            from gridflow.feed.records import decode_specs
-            from gridflow.keras.servers import data as worker_data
-
-            return worker_data.make(
-                name,
-                decode_specs(self._inbox.wait(Counts).specs.get(name, {})),
-                tuple(rows),
-                own_rows=tuple(own_rows),
-                function=map,
-                prefetch=ahead,
-                features=features,
-                label=label,
-                sample_weight=sample_weight,
-                batch_size=whole_number("batch_size", batch_size, 1),
-                shuffle=shuffled,
-                seed=seed if seed is not None else (self.seed or 0),
-            )
-        counter = EpochCounter()
-        if shuffled:
-            self.epoch_counters.append(counter)
-        options: dict[str, Any] = {
-            "features": features,
-            "label": label,
-            "sample_weight": sample_weight,
-            "batch_size": batch_size,
-            "steps": batches.steps_for(rows, batch_size, tail),
-            "tail": tail,
-            "shuffle": shuffled,
-            "seed": seed if seed is not None else (self.seed or 0),
-            "rank": self.rank,
-            "own_rows": own_rows,
-            "function": map,
-            "counter": counter,
-            "on_epoch": lambda record: self._channel.send(EpochFed(record)),
-        }
-        reader = SpoolReader(self._spool, name)
-        if self.backend != "tensorflow":
-            from gridflow.keras import array_data
-
-            is_alone = self._strategy_name != "multi_worker_mirrored"
-            return array_data.make(reader, backend=self.backend, is_alone=is_alone, **options)
-        return source.distribute(self.strategy, reader, prefetch=ahead, **options)
+        if seed is None:
+            seed = runtime.seed or 0
+        request = DatasetRequest(
+            name,
+            {"features": features, "label": label, "sample_weight": sample_weight},
+            batch_size,
+            rows,
+            own_rows,
+            shuffle=name == "train" if shuffle is None else shuffle,
+            seed=seed,
+            tail=tail,
+            function=map,
+            prefetch=prefetch,
+        )
+        return runtime.mode.dataset(request)
 
     def adapt_dataset(
         self,
@@ -201,40 +156,30 @@ class Feeding:
         """
         from gridflow.feed import everywhere, once
         from gridflow.feed.selection import select
-        from gridflow.feed.spool import SpoolReader
 
-        counts = self._rows(name)
-        if self._strategy_name == "parameter_server":
+        runtime, counts = self._runtime, self._rows(name)
+        facts, mode = runtime.facts, runtime.mode
+        if facts.hands_out_steps:
             raise GridflowError(
-                "ctx.adapt_dataset() isn't there under strategy='parameter_server', whose chief "
-                "has no rows. Adapt the layers in the driver and give them to the function."
+                f"ctx.adapt_dataset() isn't there under strategy={facts.name!r}, whose chief has "
+                "no rows. Adapt the layers in the driver and give them to the function."
             )
-        own = once.own_rows(counts, self._inbox.wait(Counts).borrowed[name])[self.rank]
-        together = self._strategy_name == "multi_worker_mirrored" and self.num_workers > 1
+        own = once.own_rows(counts, runtime.inbox.wait(Counts).borrowed[name])[runtime.rank]
+        together = facts.exchanges_gradients and runtime.num_workers > 1
         self._check_columns(name, features)
         share = own
         if rows is not None:
             share = min(own, -(-whole_number("rows", rows, 1) // (len(counts) if together else 1)))
-        reader = SpoolReader(self._spool, name)
+        reader = runtime.spool(name)
         columns = select(reader.specs, features, dataset=name).columns
-        gather = everywhere.by(self.backend if together else None, self.strategy)
+        gather = mode.gather if together else _of_this_rank
         self._adapted += 1
-        folder = self.work_dir / f"adapt-{self._adapted}"
+        folder = runtime.work_dir / f"adapt-{self._adapted}"
         found = everywhere.write(reader, columns, share, folder, gather)
-        options: dict[str, Any] = {
-            "features": features,
-            "batch_size": batch_size,
-            "steps": -(-found.rows // whole_number("batch_size", batch_size, 1)),
-            "tail": "partial",
-        }
-        if self.backend != "tensorflow":
-            from gridflow.keras import array_data
-
-            options |= {"is_alone": True, "own_rows": [found.rows]}
-            return array_data.make(found, backend=self.backend, **options)
-        from gridflow.feed.dataset import make_dataset
-
-        return make_dataset(found, **options)
+        request = DatasetRequest(
+            name, {"features": features}, batch_size, counts, counts, gathered=found
+        )
+        return mode.dataset(request)
 
     def steps_per_epoch(
         self, name: str = "train", *, batch_size: int, tail: Tail = "spread"
@@ -243,12 +188,12 @@ class Feeding:
         from gridflow.feed import batches
 
         rows = self._rows(name)
-        if self._strategy_name == "parameter_server":  # the steps of all workers together
+        if self._runtime.facts.hands_out_steps:  # those of all workers together
             return -(-sum(rows) // whole_number("batch_size", batch_size, 1))
         return batches.steps_for(rows, batch_size, tail)
 
     def _rows(self, name: str) -> Sequence[int]:
-        rows: dict[str, list[int]] = self._inbox.wait(Counts).rows
+        rows: dict[str, list[int]] = self._runtime.inbox.wait(Counts).rows
         if name not in rows:
             there = ", ".join(repr(each) for each in rows) or "none: run() was given no data="
             raise SchemaError(
@@ -260,7 +205,7 @@ class Feeding:
         """Refuse columns that aren't fed; say it where others have cost rows."""
         from gridflow.feed import selection
 
-        counts = self._inbox.wait(Counts)
+        counts = self._runtime.inbox.wait(Counts)
         used = selection.named(*forms)
         selection.refuse_left_out(used, counts.left_out.get(name, {}))
         others = {
@@ -268,7 +213,7 @@ class Feeding:
             for column, rows in counts.nulls.get(name, {}).items()
             if column not in used
         }
-        if others and self.rank == 0:
+        if others and self._runtime.is_chief:
             listed = ", ".join(f"{rows:,} in {column!r}" for column, rows in others.items())
             print(  # noqa: T201 (into the task's log)
                 f"gridflow: nulls='drop' has dropped rows of {name!r} for nulls in columns that "
@@ -278,13 +223,5 @@ class Feeding:
             )
 
 
-def _ahead(prefetch: int | None, backend: str) -> int:
-    """Return how many batches are made ahead."""
-    if prefetch is None:
-        return 2
-    if backend != "tensorflow":
-        raise InvalidArgument(
-            f"prefetch={prefetch} is for tf.data; under backend={backend!r} batches are made when "
-            "they are asked for. Leave it out."
-        )
-    return whole_number("prefetch", prefetch, 0)
+def _of_this_rank(content: bytes) -> list[bytes]:
+    return [content]

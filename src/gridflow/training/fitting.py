@@ -4,37 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.spec.cluster import EVALUATOR, WORKER
+from gridflow.errors import GridflowError
 from gridflow.wire.reports import Evaluated
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from gridflow.spec.cluster import ClusterSpec, Task
-    from gridflow.training.inbox import Inbox
-    from gridflow.wire.channel import Channel
+    from gridflow.training.runtime import TaskRuntime
 
 
 class Fitting:
     """The part of a `TrainingContext` for strategies that ``model.fit`` alone can't serve."""
 
-    task: Task
-    rank: int
-    cluster_spec: ClusterSpec
-    backend: str
-    checkpoint_every: int | None
-    tensorboard_dir: Path | None
-    strategy: Any
     callbacks: Any
     dataset: Any
-    _strategy_name: str
-    _coordinator: Any
-    _channel: Channel
-    _inbox: Inbox
-    _lock: threading.RLock
+    _runtime: TaskRuntime
 
     @property
     def coordinator(self) -> Any:
@@ -45,17 +29,7 @@ class Fitting:
         GridflowError
             Under another strategy, or not on the chief.
         """
-        if self._strategy_name != "parameter_server" or self.rank != 0:
-            raise GridflowError(
-                "ctx.coordinator belongs to the chief of strategy='parameter_server'; this is "
-                f"{self.task} of strategy={self._strategy_name!r}."
-            )
-        with self._lock:
-            if self._coordinator is None:
-                import tensorflow as tf
-
-                self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
-            return self._coordinator
+        return self._runtime.mode.coordinator
 
     def fit(
         self,
@@ -113,21 +87,11 @@ class Fitting:
         """
         if callbacks is None:
             callbacks = self.callbacks()
-        if self.backend != "tensorflow":
-            return model.fit(
-                self._data_here(data, columns),
-                epochs=epochs,
-                steps_per_epoch=steps_per_epoch,
-                validation_data=self._data_here(validation, columns),
-                validation_steps=validation_steps,
-                callbacks=list(callbacks),
-                verbose=verbose,
-            )
-        return self._trainer(model).fit(
-            self._data_for_workers(data, columns),
+        return self._runtime.mode.trainer(model).fit(
+            self._named(data, columns),
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
-            validation=None if validation is None else self._data_for_workers(validation, columns),
+            validation=self._named(validation, columns),
             validation_steps=validation_steps,
             callbacks=callbacks,
             verbose=verbose,
@@ -146,15 +110,7 @@ class Fitting:
         Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each. Under JAX and
         torch the same call is ``model.evaluate``.
         """
-        if self.backend != "tensorflow":
-            logs: dict[str, float] = model.evaluate(
-                self._data_here(data, columns), steps=steps, verbose=0, return_dict=True
-            )
-            return logs
-        found: dict[str, float] = self._trainer(model).evaluate(
-            self._data_for_workers(data, columns), steps=steps, callbacks=[]
-        )
-        return found
+        return self._runtime.mode.trainer(model).evaluate(self._named(data, columns), steps=steps)
 
     def evaluate_checkpoints(
         self, model: Any, data: Any, *, steps: int | None = None
@@ -185,9 +141,10 @@ class Fitting:
         GridflowError
             On a task that is no evaluator.
         """
-        if self.task.role != EVALUATOR:
+        runtime = self._runtime
+        if not runtime.is_evaluator:
             raise GridflowError(
-                f"evaluate_checkpoints() is for the evaluator; this is {self.task}. Branch on "
+                f"evaluate_checkpoints() is for the evaluator; this is {runtime.task}. Branch on "
                 "ctx.is_evaluator."
             )
         from gridflow.keras import evaluation
@@ -196,31 +153,10 @@ class Fitting:
             model,
             data,
             steps=steps,
-            inbox=self._inbox,
-            tensorboard_dir=self.tensorboard_dir,
-            report=lambda place, logs: self._channel.send(Evaluated(place, logs)),
+            inbox=runtime.inbox,
+            tensorboard_dir=runtime.tensorboard_dir,
+            report=lambda place, logs: runtime.channel.send(Evaluated(place, logs)),
         )
 
-    def _trainer(self, model: Any) -> Any:
-        from gridflow.keras.servers.fit import Trainer
-
-        if self._strategy_name != "parameter_server":
-            raise GridflowError(
-                "ctx.fit and ctx.evaluate are for strategy='parameter_server'; under "
-                f"strategy={self._strategy_name!r} use model.fit and model.evaluate."
-            )
-        num_workers = len(self.cluster_spec.addresses[WORKER])
-        return Trainer(self.coordinator, num_workers, model, self.checkpoint_every)
-
-    def _data_here(self, data: Any, columns: Mapping[str, Any]) -> Any:
+    def _named(self, data: Any, columns: Mapping[str, Any]) -> Any:
         return self.dataset(data, **columns) if isinstance(data, str) else data
-
-    def _data_for_workers(self, data: Any, columns: Mapping[str, Any]) -> Any:
-        if isinstance(data, str):
-            return self.dataset(data, **columns)
-        if not callable(data):
-            raise InvalidArgument(
-                "data is a dataset's name, what ctx.dataset() returns, or a function that returns "
-                f"a tf.data.Dataset; got {type(data).__name__}, which can't reach the workers."
-            )
-        return data

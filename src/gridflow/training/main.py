@@ -17,12 +17,10 @@ import tempfile
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from gridflow.gpu import devices
 from gridflow.spec import modules
-from gridflow.spec.cluster import TRAINING_ROLES
-from gridflow.training import groups, no_spark, server
+from gridflow.training import no_spark, server
 from gridflow.training.inbox import Inbox
 from gridflow.wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.wire.child import Hello, Imported, Leave, Raised, Returned, Setup
@@ -31,9 +29,6 @@ from gridflow.wire.reports import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-#: Strategies whose making takes all tasks that train.
-_WAITING_STRATEGIES: Final = frozenset({"multi_worker_mirrored", "parameter_server"})
 
 
 def main() -> None:
@@ -70,30 +65,22 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     setup = inbox.wait(Setup)
     if setup.tf_config is not None:
         os.environ["TF_CONFIG"] = setup.tf_config
-    if setup.backend == "tensorflow":  # JAX is told by its environment
-        devices.limit_memory(setup.gpu_memory)
     if not setup.runs_function:
         return server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup.serves
     from gridflow.keras import fixes, results
     from gridflow.training.context import make_context
+    from gridflow.training.runtime import TaskRuntime
 
-    ctx = make_context(setup, channel, inbox)
-    if setup.backend != "tensorflow":
-        ctx.strategy  # noqa: B018 (made now, as below; it sets the seed, too)
-    else:
-        if ctx.task.role in TRAINING_ROLES and setup.strategy in _WAITING_STRATEGIES:
-            ctx.strategy  # noqa: B018 (made now: all ranks wait for one another in it)
-        if setup.seed is not None:
-            _set_seed(setup.seed)
+    runtime = TaskRuntime(setup, channel, inbox)
+    ctx, mode = make_context(runtime), runtime.mode
+    mode.begin()
     # Not before: many probes look at the group, and a warm process has Keras from the start.
     fixes.apply()
     channel.send(Ready())
     modules.use(setup.modules)
     no_spark.refuse()
     program = _load(Path(setup.function))
-    if setup.strategy == "server":
-        server.announce_joins(channel, inbox)
     if setup.classic_flags:
         program = server.with_flags(program, ctx.cluster_spec, ctx.task)
     try:
@@ -107,24 +94,16 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     if preload is None and setup.backend in sys.modules:
         # So that the next process on this host begins with it.
         channel.send(Imported([setup.backend]))
-    group = ctx.strategy if setup.strategy == "multi_worker_mirrored" else None
+    group = mode.strategy if runtime.facts.exchanges_gradients else None
     # Nobody asks for the value of a task without a rank: a server or an evaluator.
     result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
-    ctx.close()
+    runtime.close()
     sys.stdout.flush()
     sys.stderr.flush()
     channel.send(Returned(result, str(folder)))
     inbox.wait(Leave)  # together: a peer that still works may need this one
-    if setup.backend != "tensorflow":
-        groups.leave(setup.backend)
+    mode.end()
     return 0
-
-
-def _set_seed(seed: int) -> None:
-    """Seed Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator."""
-    import keras
-
-    keras.utils.set_random_seed(seed)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow.gpu.devices import server_config
+from gridflow.gpu.devices import limit_memory, server_config
 from gridflow.spec.cluster import CHIEF, ClusterSpec, Task
 from gridflow.wire.child import Leave
 from gridflow.wire.reports import Joined, Ready
@@ -52,6 +52,7 @@ def serve(setup: Setup, channel: Channel, inbox: Inbox) -> int:
     """Be a standard server until the agent says to leave; return the exit code."""
     from gridflow.feed.records import SPOOL_LINK
 
+    limit_memory(setup.gpu_memory)
     link = Path(SPOOL_LINK)
     if not link.is_symlink():  # it is there when a process is replaced
         link.symlink_to(setup.spool)

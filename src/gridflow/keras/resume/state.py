@@ -8,7 +8,6 @@ ranks when it is read), so all ranks read together, in the same order.
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,9 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
     shares = statistics.shares(model, groups["metrics"])
     return [
         Entry(
-            group, _name(variable), shares[i] if group == "metrics" and shares else read(variable)
+            group,
+            _name(variable),
+            shares[i] if group == "metrics" and shares else _read(variable, model),
         )
         for group, found in groups.items()
         for i, variable in enumerate(found)
@@ -89,11 +90,9 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
                 variable.assign(entry.value)
 
 
-def read(variable: Any) -> np.ndarray:
+def _read(variable: Any, model: Any) -> np.ndarray:
     """Return a variable's value over all ranks."""
-    keras: Any = sys.modules.get("keras")
-    other = keras is not None and keras.backend.backend() != "tensorflow"
-    if other and isinstance(variable, keras.Variable):
+    if not is_tensorflow(model):
         return np.array(variable.numpy())
     import tensorflow as tf
 

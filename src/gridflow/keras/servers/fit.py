@@ -83,9 +83,12 @@ class Trainer:
         """
         model = self._model
         whole_number("epochs", epochs, 1)
+        _check(data)
         steps = _steps(data, steps_per_epoch, "steps_per_epoch")
-        if validation is not None and not isinstance(validation, WorkerDataset):
-            _steps(validation, validation_steps, "validation_steps")
+        if validation is not None:
+            _check(validation)
+            if not isinstance(validation, WorkerDataset):
+                _steps(validation, validation_steps, "validation_steps")
         spec = _element_spec(data)
         held = position.Held(spec)
         position.hold(model, held)
@@ -119,15 +122,16 @@ class Trainer:
         every.on_train_end(logs)
         return model.history
 
-    def evaluate(self, data: Data, *, steps: int | None, callbacks: Sequence[Any]) -> Any:
+    def evaluate(self, data: Data, *, steps: int | None) -> dict[str, float]:
         """Return losses and metrics by name; see `TrainingContext.evaluate`."""
+        _check(data)
         if not isinstance(data, WorkerDataset):
             _steps(data, steps, "steps")
         spec = _element_spec(data)
         self._build(spec)
         made = make_steps(self._model, self._flavour, self._coordinator.strategy)
         flavour = importlib.import_module(self._flavour)
-        every = flavour.callbacks.CallbackList(list(callbacks), model=self._model)
+        every = flavour.callbacks.CallbackList([], model=self._model)
         return self._test(made, data, steps, every)
 
     # ---------------------------------------------------------------------------------------------
@@ -206,6 +210,14 @@ def _fetch(value: Any) -> Any:
         if value._values is None:  # the step itself has failed
             raise
         return None
+
+
+def _check(data: Any) -> None:
+    if not callable(data):
+        raise InvalidArgument(
+            "data is a dataset's name, what ctx.dataset() returns, or a function that returns "
+            f"a tf.data.Dataset; got {type(data).__name__}, which can't reach the workers."
+        )
 
 
 def _steps(data: Data, steps: int | None, what: str) -> int:

@@ -1,0 +1,77 @@
+"""What the groups of all backends need: addresses, interfaces, and a strategy's stand-in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+if TYPE_CHECKING:
+    from gridflow.spec.cluster import ClusterSpec
+
+#: What torch (gloo) and NCCL read to find the interface that leads to the others.
+_INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+class SynchronousStrategy:
+    """Stands for ``tf.distribute.Strategy`` under JAX and torch, so that one function fits all.
+
+    Parameters
+    ----------
+    replicas : int
+        Devices that share a global batch.
+    """
+
+    def __init__(self, replicas: int) -> None:
+        self.num_replicas_in_sync = replicas
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that changes nothing: the group holds for the whole process."""
+        return contextlib.nullcontext()
+
+
+def address(cluster: ClusterSpec, rank: int) -> tuple[str, int]:
+    """Return host and port of a rank."""
+    host, _, port = cluster.address(cluster.ranks[rank]).rpartition(":")
+    return host, int(port)
+
+
+def bindable(host: str) -> str:
+    """Return the address to listen on: this process's own, where an interface of it has it.
+
+    Behind a translation of addresses none has: then it is all interfaces.
+    """
+    if _interface(host) is not None:
+        return host
+    return "[::]" if ":" in host else "0.0.0.0"  # noqa: S104
+
+
+def choose_interface(host: str) -> None:
+    """Let collectives use the interface that has this process's own address."""
+    name = _interface(host)
+    if name is not None:
+        for variable in _INTERFACE_VARIABLES:
+            os.environ.setdefault(variable, name)
+
+
+def _interface(host: str) -> str | None:
+    """Return the name of the network interface that has an address, or None."""
+    interfaces: dict[str, Any] = psutil.net_if_addrs()
+    for name, addresses in interfaces.items():
+        if any(each.address == host.strip("[]") for each in addresses):
+            return name
+    return None
+
+
+def seed(value: int) -> None:
+    """Do what ``keras.utils.set_random_seed`` does, without importing TensorFlow for it."""
+    from keras.src.utils import rng_utils
+
+    tensorflow, rng_utils.tf = rng_utils.tf, SimpleNamespace(available=False)
+    try:
+        rng_utils.set_random_seed(value)
+    finally:
+        rng_utils.tf = tensorflow

@@ -1,0 +1,78 @@
+"""A group of JAX processes."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.feed.everywhere import with_jax as gather
+from gridflow.training.groups import base
+
+if TYPE_CHECKING:
+    from gridflow.training.runtime import TaskRuntime
+
+__all__ = ["equal_parts", "gather", "join", "leave", "spread"]
+
+#: All leave together; a rank that doesn't come is ended by its agent anyway.
+_SHUTDOWN_SECONDS: Final = 5
+
+
+def join(runtime: TaskRuntime, timeout: float) -> None:
+    """Wait for all ranks."""
+    import jax
+    from jax._src import api, xla_bridge
+
+    own, _ = base.address(runtime.cluster_spec, runtime.rank)
+    # At exit it waits for all others, who may be gone; `leave` is called when they are not.
+    atexit.unregister(api.clean_up)
+    # Its handler of SIGTERM would keep the process from being ended.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # JAX lets gloo find its own address by the name of the host, which on many machines is that of
+    # the loopback interface.
+    library: Any = xla_bridge._jax  # noqa: SLF001
+    library.make_gloo_tcp_collectives = functools.partial(
+        library.make_gloo_tcp_collectives, hostname=own
+    )
+    host, port = base.address(runtime.cluster_spec, 0)
+    jax.distributed.initialize(
+        coordinator_address=f"{host}:{port}",
+        coordinator_bind_address=f"{base.bindable(host)}:{port}",
+        num_processes=runtime.num_workers,
+        process_id=runtime.rank,
+        cluster_detection_method="deactivate",
+        initialization_timeout=math.ceil(timeout),
+        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+    )
+
+
+def spread(num_workers: int) -> int:
+    """Let Keras train one model on all devices of all ranks; return how many there are."""
+    del num_workers
+    import jax
+
+    import keras
+
+    # The batches that a rank feeds are its own part of the global ones.
+    distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
+    keras.distribution.set_distribution(distribution)
+    return int(jax.device_count())
+
+
+def equal_parts() -> int:
+    """Return how many devices of this rank share its batches.
+
+    The parts of a global batch are equal, and so are those of the devices of a rank.
+    """
+    import jax
+
+    return int(jax.local_device_count())
+
+
+def leave() -> None:
+    """Leave the group in good order, at the same time as all others."""
+    import jax
+
+    jax.distributed.shutdown()

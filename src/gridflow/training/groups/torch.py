@@ -1,0 +1,66 @@
+"""A group of torch processes."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from gridflow.feed.everywhere import with_torch as gather
+from gridflow.training.groups import base
+
+if TYPE_CHECKING:
+    from gridflow.training.runtime import TaskRuntime
+
+__all__ = ["equal_parts", "gather", "join", "leave", "spread"]
+
+_BACKLOG: Final = 1024
+
+
+def join(runtime: TaskRuntime, timeout: float) -> None:
+    """Wait for all ranks."""
+    import torch
+    from torch import distributed
+
+    host, port = base.address(runtime.cluster_spec, 0)
+    listener = _listen(host, port) if runtime.is_chief else None
+    store = distributed.TCPStore(
+        host,
+        port,
+        runtime.num_workers,
+        runtime.is_chief,
+        timedelta(seconds=timeout),
+        # The store closes it.
+        master_listen_fd=listener.detach() if listener is not None else None,
+    )
+    if torch.cuda.is_available():
+        torch.cuda.set_device(0)  # the process sees the devices of its task alone
+    distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+        store=store,
+        rank=runtime.rank,
+        world_size=runtime.num_workers,
+    )
+
+
+def spread(num_workers: int) -> int:
+    """Return how many ranks train one model; the cures of Keras do the rest."""
+    return num_workers
+
+
+def equal_parts() -> None:
+    """Return that ranks needn't have equal batches."""
+
+
+def leave() -> None:
+    """Leave nothing: a process that ends leaves the group in good order."""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listener on the port that the agent holds: torch itself couldn't bind it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((base.bindable(host).strip("[]"), port))
+    listener.listen(_BACKLOG)
+    return listener

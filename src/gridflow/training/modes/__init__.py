@@ -1,0 +1,29 @@
+"""How a process trains, by strategy and backend: a module each, with the same functions.
+
+=================  ============================================================================
+``synchronous``    TensorFlow, ranks side by side: ``multi_worker_mirrored``, ``mirrored``, ``none``
+``servers``        TensorFlow, over parameter servers: ``parameter_server``
+``classic``        TensorFlow, servers and all else by the user's own program: ``server``
+``neutral``        JAX and torch
+=================  ============================================================================
+
+Which one it is, is said by the tables of `gridflow.spec.strategies` and `gridflow.spec.backends`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from gridflow.spec import backends
+
+if TYPE_CHECKING:
+    from gridflow.training.modes.base import Mode
+    from gridflow.training.runtime import TaskRuntime
+
+
+def mode_of(runtime: TaskRuntime) -> Mode:
+    """Return how a process trains."""
+    name = backends.of(runtime.backend).mode or runtime.facts.mode
+    mode: type[Mode] = importlib.import_module(f"gridflow.training.modes.{name}").MODE
+    return mode(runtime)

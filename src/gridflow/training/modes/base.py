@@ -1,0 +1,171 @@
+"""What all ways to train have in common, and what they are asked."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gridflow.errors import GridflowError
+from gridflow.spec.options import whole_number
+from gridflow.wire.reports import EpochFed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gridflow.feed.batches import Tail
+    from gridflow.feed.spool import SpoolReader
+    from gridflow.training.runtime import TaskRuntime
+
+
+@dataclass(frozen=True)
+class DatasetRequest:
+    """What ``ctx.dataset`` was asked for.
+
+    Attributes
+    ----------
+    name : str
+    columns : mapping
+        ``features``, ``label`` and ``sample_weight``.
+    batch_size : int
+    rows, own_rows : sequence of int
+        Of each rank that has rows: all, and those that no other rank has lent.
+    shuffle, seed, tail, function, prefetch
+        As for ``ctx.dataset``.
+    gathered : SpoolReader or None
+        Rows of all ranks, to be read once each in place of this rank's.
+    """
+
+    name: str
+    columns: Mapping[str, Any]
+    batch_size: int
+    rows: Sequence[int]
+    own_rows: Sequence[int]
+    shuffle: bool = False
+    seed: int = 0
+    tail: Tail = "spread"
+    function: Callable[..., Any] | None = None
+    prefetch: int | None = None
+    gathered: SpoolReader | None = None
+
+    def reader(self, runtime: TaskRuntime) -> SpoolReader:
+        """Return what reads the rows."""
+        return self.gathered or runtime.spool(self.name)
+
+    def options(self, runtime: TaskRuntime) -> dict[str, Any]:
+        """Return how the rows of this rank become batches, and who is told of it."""
+        from gridflow.feed import batches
+        from gridflow.feed.counter import EpochCounter
+
+        if self.gathered is not None:
+            size = whole_number("batch_size", self.batch_size, 1)
+            steps = -(-self.gathered.rows // size)
+            return {**self.columns, "batch_size": size, "steps": steps, "tail": "partial"}
+        counter = EpochCounter()
+        if self.shuffle:
+            runtime.epoch_counters.append(counter)
+        return {
+            **self.columns,
+            "batch_size": self.batch_size,
+            "steps": batches.steps_for(self.rows, self.batch_size, self.tail),
+            "tail": self.tail,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "rank": runtime.rank,
+            "own_rows": self.own_rows,
+            "function": self.function,
+            "counter": counter,
+            "on_epoch": lambda record: runtime.channel.send(EpochFed(record)),
+        }
+
+    @property
+    def ahead(self) -> int:
+        """How many batches tf.data makes ahead."""
+        return 2 if self.prefetch is None else whole_number("prefetch", self.prefetch, 0)
+
+
+class Trainer(Protocol):
+    """What trains and evaluates a model for ``ctx.fit`` and ``ctx.evaluate``."""
+
+    def fit(
+        self,
+        data: Any,
+        *,
+        epochs: int,
+        steps_per_epoch: int | None,
+        validation: Any,
+        validation_steps: int | None,
+        callbacks: Sequence[Any],
+        verbose: int,
+    ) -> Any:
+        """Train; return the History."""
+
+    def evaluate(self, data: Any, *, steps: int | None) -> dict[str, float]:
+        """Return losses and metrics by name."""
+
+
+class Mode(ABC):
+    """One way to train, in one process.
+
+    Parameters
+    ----------
+    runtime : TaskRuntime
+    """
+
+    def __init__(self, runtime: TaskRuntime) -> None:
+        self._runtime = runtime
+        self._strategy: Any = None
+        self._lock = threading.RLock()
+
+    @property
+    def strategy(self) -> Any:
+        """What ``ctx.strategy`` is, made when first used."""
+        with self._lock:
+            if self._strategy is None:
+                self._strategy = self.make_strategy()
+            return self._strategy
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Do what comes before the user's function: all ranks may wait for one another here."""
+
+    @abstractmethod
+    def make_strategy(self) -> Any:
+        """Return a new strategy; what it needs of the cluster is in the environment."""
+
+    @abstractmethod
+    def dataset(self, request: DatasetRequest) -> Any:
+        """Return what ``ctx.dataset`` was asked for, in the form that its ``fit`` takes."""
+
+    @abstractmethod
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the bytes of all ranks that train one model; all of them call it."""
+
+    @abstractmethod
+    def trainer(self, model: Any) -> Trainer:
+        """Return what ``ctx.fit`` and ``ctx.evaluate`` use for a model."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Leave the group, when all ranks do."""
+
+    @property
+    def coordinator(self) -> Any:
+        """The ``ClusterCoordinator``, where there is one."""
+        raise GridflowError(
+            "ctx.coordinator belongs to the chief of strategy='parameter_server'; this is "
+            f"{self._where}."
+        )
+
+    def server(self, config: Any) -> Any:
+        """Return this task's ``tf.distribute.Server``, where a program has one of its own."""
+        del config
+        raise GridflowError(
+            "ctx.server() is for the cluster's tasks under strategy='server'; this is "
+            f"{self._where}."
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"{self._runtime.task} of strategy={self._runtime.facts.name!r}"

@@ -1,0 +1,35 @@
+"""TensorFlow, with servers, roles and sessions that the user's own program uses as it likes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gridflow.gpu.devices import server_config
+from gridflow.training import server
+from gridflow.training.modes.synchronous import Synchronous
+
+
+class Classic(Synchronous):
+    """Each task of the cluster has a ``tf.distribute.Server``; the rest is as with ``none``."""
+
+    _server: Any = None
+
+    def begin(self) -> None:
+        """Let a task that joins its server say so."""
+        super().begin()
+        server.announce_joins(self._runtime.channel, self._runtime.inbox)
+
+    def server(self, config: Any) -> Any:
+        """Return this task's server, started when first asked for."""
+        runtime = self._runtime
+        if runtime.is_evaluator:
+            return super().server(config)
+        with self._lock:
+            if self._server is None:
+                setup = runtime.setup
+                config = config or server_config(setup.gpu_memory, len(setup.gpus))
+                self._server = server.make_server(runtime.cluster_spec, runtime.task, config)
+            return self._server
+
+
+MODE = Classic

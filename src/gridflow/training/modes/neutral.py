@@ -1,0 +1,108 @@
+"""Keras 3 on JAX or torch, by what Keras itself knows on all of its backends."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument
+from gridflow.training.groups import base
+from gridflow.training.modes.base import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gridflow.training.modes.base import DatasetRequest
+    from gridflow.training.runtime import TaskRuntime
+
+
+class Neutral(Mode):
+    """One model on all ranks of a group of the backend's own, or one on each rank."""
+
+    def __init__(self, runtime: TaskRuntime) -> None:
+        super().__init__(runtime)
+        self._group: Any = importlib.import_module(f"gridflow.training.groups.{runtime.backend}")
+
+    def begin(self) -> None:
+        """Wait for all ranks."""
+        self.strategy  # noqa: B018 (made now)
+
+    def make_strategy(self) -> base.SynchronousStrategy:
+        """Return what stands for a strategy. Imports Keras.
+
+        With ``strategy="none"`` and with a single worker there is nobody to wait for.
+        """
+        runtime = self._runtime
+        together = runtime.facts.exchanges_gradients
+        if together and runtime.num_workers > 1:
+            base.choose_interface(base.address(runtime.cluster_spec, runtime.rank)[0])
+            self._group.join(runtime, runtime.setup.start_timeout)
+        # All ranks alike: nobody sends initial weights to the others.
+        seed = zlib.crc32(runtime.setup.job.encode()) if runtime.seed is None else runtime.seed
+        base.seed(seed)
+        return base.SynchronousStrategy(self._group.spread(runtime.num_workers) if together else 1)
+
+    def dataset(self, request: DatasetRequest) -> Any:
+        """Return a ``keras.utils.PyDataset`` of numpy arrays."""
+        from gridflow.keras import array_data
+
+        runtime = self._runtime
+        if request.prefetch is not None:
+            raise InvalidArgument(
+                f"prefetch={request.prefetch} is for tf.data; under backend={runtime.backend!r} "
+                "batches are made when they are asked for. Leave it out."
+            )
+        reader, options = request.reader(runtime), request.options(runtime)
+        if request.gathered is not None:
+            options["own_rows"] = [reader.rows]
+        is_alone = request.gathered is not None or not runtime.facts.exchanges_gradients
+        return array_data.make(
+            reader,
+            backend=runtime.backend,
+            is_alone=is_alone,
+            parts=None if is_alone else self._group.equal_parts(),
+            **options,
+        )
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the bytes of all ranks."""
+        found: list[bytes] = self._group.gather(content)
+        return found
+
+    def trainer(self, model: Any) -> PlainTrainer:
+        """Return what calls the model's own methods."""
+        return PlainTrainer(model)
+
+    def end(self) -> None:
+        """Leave the group."""
+        self._group.leave()
+
+
+class PlainTrainer:
+    """Calls ``model.fit`` and ``model.evaluate``, which work here.
+
+    Parameters
+    ----------
+    model
+        Of Keras 3, compiled.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def fit(self, data: Any, *, validation: Any, callbacks: Sequence[Any], **options: Any) -> Any:
+        """Train; see `TrainingContext.fit`."""
+        return self._model.fit(
+            data, validation_data=validation, callbacks=list(callbacks), **options
+        )
+
+    def evaluate(self, data: Any, *, steps: int | None) -> dict[str, float]:
+        """Return losses and metrics by name."""
+        found: dict[str, float] = self._model.evaluate(
+            data, steps=steps, verbose=0, return_dict=True
+        )
+        return found
+
+
+MODE = Neutral

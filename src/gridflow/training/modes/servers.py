@@ -1,0 +1,80 @@
+"""TensorFlow, over parameter servers: a chief hands steps out, workers make them side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.spec import partitioners
+from gridflow.spec.cluster import PS, WORKER
+from gridflow.spec.options import whole_number
+from gridflow.training.modes.synchronous import Synchronous
+from gridflow.wire.commands import Counts
+
+if TYPE_CHECKING:
+    from gridflow.keras.servers.fit import Trainer
+    from gridflow.training.modes.base import DatasetRequest
+
+
+class Servers(Synchronous):
+    """The chief, and an evaluator beside it; workers and parameter servers run no Python."""
+
+    _coordinator: Any = None
+
+    def make_strategy(self) -> Any:
+        """Return a ``ParameterServerStrategy``, whose updates of a variable don't mix."""
+        runtime = self._runtime
+        if runtime.is_evaluator:
+            return super().make_strategy()
+        import tensorflow as tf
+
+        from gridflow.training import locked_updates
+
+        partitioner, described = None, runtime.setup.partitioner
+        if described is not None:
+            num_ps = len(runtime.cluster_spec.addresses[PS])
+            partitioner = partitioners.from_dict(described).to_tensorflow(num_ps)
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+        return locked_updates.lock_updates(strategy)
+
+    @property
+    def coordinator(self) -> Any:
+        """The chief's ``ClusterCoordinator``, made when first used."""
+        if not self._runtime.is_chief:
+            return super().coordinator
+        with self._lock:
+            if self._coordinator is None:
+                import tensorflow as tf
+
+                self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+            return self._coordinator
+
+    def dataset(self, request: DatasetRequest) -> Any:
+        """Return a function that makes such a dataset in a worker's server."""
+        from gridflow.feed.records import decode_specs
+        from gridflow.keras.servers import data
+
+        specs = self._runtime.inbox.wait(Counts).specs.get(request.name, {})
+        return data.make(
+            request.name,
+            decode_specs(specs),
+            tuple(request.rows),
+            own_rows=tuple(request.own_rows),
+            function=request.function,
+            prefetch=request.ahead,
+            batch_size=whole_number("batch_size", request.batch_size, 1),
+            shuffle=request.shuffle,
+            seed=request.seed,
+            **request.columns,
+        )
+
+    def trainer(self, model: Any) -> Trainer:
+        """Return what hands out the steps of a model."""
+        from gridflow.keras.servers.fit import Trainer
+
+        runtime = self._runtime
+        num_workers = len(runtime.cluster_spec.addresses[WORKER])
+        return Trainer(self.coordinator, num_workers, model, runtime.checkpoint_every)
+
+
+MODE = Servers

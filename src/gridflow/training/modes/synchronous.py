@@ -1,0 +1,79 @@
+"""TensorFlow, all ranks side by side: one model on all of them, or one on each."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import GridflowError
+from gridflow.gpu import devices
+from gridflow.spec import communication
+from gridflow.training.modes.base import Mode
+
+if TYPE_CHECKING:
+    from gridflow.training.modes.base import DatasetRequest, Trainer
+
+
+class Synchronous(Mode):
+    """Strategies by which each rank calls ``model.fit`` itself."""
+
+    def begin(self) -> None:
+        """Limit the memory of the GPUs, and make a strategy that all ranks wait for."""
+        runtime = self._runtime
+        devices.limit_memory(runtime.setup.gpu_memory)
+        if runtime.trains and runtime.facts.is_made_together:
+            self.strategy  # noqa: B018 (made now)
+        if runtime.seed is not None:
+            import keras
+
+            # Of Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator.
+            keras.utils.set_random_seed(runtime.seed)
+
+    def make_strategy(self) -> Any:
+        """Return the strategy; an evaluator, which trains alone, has TensorFlow's default one."""
+        import tensorflow as tf
+
+        runtime = self._runtime
+        if runtime.is_evaluator:
+            return tf.distribute.get_strategy()
+        match runtime.facts.name:
+            case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
+                return tf.distribute.MultiWorkerMirroredStrategy(
+                    communication_options=communication.to_tensorflow(runtime.setup.communication)
+                )
+            case "multi_worker_mirrored" | "mirrored":  # a single worker needs no cluster
+                return tf.distribute.MirroredStrategy()
+            case _:
+                return tf.distribute.get_strategy()
+
+    def dataset(self, request: DatasetRequest) -> Any:
+        """Return a ``tf.data.Dataset``, or the distributed dataset of a mirrored strategy."""
+        from gridflow.feed import dataset
+
+        runtime = self._runtime
+        return dataset.distribute(
+            self.strategy if request.gathered is None else None,
+            request.reader(runtime),
+            prefetch=request.ahead,
+            **request.options(runtime),
+        )
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the bytes of all ranks, by the collectives of their strategy."""
+        from gridflow.feed import everywhere
+
+        return everywhere.with_tensorflow(self.strategy, content)
+
+    def trainer(self, model: Any) -> Trainer:
+        """Refuse: ``model.fit`` works here."""
+        del model
+        raise GridflowError(
+            "ctx.fit and ctx.evaluate are for strategy='parameter_server'; under "
+            f"strategy={self._runtime.facts.name!r} use model.fit and model.evaluate."
+        )
+
+    def end(self) -> None:
+        """Leave nothing: a process that ends leaves TensorFlow's group in good order."""
+
+
+MODE = Synchronous

@@ -1,0 +1,103 @@
+"""The training process as a task of its job: what it was told, and its way to the agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow.feed.spool import SpoolReader
+from gridflow.spec import strategies
+from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
+from gridflow.training import modes
+from gridflow.wire import child, reports
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow.feed.counter import EpochCounter
+    from gridflow.spec.place import Place
+    from gridflow.training.context import TrainingContext
+    from gridflow.training.inbox import Inbox
+    from gridflow.wire.channel import Channel
+    from gridflow.wire.child import Setup
+
+
+class TaskRuntime:
+    """What gridflow itself uses of a training process, behind the `TrainingContext`.
+
+    To the Keras part it is its `gridflow.keras.runtime.Runtime`. Attributes that the context has,
+    too, are described there.
+
+    Attributes
+    ----------
+    setup : Setup
+        What the agent said.
+    channel : Channel
+    inbox : Inbox
+    facts : StrategyFacts
+        Of the strategy that was asked for.
+    mode : Mode
+        How this process trains.
+    context : TrainingContext
+        Made of this, see `gridflow.training.context.make_context`.
+    """
+
+    context: TrainingContext
+
+    def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
+        self.setup, self.channel, self.inbox = setup, channel, inbox
+        self.task = Task.parse(setup.task)
+        self.cluster_spec = ClusterSpec(setup.addresses)
+        rank = self.cluster_spec.rank(self.task)
+        self.rank: int = -1 if rank is None else rank
+        self.num_workers = len(self.cluster_spec.ranks)
+        self.generation: int = setup.generation
+        self.work_dir = Path.cwd()
+        self.seed: int | None = setup.seed
+        self.checkpoint_every: int | None = setup.checkpoint_every
+        self.resume_from = Path(setup.resume) if setup.resume else None
+        writes_events = self.is_chief or self.is_evaluator
+        self.tensorboard_dir = Path(setup.tensorboard) if writes_events else None
+        self.epoch_counters: list[EpochCounter] = []
+        self.backend: str = setup.backend
+        self.facts = strategies.of(setup.strategy)
+        self.mode = modes.mode_of(self)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task writes what is to be written once."""
+        return self.rank == 0
+
+    @property
+    def is_evaluator(self) -> bool:
+        """Whether this task watches the training instead of taking part."""
+        return self.task.role == EVALUATOR
+
+    @property
+    def trains(self) -> bool:
+        """Whether this task takes part in the training."""
+        return self.task.role in TRAINING_ROLES
+
+    def spool(self, dataset: str) -> SpoolReader:
+        """Return the rows of a dataset that have come to this rank."""
+        return SpoolReader(Path(self.setup.spool), dataset)
+
+    def progress(self, **fields: Any) -> None:
+        """Send a sign of life (see `gridflow.keras.runtime.Runtime`)."""
+        fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
+        self.channel.send(reports.Progress(**fields))
+
+    def epoch_end(
+        self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
+    ) -> None:
+        """Send an epoch's results."""
+        values = {name: float(value) for name, value in logs.items()}
+        self.channel.send(reports.EpochEnded(epoch, values, fit, restored))
+
+    def checkpoint(self, path: Path, place: Place) -> None:
+        """Hand a finished checkpoint over."""
+        self.channel.send(child.MadeCheckpoint(str(path), place))
+
+    def close(self) -> None:
+        """Say that no further steps are to be expected."""
+        self.progress(epoch=0, step=0, steps_per_epoch=None, phase="idle", rows=0, logs={})
