@@ -16,9 +16,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras import statistics
+from gridflow.keras.cures import position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
-from gridflow.keras.resume import position
 from gridflow.keras.resume.callback import CheckpointAndResume
 from gridflow.keras.runtime import begin_fit, current
 

@@ -14,9 +14,8 @@ from keras.src.backend.jax import distribution_lib, trainer
 from keras.src.utils import jax_utils
 
 import keras
-from gridflow.keras import group_once
-from gridflow.keras import once as _once
-from gridflow.keras.cures import group
+from gridflow.keras.cures import group, group_once
+from gridflow.keras.cures import once as _once
 from gridflow.keras.fixes import Fix
 from gridflow.keras.neutral import numbers
 

@@ -20,7 +20,7 @@ from keras.src.trainers import trainer as base_trainer
 from gridflow.errors import InvalidArgument
 from gridflow.keras.cures import own_steps
 from gridflow.keras.cures.compiling import check_optimizer, check_xla
-from gridflow.keras.datasets import check_scope
+from gridflow.keras.cures.datasets import check_scope
 from gridflow.keras.fixes import Fix
 from gridflow.keras.servers.steps import refuse_asynchronous
 

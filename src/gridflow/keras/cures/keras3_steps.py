@@ -1,4 +1,4 @@
-"""The cures for Keras 3 that have to do with epochs and steps (see `_keras3_fixes`)."""
+"""The cures for Keras 3 that have to do with epochs and steps (see `keras3`)."""
 
 # ruff: noqa: SLF001  (what is cured lies in the private parts)
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 from keras.src.trainers import epoch_iterator
 
-from gridflow.keras.datasets import endless
+from gridflow.keras.cures.datasets import endless
 from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tf_keras.src.engine import data_adapter, training
 
-from gridflow.keras import tensorflow_once
-from gridflow.keras.cures import tf_keras_replicas
-from gridflow.keras.datasets import (
+from gridflow.keras.cures import tensorflow_once, tf_keras_replicas
+from gridflow.keras.cures.datasets import (
     endless,
     is_distributed,
     map_distributed,
@@ -27,7 +26,7 @@ from gridflow.keras.fixes import Fix
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# No probe makes a tensor, see _keras3_fixes.
+# No probe makes a tensor, see `keras3`.
 _BATCHES = 3
 
 

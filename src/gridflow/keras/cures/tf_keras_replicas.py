@@ -15,7 +15,7 @@ from tf_keras.src.utils import losses_utils
 
 from gridflow.keras.cures import own_steps
 from gridflow.keras.cures.compiling import check_xla
-from gridflow.keras.datasets import check_scope
+from gridflow.keras.cures.datasets import check_scope
 from gridflow.keras.fixes import Fix
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import sharded
+from gridflow.keras.cures import position
 from gridflow.keras.results import is_tensorflow
-from gridflow.keras.resume import position
 
 
 def build(model: Any, flavour: str) -> None:

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import statistics
+from gridflow.keras.cures import position
 from gridflow.keras.neutral import NeutralCallback, numbers
-from gridflow.keras.resume import building, position, state
+from gridflow.keras.resume import building, state
 from gridflow.keras.resume.file import Checkpoint
 from gridflow.keras.runtime import current_fit
 from gridflow.spec.place import Place

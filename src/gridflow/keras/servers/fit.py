@@ -17,9 +17,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
+from gridflow.keras.cures import position
 from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
-from gridflow.keras.resume import building, position
+from gridflow.keras.resume import building
 from gridflow.keras.servers.data import WorkerDataset
 from gridflow.keras.servers.steps import make_steps
 from gridflow.spec.options import whole_number

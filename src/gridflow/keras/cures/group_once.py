@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers import trainer
 
-from gridflow.keras import once as _once
+from gridflow.keras.cures import once as _once
 from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:

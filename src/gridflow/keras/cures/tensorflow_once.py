@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from gridflow.keras import once as _once
+from gridflow.keras.cures import once as _once
 from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
