@@ -1,5 +1,6 @@
 """Batches in tf.data and in Keras: the rows of the spool, the right number, the right epoch."""
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.assemble import aligned_empty
 from gridflow.feed.batches import steps_for
-from gridflow.feed.counter import EpochCounter, resumed_epochs
+from gridflow.feed.counter import EpochCounter
 from gridflow.feed.dataset import distribute, make_dataset
 from gridflow.feed.ledger import Ledger
 from gridflow.feed.spool import SpoolReader, SpoolWriter
@@ -357,6 +358,30 @@ def model_of(keras):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(1e-4), "mse")
     return model
+
+
+@contextlib.contextmanager
+def resumed_epochs(counter):
+    """Let Keras 3's fit end an epoch that ``counter`` starts at batch k after ``steps - k``."""
+    from keras.src.backend.tensorflow import trainer
+
+    cls = trainer.TFEpochIterator
+    original = cls._enumerate_iterator
+
+    def enumerate_iterator(self):
+        start = counter.pending[1]
+        limits = self._num_batches, self.steps_per_epoch
+        if start:
+            self._num_batches, self.steps_per_epoch = (n and n - start for n in limits)
+        for begin, end, iterator in original(self):
+            yield begin + start, end + start, iterator
+        self._num_batches, self.steps_per_epoch = limits
+
+    cls._enumerate_iterator = enumerate_iterator
+    try:
+        yield
+    finally:
+        cls._enumerate_iterator = original
 
 
 def test_keras_3_trains_each_epoch_and_ends_a_resumed_one_by_number(spool):

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-__all__ = ["EpochCounter", "resumed_epochs"]
+__all__ = ["EpochCounter"]
 
 
 class EpochCounter:
@@ -53,32 +47,3 @@ class EpochCounter:
             taken = self._epoch, self._start
             self._epoch, self._start = self._epoch + 1, 0
             return taken
-
-
-@contextlib.contextmanager
-def resumed_epochs(counter: EpochCounter) -> Iterator[None]:
-    """Let Keras 3's ``fit`` count the steps of an epoch from where ``counter`` starts it.
-
-    Inside, an epoch whose pending start is batch k ends after ``steps - k`` batches, and its
-    callbacks see the steps k to ``steps - 1``. Epochs that start at 0 are as always, and so is
-    validation: nothing is pending any more when training has drawn its first batch.
-    """
-    from keras.src.backend.tensorflow import trainer
-
-    cls = trainer.TFEpochIterator
-    original = cls._enumerate_iterator
-
-    def enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
-        start = counter.pending[1]
-        limits = self._num_batches, self.steps_per_epoch
-        if start:
-            self._num_batches, self.steps_per_epoch = (n and n - start for n in limits)
-        for begin, end, iterator in original(self):
-            yield begin + start, end + start, iterator
-        self._num_batches, self.steps_per_epoch = limits
-
-    cls._enumerate_iterator = enumerate_iterator
-    try:
-        yield
-    finally:
-        cls._enumerate_iterator = original

@@ -108,7 +108,7 @@ def _changed(dataset: Any, change: Callable[[Any], Any]) -> Any:
         options=dataset._options,
         **extra,
     )
-    result._cardinality = dataset._cardinality
+    result._cardinality = dataset.cardinality
     return result
 
 
