@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,14 +62,19 @@ _applied: dict[str, list[Fix]] = {}
 _lock = threading.RLock()
 
 
-def known(flavour: str) -> tuple[Fix, ...]:
-    """Return all cures of a flavour, whether they are needed or not. Imports the flavour."""
+def cures_of(flavour: str) -> Any:
+    """Return the module of cures of a flavour, with Keras's backend. Imports the flavour."""
     module = FLAVOURS[flavour]
     if flavour == "keras":
         import keras
 
         module = _BACKENDS.get(keras.backend.backend(), module)
-    return tuple(importlib.import_module(module).FIXES)
+    return importlib.import_module(module)
+
+
+def known(flavour: str) -> tuple[Fix, ...]:
+    """Return all cures of a flavour, whether they are needed or not. Imports the flavour."""
+    return tuple(cures_of(flavour).FIXES)
 
 
 def apply() -> list[Fix]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gridflow.keras.cures.parts import Answers
 from gridflow.keras.results import flavour_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class NeutralCallback:
+class NeutralCallback(Answers):
     """Does nothing, at every occasion that Keras 3 and tf_keras know.
 
     Both call the methods of a callback without asking for its class, so gridflow's callbacks can
     be made before it is known which flavour the model has: `flavour` says it from ``set_model`` on.
     """
-
-    # What tf_keras asks: it then hands logs over as tensors, without waiting for each step.
-    _supports_tf_logs = True
-    _chief_worker_only = False
 
     def __init__(self) -> None:
         self.model: Any = None
@@ -35,16 +32,8 @@ class NeutralCallback:
         """Take ``epochs``, ``steps`` and ``verbose``."""
         self.params = params or {}
 
-    def _implements_train_batch_hooks(self) -> bool:
-        return self._overrides("on_train_batch_begin", "on_train_batch_end")
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return self._overrides("on_test_batch_begin", "on_test_batch_end")
-
-    def _implements_predict_batch_hooks(self) -> bool:
-        return self._overrides("on_predict_batch_begin", "on_predict_batch_end")
-
-    def _overrides(self, *names: str) -> bool:
+    def has_own(self, *names: str) -> bool:
+        """Return whether one of these methods does something."""
         return any(getattr(type(self), n) is not getattr(NeutralCallback, n) for n in names)
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:

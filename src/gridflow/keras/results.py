@@ -29,6 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from gridflow.errors import GridflowError, InvalidArgument, MissingDependency, did_you_mean
+from gridflow.keras.cures import parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -217,7 +218,7 @@ def _shapes(model: Any, kind: str) -> dict[str, list[int | None]]:
     declared = getattr(model, f"{kind}s", None) or []
     titles = getattr(model, f"{kind}_names", None) or [tensor.name for tensor in declared]
     named = dict(zip(titles, declared, strict=False))
-    structure = getattr(model, f"_{kind}s_struct", getattr(model, f"_nested_{kind}s", None))
+    structure = parts.structure(model, kind)
     if isinstance(structure, dict) and all(hasattr(each, "shape") for each in structure.values()):
         named = structure
     return {

@@ -5,21 +5,19 @@ partitioner. Keras 3 doesn't know it: gradients and optimizers need the shards o
 embedding would fetch its whole table to look up a few rows.
 """
 
-# ruff: noqa: SLF001  (Keras has no public way to the variable behind its own)
-
 from __future__ import annotations
 
 from typing import Any, Final
+
+from gridflow.keras.cures import parts
 
 _SHARDS: Final = "_gridflow_shards"
 
 
 def shards_of(variable: Any) -> list[Any] | None:
     """Return the shards of a Keras variable, each as a Keras variable; None for a whole one."""
-    from tensorflow.python.distribute.sharded_variable import ShardedVariable
-
-    value = variable._value
-    if not isinstance(value, ShardedVariable):
+    natives = parts.shards(variable)
+    if natives is None:
         return None
     known: list[Any] | None = getattr(variable, _SHARDS, None)
     if known is None:
@@ -27,7 +25,7 @@ def shards_of(variable: Any) -> list[Any] | None:
 
         known = [
             keras.Variable(shard, name=f"{variable.name}_part_{index}")
-            for index, shard in enumerate(value.variables)
+            for index, shard in enumerate(natives)
         ]
         # One and the same each time: an optimizer finds its slots by the variable.
         setattr(variable, _SHARDS, known)

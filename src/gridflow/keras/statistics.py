@@ -7,16 +7,15 @@ at the end of every epoch, before each validation, for a checkpoint and when tra
 average is linear in what went into it: when it is averaged doesn't change what comes out.
 """
 
-# ruff: noqa: SLF001  (Keras has no public way to a layer's own variables)
-
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any, Final
 
 import numpy as np
 
+from gridflow.keras import fixes
+from gridflow.keras.cures import parts
 from gridflow.keras.results import flavour_of, is_tensorflow
 
 _AVERAGING: Final = "_gridflow_averaging"
@@ -41,9 +40,9 @@ def diverging(model: Any) -> list[Any]:
         ]
     return [
         variable
-        for layer in model._flatten_layers()
+        for layer in parts.layers(model)
         if layer.trainable
-        for variable in layer._non_trainable_variables
+        for variable in parts.own_statistics(layer)
         if "float" in str(variable.dtype) and variable.synchronization in {"auto", "on_write"}
     ]
 
@@ -59,7 +58,7 @@ def synchronise(model: Any) -> int:
         How many variables were averaged.
     """
     if not is_tensorflow(model):
-        return _synchronise_torch(model)
+        return _synchronise_ranks(model)
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         return 0
@@ -77,30 +76,18 @@ def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
     That is so with torch: only there metrics are added up at the end of an epoch. To be called by
     all ranks. Elsewhere empty: the state is the same on all ranks already.
     """
-    if is_tensorflow(model) or not metrics or not _is_torch_group():
+    average = None if is_tensorflow(model) else fixes.cures_of("keras").averaging()
+    if not metrics or average is None:
         return []
-    from gridflow.keras.cures import torch as _torch_fixes
-
     values = [variable.value.detach() for variable in metrics]
-    return [np.array(mean.cpu()) for mean in _torch_fixes.average(values)]
+    return [np.array(mean.cpu()) for mean in average(values)]
 
 
-def _is_torch_group() -> bool:
-    # JAX computes statistics and metrics over the global batch: there is nothing to do.
-    keras = sys.modules["keras"]
-    if keras.backend.backend() != "torch":
-        return False
-    from torch import distributed
-
-    return bool(distributed.is_available() and distributed.is_initialized())
-
-
-def _synchronise_torch(model: Any) -> int:
-    found = diverging(model) if _is_torch_group() else []
+def _synchronise_ranks(model: Any) -> int:
+    average = fixes.cures_of("keras").averaging()
+    found = [] if average is None else diverging(model)
     if found:
-        from gridflow.keras.cures import torch as _torch_fixes
-
-        means = _torch_fixes.average([variable.value for variable in found])
+        means = average([variable.value for variable in found])
         for variable, mean in zip(found, means, strict=True):
             variable.assign(mean)
     return len(found)

@@ -6,9 +6,10 @@ import os
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from gridflow.errors import WireError
+from gridflow.keras.cures.parts import WAITING_FILES
 from gridflow.wire.child import Leave, LookAround
 from gridflow.wire.messages import Message
 from gridflow.wire.reports import Stack
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from gridflow.wire.channel import Channel
-
-#: A rank whose main thread stands in one of these files waits for a step, mostly for a peer.
-_WAITS: Final = (
-    "tensorflow/python/eager/execute.py",
-    "tensorflow/python/eager/context",
-    "jax/_src/array.py",
-    "jax/_src/interpreters/pxla.py",
-    "torch/distributed/",
-)
-
 
 M = TypeVar("M", bound=Message)
 
@@ -87,5 +78,5 @@ class Inbox:
         frame: FrameType | None = sys._current_frames().get(self._main or 0)  # noqa: SLF001
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         innermost = frame.f_code.co_filename if frame is not None else ""
-        waiting = any(part in innermost for part in _WAITS)
+        waiting = any(part in innermost for part in WAITING_FILES)
         self._channel.send(Stack(stack, waiting))

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from gridflow.keras.cures import parts
+
 _TASKS: Final = Path("/proc/self/task")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 #: Device files of GPUs: open as soon as a driver is initialised.
@@ -39,17 +41,10 @@ def why_not(survivors: set[int]) -> str | None:
 
 
 def _initialized() -> str | None:
-    modules = sys.modules
-    context: Any = modules.get("tensorflow.python.eager.context")
-    if context is not None and getattr(context, "_context", None) is not None:
-        return "TensorFlow's context exists already"
-    bridge: Any = modules.get("jax._src.xla_bridge")
-    if bridge is not None and getattr(bridge, "_backends", None):
-        return "JAX's devices are initialised already"
-    cuda: Any = modules.get("torch.cuda")
+    cuda: Any = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "torch uses CUDA already"
-    return None
+    return parts.is_started()
 
 
 def _strange_thread(survivors: set[int]) -> str | None:

@@ -1,7 +1,5 @@
 """What the cures of both flavours need to know about distributed datasets. Imports TensorFlow."""
 
-# ruff: noqa: SLF001  (what is cured lies in the private parts)
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

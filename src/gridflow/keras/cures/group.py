@@ -4,13 +4,11 @@ Keras leaves it to the user that all processes begin with the same weights; and 
 draws a batch of the data, which would be missing in the first epoch.
 """
 
-# ruff: noqa: SLF001  (what is cured lies in the private parts)
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from keras.src.trainers import trainer
+from keras.src.trainers import epoch_iterator, trainer
 
 from gridflow.keras.array_data import ArrayDataset
 from gridflow.keras.fixes import Fix
@@ -18,6 +16,8 @@ from gridflow.keras.fixes import Fix
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: Who fits, what it builds a model by, and what counts the steps of an epoch.
+FIT: Final = (trainer.Trainer, "_symbolic_build", epoch_iterator.EpochIterator)
 _SHARES = "_gridflow_shares_weights"
 
 

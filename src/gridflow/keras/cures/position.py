@@ -6,8 +6,6 @@ epoch begin at a later step. tf_keras has a place for both epoch and step
 (``Model._maybe_load_initial_counters_from_ckpt``), but draws the data from its start.
 """
 
-# ruff: noqa: SLF001  (see above)
-
 from __future__ import annotations
 
 import functools
@@ -18,6 +16,8 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.keras.cures.parts import module, part
+from gridflow.keras.fixes import cures_of
 from gridflow.keras.results import FLAVOURS
 
 if TYPE_CHECKING:
@@ -179,20 +179,14 @@ def _keep(model: Any, data: Any) -> None:
 
 
 def _install_keras3() -> None:
-    if sys.modules["keras"].backend.backend() == "tensorflow":
-        from keras.src.backend.tensorflow import trainer
-
-        _wrap(trainer.TensorFlowTrainer, "_maybe_symbolic_build", trainer.TFEpochIterator)
-    else:
-        from keras.src.trainers import epoch_iterator, trainer
-
-        _wrap(trainer.Trainer, "_symbolic_build", epoch_iterator.EpochIterator)
+    trainer, build_name, epochs = cures_of("keras").FIT
+    _wrap(trainer, build_name, epochs)
 
 
 def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
     """Keep the iterator that a model is built with, and let it start where it is told to."""
-    build = getattr(trainer, build_name)
-    enumerate_steps = epochs._enumerate_iterator
+    build = part(trainer, build_name)
+    enumerate_steps = part(epochs, "_enumerate_iterator")
 
     def build_with(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None:
@@ -225,10 +219,8 @@ def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
 
 
 def _install_tf_keras() -> None:
-    from tf_keras.src.engine import data_adapter
-
-    handler = data_adapter.DataHandler
-    init, enumerate_epochs = handler.__init__, handler.enumerate_epochs
+    handler = part(module("tf_keras.src.engine.data_adapter"), "DataHandler")
+    init, enumerate_epochs = handler.__init__, part(handler, "enumerate_epochs")
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807

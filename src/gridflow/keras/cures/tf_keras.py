@@ -1,7 +1,5 @@
 """The cures for tf_keras (seen in 2.21.0). Imported only once tf_keras is there."""
 
-# ruff: noqa: SLF001  (what is cured lies in the private parts)
-
 from __future__ import annotations
 
 import functools

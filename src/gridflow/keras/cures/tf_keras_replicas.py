@@ -1,7 +1,5 @@
 """The cures for tf_keras that have to do with gradients of several replicas."""
 
-# ruff: noqa: SLF001  (what is cured lies in the private parts)
-
 from __future__ import annotations
 
 import functools

@@ -4,8 +4,6 @@ Gradients are averaged before they are applied, which for batches of equal size 
 of the global batch. The state of metrics is added up when an epoch or an evaluation has ended.
 """
 
-# ruff: noqa: SLF001  (what is cured lies in the private parts)
-
 from __future__ import annotations
 
 import contextlib
@@ -25,7 +23,7 @@ from gridflow.keras.fixes import Fix
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _applying: list[bool] = []
 
@@ -49,6 +47,11 @@ def add_up(tensors: Sequence[Any]) -> list[Any]:
         for place, part in zip(places, flat.split(sizes), strict=True):
             found[place] = part.reshape(tensors[place].shape)
     return found
+
+
+def averaging() -> Callable[[Sequence[Any]], list[Any]] | None:
+    """Return what averages over ranks that each have a state of their own, None without others."""
+    return average if _is_group() else None
 
 
 def _is_group() -> bool:
@@ -142,6 +145,7 @@ def _cure_names() -> None:
     api_export.REGISTERED_OBJS_TO_NAMES.update(_optimizers())
 
 
+FIT = group.FIT
 FIXES = (
     group.building(),
     group.same_weights(trainer.TorchTrainer, _broadcast, _is_group),

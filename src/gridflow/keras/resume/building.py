@@ -1,7 +1,5 @@
 """Builds what Keras would build with the first batch, so that it can be restored before that."""
 
-# ruff: noqa: SLF001  (Keras has no public way to build metrics and losses)
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -9,7 +7,7 @@ from typing import Any
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import sharded
-from gridflow.keras.cures import position
+from gridflow.keras.cures import parts, position
 from gridflow.keras.results import is_tensorflow
 
 
@@ -26,7 +24,7 @@ def build(model: Any, flavour: str) -> None:
         return
     spec = position.element_spec(model, flavour)
     if spec is None:
-        if model.built and _is_optimizer_built(model):
+        if model.built and parts.is_optimizer_built(model.optimizer):
             return
         raise _unknown_shapes()
     with model.distribute_strategy.scope():
@@ -44,14 +42,13 @@ def build_for(model: Any, flavour: str, spec: Any) -> None:
 def build_sharded(model: Any, spec: Any) -> None:
     """Build a Keras 3 model and its optimizer, which gets its slots for shards one by one."""
     import tensorflow as tf
-    from keras.src import backend
 
     import keras
 
     if not model.built:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
         symbols = tf.nest.map_structure(lambda one: keras.KerasTensor(one.shape, one.dtype), x)
-        backend.compute_output_spec(model, symbols)
+        parts.compute_output_spec(model, symbols)
     if not model.optimizer.built:
         model.optimizer.build(sharded.trainable_variables(model))
 
@@ -60,7 +57,7 @@ def _build_other(model: Any) -> None:
     # Keras has built the model, its losses and metrics by now, on these backends.
     if not model.built:
         raise _unknown_shapes()
-    if not _is_optimizer_built(model):
+    if not parts.is_optimizer_built(model.optimizer):
         model.optimizer.build(model.trainable_variables)
 
 
@@ -71,33 +68,29 @@ def _unknown_shapes() -> InvalidArgument:
     )
 
 
-def _is_optimizer_built(model: Any) -> bool:
-    return bool(getattr(model.optimizer, "built", getattr(model.optimizer, "_built", True)))
-
-
 def _build_keras3(model: Any, spec: Any) -> None:
     import tensorflow as tf
 
     symbols = tf.nest.map_structure(
         lambda one: SimpleNamespace(shape=one.shape, dtype=one.dtype), spec
     )
-    model._symbolic_build(data_batch=symbols)
+    parts.build(model, symbols)
 
 
 def _build_tf_keras(model: Any, spec: Any) -> None:
     import tensorflow as tf
-    from tf_keras.src.engine import data_adapter
+    import tf_keras
 
     def zeros(one: Any) -> Any:
         return tf.zeros([1 if size is None else size for size in one.shape], one.dtype)
 
-    x, y, _ = data_adapter.unpack_x_y_sample_weight(tf.nest.map_structure(zeros, spec))
+    x, y, _ = tf_keras.utils.unpack_x_y_sample_weight(tf.nest.map_structure(zeros, spec))
     outputs = model(x, training=False)
     optimizer = model.optimizer
     if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
     else:
-        optimizer._create_all_weights(model.trainable_variables)
+        parts.make_slots(optimizer, model.trainable_variables)
     if not model.compiled_loss.built:
         model.compiled_loss.build(outputs)
     if not model.compiled_metrics.built:

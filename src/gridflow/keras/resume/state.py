@@ -4,8 +4,6 @@ Reading may be an operation of the whole group (a variable that is summed or ave
 ranks when it is read), so all ranks read together, in the same order.
 """
 
-# ruff: noqa: SLF001  (Keras has no public way to its metrics' and seeds' variables)
-
 from __future__ import annotations
 
 from contextlib import nullcontext
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridflow.keras import statistics
+from gridflow.keras.cures import parts
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.file import Checkpoint, Entry, check_same
 
@@ -37,15 +36,15 @@ def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]
             "model": list(model.variables),
             "optimizer": list(model.optimizer.variables),
             "metrics": list(model.metrics_variables) if metrics else [],
-            "random": _global_seed(),
+            "random": parts.global_seeds(),
         }
     else:
-        counters = [model._train_counter]
+        counters = [parts.train_counter(model)]
         groups = {
             "model": list(model.weights) + counters,
             "optimizer": _legacy_optimizer(model.optimizer),
             "metrics": [v for m in model.metrics for v in m.variables] if metrics else [],
-            "random": _generators(model),
+            "random": parts.random_states(model),
         }
     # A metric inside the model would be in two groups; a layer used twice is there once already.
     seen: set[int] = set()
@@ -112,22 +111,6 @@ def _is_new(variable: Any, seen: set[int]) -> bool:
     return True
 
 
-def _global_seed() -> list[Any]:
-    from keras.src.backend.common import global_state
-    from keras.src.random import seed_generator
-
-    # Asked for without making one: keras.random's own seed, where layers have none.
-    found = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
-    return [] if found is None else [found.state]
-
-
 def _legacy_optimizer(optimizer: Any) -> list[Any]:
     found = optimizer.variables
     return list(found() if callable(found) else found)
-
-
-def _generators(model: Any) -> list[Any]:
-    """Return the seeds of random layers, where tf_keras keeps them in variables at all."""
-    makers = (getattr(layer, "_random_generator", None) for layer in model._flatten_layers())
-    generators = (getattr(maker, "_generator", None) for maker in makers)
-    return [generator.state for generator in generators if generator is not None]

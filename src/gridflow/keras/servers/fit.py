@@ -7,8 +7,6 @@ then metrics are added up and callbacks called. A worker that dies has its step 
 Checkpoints are made when no step is under way, so that they hold what was done and nothing else.
 """
 
-# ruff: noqa: SLF001  (whether a value was made is told by nothing else)
-
 from __future__ import annotations
 
 import importlib
@@ -17,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras.cures import position
+from gridflow.keras.cures import parts, position
 from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
 from gridflow.keras.resume import building
@@ -208,7 +206,7 @@ def _fetch(value: Any) -> Any:
     try:
         return value.fetch()
     except tf.errors.OpError:
-        if value._values is None:  # the step itself has failed
+        if not parts.was_made(value):  # the step itself has failed
             raise
         return None
 

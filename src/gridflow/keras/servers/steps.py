@@ -5,8 +5,6 @@ another's updates. So a step's metrics start at zero, and what they come to is r
 adds up. The states of Keras's own metrics are sums, all of them.
 """
 
-# ruff: noqa: SLF001  (Keras has no public way to its losses and its metrics' variables)
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +13,7 @@ import numpy as np
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import sharded
+from gridflow.keras.cures import parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -144,12 +143,12 @@ class _Keras3Steps:
 
         model = self._model
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        takes_training = {"training": training} if model._call_has_training_arg else {}
+        takes_training = {"training": training} if parts.takes_training(model) else {}
         outputs = model(x, **takes_training)
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics]
         with keras.StatelessScope(zeros) as scope:
-            loss = model._compute_loss(x, y, outputs, weight, training=training)
-            model._loss_tracker.update_state(loss, sample_weight=_rows_in(x))
+            loss = parts.compute_loss(model, x, y, outputs, weight, training=training)
+            parts.count_loss(model, loss, _rows_in(x))
             model.compute_metrics(x, y, outputs, sample_weight=weight)
         return outputs, loss, [tf.convert_to_tensor(scope.get_current_value(v)) for v, _ in zeros]
 
@@ -165,7 +164,7 @@ class _TfKerasSteps:
 
         def train_one(data: Any) -> Any:
             found = model.train_step(data)
-            model._train_counter.assign_add(1)
+            parts.train_counter(model).assign_add(1)
             return found
 
         def train(iterator: Any) -> Any:

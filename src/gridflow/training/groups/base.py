@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -64,14 +63,3 @@ def _interface(host: str) -> str | None:
         if any(each.address == host.strip("[]") for each in addresses):
             return name
     return None
-
-
-def seed(value: int) -> None:
-    """Do what ``keras.utils.set_random_seed`` does, without importing TensorFlow for it."""
-    from keras.src.utils import rng_utils
-
-    tensorflow, rng_utils.tf = rng_utils.tf, SimpleNamespace(available=False)
-    try:
-        rng_utils.set_random_seed(value)
-    finally:
-        rng_utils.tf = tensorflow

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gridflow.feed.everywhere import with_jax as gather
+from gridflow.keras.cures import parts
 from gridflow.training.groups import base
 
 if TYPE_CHECKING:
@@ -22,20 +21,13 @@ _SHUTDOWN_SECONDS: Final = 5
 def join(runtime: TaskRuntime, timeout: float) -> None:
     """Wait for all ranks."""
     import jax
-    from jax._src import api, xla_bridge
 
     own, _ = base.address(runtime.cluster_spec, runtime.rank)
-    # At exit it waits for all others, who may be gone; `leave` is called when they are not.
-    atexit.unregister(api.clean_up)
+    parts.leave_jax_without_waiting()  # `leave` is called when all are there
     # Its handler of SIGTERM would keep the process from being ended.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # JAX lets gloo find its own address by the name of the host, which on many machines is that of
-    # the loopback interface.
-    library: Any = xla_bridge._jax  # noqa: SLF001
-    library.make_gloo_tcp_collectives = functools.partial(
-        library.make_gloo_tcp_collectives, hostname=own
-    )
+    parts.listen_as(own)
     host, port = base.address(runtime.cluster_spec, 0)
     jax.distributed.initialize(
         coordinator_address=f"{host}:{port}",

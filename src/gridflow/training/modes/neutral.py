@@ -7,6 +7,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
+from gridflow.keras.cures import parts
 from gridflow.training.groups import base
 from gridflow.training.modes.base import Mode
 
@@ -40,7 +41,7 @@ class Neutral(Mode):
             self._group.join(runtime, runtime.setup.start_timeout)
         # All ranks alike: nobody sends initial weights to the others.
         seed = zlib.crc32(runtime.setup.job.encode()) if runtime.seed is None else runtime.seed
-        base.seed(seed)
+        parts.set_random_seed(seed)
         return base.SynchronousStrategy(self._group.spread(runtime.num_workers) if together else 1)
 
     def dataset(self, request: DatasetRequest) -> Any:

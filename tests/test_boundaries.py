@@ -1,0 +1,207 @@
+"""What must stay in one place: names of strategies and backends, and Keras's private parts."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import gridflow
+from gridflow.spec import backends, strategies
+from gridflow.training.modes.base import Mode
+
+ROOT = Path(gridflow.__file__).parent
+TREES = {
+    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+NAMES = {*strategies.STRATEGIES, *backends.BACKENDS}
+#: Where they may be compared, or be the keys of a table, and why.
+NAMED = {
+    "agent/environment.py": "versions of packages, by their names",
+    "agent/forkserver/server.py": "what is imported beside a package",
+    "coordinator/console.py": "'none' is a value of logs=",
+    "coordinator/policies.py": "titles of packages",
+    "keras/cures/keras3_replicas.py": "'none' is a reduction of Keras's losses",
+    "keras/cures/parts.py": "packages with private parts",
+    "keras/cures/own_steps.py": "the package that a class is from",
+    "keras/fixes.py": "the table of the cures of each backend",
+    "keras/results.py": "'none' is a kind of value",
+    "training/modes/synchronous.py": "what makes each of its strategies",
+}
+#: The description of a job, and what users' tests are made of, have names of their own.
+NOT_THE_RUNTIME = ("deploy/", "testing/")
+
+PRIVATE_MODULE = re.compile(
+    r"\b(keras|tf_keras)[./]src\b|\btensorflow[./]python\b|\bjax[./]_src\b|\b__internal__\b"
+)
+DOOR = "keras/cures/"
+#: Private attributes of others that are no part of Keras or TensorFlow, and why they are used.
+PRIVATE = {
+    "_SubParsersAction": "argparse has no public name for it",
+    "_asdict": "public, of a named tuple",
+    "_current_frames": "public, of sys",
+    "_exit": "public, of os",
+    "_initializing": "of a module's spec: importlib says nowhere else that an import goes on",
+    "_java_resource_profile": "Spark's",
+    "_jdf": "Spark's",
+    "_jsc": "Spark's",
+    "_options": "Spark's",
+    "_run_exitfuncs": "atexit's: the only way before os._exit",
+    "_sc": "Spark's",
+    "_wait": "gridflow's own, of a handle",
+}
+READS_BY_NAME = {"getattr", "setattr", "hasattr", "delattr"}
+
+
+def strings(node):
+    """Yield a text, or those in a literal tuple, list or set."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+        for each in node.elts:
+            yield from strings(each)
+
+
+def compared(tree):
+    """Yield the line and the texts of each comparison, case and key of a table."""
+    for node in ast.walk(tree):
+        sides = []
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            sides = [node.value]
+        elif isinstance(node, ast.Dict):
+            sides = [key for key in node.keys if key is not None]
+        for side in sides:
+            for text in strings(side):
+                yield node.lineno, text
+
+
+def compares_names(tree):
+    return [f"line {line}: {text!r}" for line, text in compared(tree) if text in NAMES]
+
+
+def docstrings(tree):
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, owners) and ast.get_docstring(node) is not None:
+            yield node.body[0].value
+
+
+def private_modules(tree):
+    """Return the imports, and texts but docstrings, that name a private module."""
+    said = {id(node) for node in docstrings(tree)}
+    found = []
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        elif isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [] if id(node) in said else [node.value]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        found += [f"line {node.lineno}: {name}" for name in names if PRIVATE_MODULE.search(name)]
+    return found
+
+
+def private_attributes(tree):
+    """Return the private attributes of others that are used, by a dot or by name."""
+    found = []
+    for node in ast.walk(tree):
+        name = ""
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in {"self", "cls"}:
+            name = node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in READS_BY_NAME:
+            given = node.args[1]
+            first = given.values[0] if isinstance(given, ast.JoinedStr) else given
+            name = next(strings(first), "")
+        ours = ("__", "_gridflow")
+        if name.startswith("_") and not name.startswith(ours) and name not in PRIVATE:
+            found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_a_strategy_or_backend_is_asked_and_not_compared():
+    # Ask gridflow.spec.strategies or gridflow.spec.backends, or the mode.
+    found = {
+        path: compares_names(tree)
+        for path, tree in TREES.items()
+        if path not in NAMED and not path.startswith(NOT_THE_RUNTIME)
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_places_that_may_name_strategies_and_backends_do():
+    assert [path for path in NAMED if not compares_names(TREES[path])] == []
+
+
+def test_each_strategy_and_backend_has_its_facts_and_its_mode():
+    asked = {"begin", "make_strategy", "dataset", "gather", "trainer", "end"}
+    assert asked == Mode.__abstractmethods__
+    modes = {strategies.of(name).mode for name in strategies.STRATEGIES}
+    modes |= {backends.of(name).mode for name in backends.BACKENDS} - {None}
+    folder = ROOT / "training" / "modes"
+    there = {path.stem for path in folder.glob("*.py")} - {"__init__", "base"}
+    assert modes == there
+    for name in modes:
+        mode = importlib.import_module(f"gridflow.training.modes.{name}").MODE
+        assert issubclass(mode, Mode)
+        assert not inspect.isabstract(mode)
+        for function in asked:
+            own, common = (inspect.signature(getattr(each, function)) for each in (mode, Mode))
+            assert list(own.parameters) == list(common.parameters), (name, function)
+
+
+def test_each_group_has_the_same_functions():
+    for name in backends.BACKENDS:
+        if backends.of(name).mode == "neutral":
+            group = importlib.import_module(f"gridflow.training.groups.{name}")
+            assert group.__all__ == ["equal_parts", "gather", "join", "leave", "spread"]
+
+
+def test_private_parts_of_keras_are_touched_behind_one_door():
+    # They belong into gridflow.keras.cures, with a test.
+    found = {
+        path: [*private_modules(tree), *private_attributes(tree)]
+        for path, tree in TREES.items()
+        if not path.startswith(DOOR)
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'if name == "jax": pass',
+        'if name in {"torch", "x"}: pass',
+        'match name:\n  case "server": pass',
+        'by = {"mirrored": 1}',
+    ],
+)
+def test_each_way_to_compare_a_name_is_seen(code):
+    assert compares_names(ast.parse(code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from keras.src import backend",
+        "from keras import src",
+        "import tensorflow.python.eager.context",
+        "import keras\nkeras.src.backend",
+        'sys.modules["jax._src.xla_bridge"]',
+        "model._symbolic_build()",
+        'getattr(model, "_loss_tracker", None)',
+        'getattr(model, f"_{kind}s_struct")',
+    ],
+)
+def test_each_way_to_a_private_part_is_seen(code):
+    assert [*private_modules(ast.parse(code)), *private_attributes(ast.parse(code))]
