@@ -160,6 +160,25 @@ def test_each_strategy_and_backend_has_its_facts_and_its_mode():
             assert list(own.parameters) == list(common.parameters), (name, function)
 
 
+def test_the_context_has_what_users_need_and_no_more():
+    public = {name for name in dir(gridflow.TrainingContext) if not name.startswith("_")}
+    assert public == {
+        "adapt_dataset",
+        "callbacks",
+        "coordinator",
+        "dataset",
+        "evaluate",
+        "evaluate_checkpoints",
+        "fit",
+        "is_chief",
+        "is_evaluator",
+        "report",
+        "server",
+        "steps_per_epoch",
+        "strategy",
+    }
+
+
 def test_each_group_has_the_same_functions():
     for name in backends.BACKENDS:
         if backends.of(name).mode == "neutral":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow.feed.spool import SpoolReader
 from gridflow.spec import strategies
 from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
 from gridflow.training import modes
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridflow.feed.counter import EpochCounter
+    from gridflow.feed.spool import SpoolReader
     from gridflow.spec.place import Place
     from gridflow.training.context import TrainingContext
     from gridflow.training.inbox import Inbox
@@ -80,6 +80,8 @@ class TaskRuntime:
 
     def spool(self, dataset: str) -> SpoolReader:
         """Return the rows of a dataset that have come to this rank."""
+        from gridflow.feed.spool import SpoolReader
+
         return SpoolReader(Path(self.setup.spool), dataset)
 
     def progress(self, **fields: Any) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _LIGHT: Final = (
     "gridflow.training.main",
     "gridflow.context",
+    "gridflow.training.runtime",
     "gridflow.keras.fixes",
     "gridflow.keras.results",
     "cloudpickle",
@@ -48,7 +49,6 @@ _WITH: Final = {
         "gridflow.keras.resume.callback",
         "gridflow.keras.runtime",
         "gridflow.keras.cures.keras3",
-        "gridflow.training.runtime",
         "gridflow.training.modes.synchronous",
     ),
     "jax": ("keras", *_FEED, "gridflow.keras.cures.jax"),

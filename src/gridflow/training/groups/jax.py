@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from gridflow.feed.everywhere import with_jax as gather
 from gridflow.keras.cures import parts
 from gridflow.training.groups import base
 
@@ -61,6 +60,13 @@ def equal_parts() -> int:
     import jax
 
     return int(jax.local_device_count())
+
+
+def gather(content: bytes) -> list[bytes]:
+    """Return the bytes of all ranks."""
+    from gridflow.feed import everywhere
+
+    return everywhere.with_jax(content)
 
 
 def leave() -> None:
