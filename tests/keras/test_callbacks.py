@@ -58,13 +58,13 @@ def train(ctx, flavour):
 def overheard(ctx):
     """Note what the callbacks say to the driver, which still gets it."""
     said = collections.defaultdict(list)
-    send = ctx._channel.send
+    send = ctx._runtime.channel.send
 
     def note(message):
         said[message.kind].append(vars(message))
         send(message)
 
-    ctx._channel.send = note
+    ctx._runtime.channel.send = note
     return said
 
 
