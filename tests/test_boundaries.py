@@ -32,6 +32,7 @@ NAMED = {
     "keras/cures/own_steps.py": "the package that a class is from",
     "keras/fixes.py": "the table of the cures of each backend",
     "keras/results.py": "'none' is a kind of value",
+    "spec/backends.py": "that KERAS_BACKEND doesn't contradict backend=",
     "training/modes/synchronous.py": "what makes each of its strategies",
 }
 #: The description of a job, and what users' tests are made of, have names of their own.
@@ -84,7 +85,17 @@ def compared(tree):
 
 
 def compares_names(tree):
-    return [f"line {line}: {text!r}" for line, text in compared(tree) if text in NAMES]
+    """Return the comparisons with a name of a strategy or backend, and those of one with anything.
+
+    The latter find names behind constants; ``in`` is left to the tables, which hold them.
+    """
+    found = [f"line {line}: {text!r}" for line, text in compared(tree) if text in NAMES]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            sides = (ast.unparse(each) for each in (node.left, *node.comparators))
+            if any(re.fullmatch(r"(.*[._])?(strategy|backend)(_name)?", side) for side in sides):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
 
 
 def docstrings(tree):
@@ -203,6 +214,8 @@ def test_private_parts_of_keras_are_touched_behind_one_door():
         'if name in {"torch", "x"}: pass',
         'match name:\n  case "server": pass',
         'by = {"mirrored": 1}',
+        "if setup.strategy == CONSTANT: pass",
+        "if self._strategy_name != CONSTANT: pass",
     ],
 )
 def test_each_way_to_compare_a_name_is_seen(code):
