@@ -279,6 +279,51 @@ def stops_early(ctx, place):
     return fit_arrays(ctx, model_of(keras), epochs=9).epoch
 
 
+def passes_and_epochs(ctx, flavour, shuffle, deaths=()):
+    """Train in epochs of four steps on data of six."""
+    keras = importlib.import_module(flavour)
+    keras.utils.set_random_seed(1)
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+    columns = {"batch_size": BATCH // ctx.num_workers, "features": "x", "label": "y"}
+    dying = dying_callback(keras, life_of(ctx, deaths), raise_died)
+    model.fit(
+        ctx.dataset("rows", shuffle=shuffle, **columns),
+        epochs=4,
+        steps_per_epoch=4,
+        verbose=0,
+        callbacks=[*ctx.callbacks(tensorboard=False), *dying],
+    )
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.parametrize(
+    ("flavour", "strategy", "workers"),
+    [("keras", "multi_worker_mirrored", 2), ("tf_keras", "none", 1)],
+)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_with_steps_per_epoch_a_resume_goes_on_in_the_middle_of_a_pass(
+    flavour, strategy, workers, shuffle
+):
+    group = {"num_workers": workers, "strategy": strategy, "data": DATA}
+    (through, *_), _ = run_job(passes_and_epochs, arguments=(flavour, shuffle), **group)
+    # After 8 steps, an epoch's end in the middle of the second pass, and after 11, in an epoch.
+    deaths = (9, 12)
+    (again, *_), result = run_job(
+        passes_and_epochs,
+        arguments=(flavour, shuffle, deaths),
+        checkpoint_every=3,
+        max_restarts=2,
+        **group,
+    )
+    assert [life.resumed_from for life in result.attempts] == [None, (2, 0), (2, 3)]
+    np.testing.assert_allclose(again, through, atol=1e-6)
+    assert result.ledger.check() == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("by_value", "no_leaks")

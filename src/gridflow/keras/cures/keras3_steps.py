@@ -176,7 +176,7 @@ def _cure_ending() -> None:
                 self._distributed_dataset = again
                 self.data_adapter = with_steps(self.data_adapter, None)
                 self._num_batches = None
-                self._gridflow_endless = True
+                self._gridflow_pass = known
 
     trainer.TFEpochIterator.__init__ = __init__
     setattr(trainer.TFEpochIterator, _GOES_ON, True)

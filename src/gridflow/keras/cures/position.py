@@ -142,12 +142,12 @@ def element_spec(model: Any, flavour: str) -> Any:
     return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], known)
 
 
-def is_endless(model: Any) -> bool:
-    """Return whether the fit that began last goes through its data again and again.
+def steps_of_a_pass(model: Any) -> int | None:
+    """Return the steps of a pass over the data of the fit that began last, None if it is an epoch.
 
-    With ``steps_per_epoch`` an epoch is no pass over the data.
+    With ``steps_per_epoch`` it isn't: the data begin again in the middle of an epoch.
     """
-    return bool(getattr(data_of(model), "_gridflow_endless", False))
+    return getattr(data_of(model), "_gridflow_pass", None)
 
 
 def first_dimension(spec: Any) -> int | None:

@@ -173,17 +173,17 @@ def _cure_ending() -> None:
     @functools.wraps(init)
     def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         init(self, x, *args, **kwargs)
-        steps = kwargs.get("steps_per_epoch")
+        steps, known = kwargs.get("steps_per_epoch"), _length(x)
         # Only fit shuffles. To evaluate and to predict, each row comes once.
-        if steps is None or "shuffle" not in kwargs or _length(x) in {None, steps}:
+        if steps is None or "shuffle" not in kwargs or known in {None, steps}:
             return
         again = endless(x, self._dataset)
         if again is not None:
             self._dataset = again
-            self._adapter._gridflow_endless = self._gridflow_endless = True
+            self._adapter._gridflow_pass = self._gridflow_pass = known
 
     def should_recreate_iterator(self: Any) -> bool:
-        if getattr(self, "_gridflow_endless", False):
+        if getattr(self, "_gridflow_pass", None) is not None:
             return False
         return bool(recreate(self)) or (
             is_distributed(self._dataset) and self._user_steps == _length(self._dataset)

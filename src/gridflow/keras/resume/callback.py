@@ -86,6 +86,7 @@ class CheckpointAndResume(NeutralCallback):
             if there.fit == self._fit:
                 self._resume(there)
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
+        self._began, self._batches_before = self._pending, self._batches
         self._drawn: list[bool] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -156,8 +157,9 @@ class CheckpointAndResume(NeutralCallback):
         epoch, step = there.epoch, there.step
         if there.finished:
             epoch, step = int(self.params["epochs"]), 0
-        known = position.is_endless(self.model) or any(batch for _, batch in there.counters)
-        skip = 0 if known else step
+        known = any(batch for _, batch in there.counters)
+        a_pass = position.steps_of_a_pass(self.model)
+        skip = 0 if known else step if a_pass is None else there.batches % a_pass
         position.begin_at(self.model, self.flavour, position.Start(epoch, step, skip))
         _log.info("resuming at epoch %d, step %d", epoch, step)
 
@@ -208,10 +210,25 @@ class CheckpointAndResume(NeutralCallback):
 
     def _positions(self, step: int) -> list[tuple[int, int]]:
         counters = self._runtime.epoch_counters
-        if position.is_endless(self.model):  # no step of an epoch is a place in the data
-            return [counter.pending for counter in counters]
+        a_pass = position.steps_of_a_pass(self.model)
+        if a_pass is not None:
+            return self._positions_in(a_pass)
         drawn = self._drawn or [False] * len(counters)
         return [
             (counter.pending[0] - 1, step) if is_drawn else counter.pending
             for counter, is_drawn in zip(counters, drawn, strict=False)
         ]
+
+    def _positions_in(self, a_pass: int) -> list[tuple[int, int]]:
+        """Return the places in data of which so many batches are a pass, whatever an epoch is.
+
+        What datasets say of themselves is ahead of that, by the batches that are made ahead.
+        """
+        done = self._batches - self._batches_before
+        counters = self._runtime.epoch_counters
+        places = []
+        for counter, began in zip(counters, self._began, strict=False):
+            passes, batch = divmod(began[1] + done, a_pass)
+            is_drawn = counter.pending != began
+            places.append((began[0] + passes, batch) if is_drawn else counter.pending)
+        return places + [counter.pending for counter in counters[len(places) :]]
