@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
+from gridflow.spec.tf_config import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,7 +193,7 @@ def _add_launch(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     add("--finished-dir", metavar="DIR", help="note there that the task has finished")
     add("--resolve-timeout", type=float, default=300.0, metavar="SECONDS")
     add("--grace", type=float, default=25.0, metavar="SECONDS", help="from SIGTERM to SIGKILL")
-    for flag in ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_hosts"):
+    for flag in FLAGS:
         add(f"--{flag}", help="instead of what the environment says")
     parser.set_defaults(run=_launch)
 
@@ -217,8 +218,7 @@ def _add_jobs(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
 def _launch(arguments: argparse.Namespace) -> int:
     from gridflow.deploy.inside.launch import LaunchOptions, launch
 
-    names = ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_hosts")
-    flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
+    flags = {name: getattr(arguments, name) for name in FLAGS if getattr(arguments, name)}
     options = LaunchOptions(
         command=tuple(arguments.command),
         classic_flags=arguments.classic_flags,

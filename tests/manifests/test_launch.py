@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from jobs import flights
 
 from gridflow.deploy.drivers.inside import _hold_port
+from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import FinishListener, tell
-from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.launch import wait_for_peers
 from gridflow.errors import InvalidArgument, StartTimeout
 from gridflow.job import Role
@@ -86,7 +86,7 @@ def test_role_and_index_come_from_the_classic_flags_of_the_command(style):
     who = identify({}, ["python", "mnist.py", *words])
     assert str(who) == "worker:1"
     assert who.cluster == {"worker": ["a:1", "b:1"], "ps": ["p:1"]}
-    assert who.flags == [f"--{name}={value}" for name, value in values.items()]
+    assert who.flags == tuple(f"--{name}={value}" for name, value in values.items())
 
 
 def test_the_operators_evaluator_and_master_are_put_right():

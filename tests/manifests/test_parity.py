@@ -19,8 +19,9 @@ import pytest
 from environments import ENVIRONMENTS, on_this_host, processes
 from jobs import flights
 
-from gridflow.deploy.inside.identity import addresses, identify
+from gridflow.deploy.inside.dialects import identify
 from gridflow.job import Role
+from gridflow.spec.tf_config import in_order
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 DEADLINE = 240
@@ -36,7 +37,7 @@ def identities(target):
     found = {}
     for _, _, env, words in processes(job, target):
         who = identify(env, words)
-        known = {role: addresses(hosts) for role, hosts in who.cluster.items()}
+        known = {role: in_order(hosts) for role, hosts in who.cluster.items()}
         assert who.own_address in [*known.get(who.role, []), None]
         found[str(who)] = known
     return found

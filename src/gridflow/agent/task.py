@@ -14,6 +14,7 @@ from gridflow.spec import backends
 from gridflow.spec.backends import KERAS_VARIABLE, needed
 from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec
 from gridflow.spec.gpus import VISIBLE
+from gridflow.spec.tf_config import ClusterMember
 from gridflow.wire import child, commands, reports
 from gridflow.wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
 
@@ -234,7 +235,7 @@ class TaskRunner:
         reads = backends.of(self._payload.spec.training.backend).reads_tf_config
         if not reads or len(peers) == 1:
             return None
-        return cluster.tf_config(self._task)
+        return ClusterMember.of(cluster, self._task).tf_config
 
     def _set_up(self) -> None:
         known: list[Message | None] = [self._setup, self._counts]

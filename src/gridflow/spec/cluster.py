@@ -1,12 +1,7 @@
-"""Roles, tasks and the cluster spec: who takes part and who listens where. Pure data.
-
-The formats are TensorFlow's own: ``tf.train.ClusterSpec`` and the ``TF_CONFIG`` variable
-(https://www.tensorflow.org/guide/distributed_training#TF_CONFIG).
-"""
+"""Roles, tasks and the cluster spec: who takes part and who listens where. Pure data."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -95,18 +90,3 @@ class ClusterSpec:
         An evaluator isn't part of the cluster that it watches.
         """
         return {r: list(a) for r, a in self.addresses.items() if a and r != EVALUATOR}
-
-    def tf_config(self, task: Task) -> str:
-        """Return the JSON text of ``TF_CONFIG`` for a task."""
-        own = {"type": task.role, "index": task.index}
-        return json.dumps({"cluster": self.as_dict(), "task": own})
-
-    @classmethod
-    def from_tf_config(cls, text: str) -> tuple[ClusterSpec, Task]:
-        """Read a ``TF_CONFIG`` value back into the spec and this process's task."""
-        try:
-            config = json.loads(text)
-            task = Task(config["task"]["type"], int(config["task"]["index"]))
-            return cls({r: tuple(a) for r, a in config.get("cluster", {}).items()}), task
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise InvalidArgument(f"TF_CONFIG can't be read ({error}): {text!r}") from error

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.gpu.devices import limit_memory, server_config
-from gridflow.spec.cluster import CHIEF, ClusterSpec, Task
+from gridflow.spec.cluster import ClusterSpec, Task
+from gridflow.spec.tf_config import ClusterMember
 from gridflow.wire.child import Leave
 from gridflow.wire.reports import Joined, Ready
 
@@ -69,15 +70,4 @@ def serve(setup: Setup, channel: Channel, inbox: Inbox) -> int:
 
 def with_flags(program: ScriptProgram, cluster: ClusterSpec, task: Task) -> ScriptProgram:
     """Return the script with the classic flags in front of its own arguments."""
-    hosts = cluster.as_dict()
-    flags = {
-        "job_name": task.role,
-        "task_index": str(task.index),
-        "ps_hosts": ",".join(hosts.get("ps", ())),
-        "worker_hosts": ",".join(hosts.get("worker", ())),
-    }
-    if hosts.get(CHIEF):
-        flags["chief_hosts"] = hosts[CHIEF][0]
-    return replace(
-        program, args=(*(f"--{name}={value}" for name, value in flags.items()), *program.args)
-    )
+    return replace(program, args=(*ClusterMember.of(cluster, task).flags, *program.args))

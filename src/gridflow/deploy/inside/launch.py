@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.inside.child import SIGNALLED, Child
+from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import FinishListener, finish_addresses, tell
-from gridflow.deploy.inside.identity import Identity, addresses, identify
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
 from gridflow.spec.cluster import CHIEF, PS, WORKER
+from gridflow.spec.tf_config import TF_CONFIG, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from gridflow.spec.tf_config import ClusterMember
 
 #: sysexits.h: wrong usage is permanent, a failure to find the peers is worth another try.
 USAGE: Final = 64
@@ -140,7 +143,7 @@ class _Task:
         self,
         options: LaunchOptions,
         environ: Mapping[str, str],
-        who: Identity,
+        who: ClusterMember,
         child: Child,
         servers: dict[str, list[str]],
         stopped: threading.Event,
@@ -150,7 +153,7 @@ class _Task:
         self.child = child
         self.servers = servers
         self.stopped = stopped
-        self.environ = {**environ, "TF_CONFIG": who.tf_config}
+        self.environ = {**environ, TF_CONFIG: who.tf_config}
         self.serves = not options.command or who.role in servers
         self.over = False
 
@@ -182,7 +185,7 @@ class _Task:
     def _trainers(self) -> dict[str, int]:
         """Return who tells the servers that training is over, with the number of their tasks."""
         role = CHIEF if CHIEF in self.who.cluster else WORKER
-        return {role: len(addresses(self.who.cluster.get(role, [])))}
+        return {role: len(in_order(self.who.cluster.get(role, [])))}
 
     def _end(self) -> None:
         _say("training is over; ending the server")
@@ -230,7 +233,7 @@ def _mapped(code: int, options: LaunchOptions) -> int:
 class _Note:
     """The file by which a task remembers that it has finished."""
 
-    def __init__(self, directory: str | None, who: Identity) -> None:
+    def __init__(self, directory: str | None, who: ClusterMember) -> None:
         self.path = Path(directory) / f"{who.role}-{who.index}.json" if directory else None
 
     def read(self) -> int | None:
@@ -248,7 +251,7 @@ class _Note:
 
 
 def wait_for_peers(
-    who: Identity,
+    who: ClusterMember,
     seconds: float,
     stopped: threading.Event,
     resolve: Callable[..., Any] = socket.getaddrinfo,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.deploy.description import rules
 from gridflow.spec.cluster import CHIEF, EVALUATOR, ROLES
+from gridflow.spec.tf_config import TF_CONFIG
 
 if TYPE_CHECKING:
     from gridflow.deploy.lint.report import Report
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def check_cluster(report: Report, path: str, env: dict[str, str]) -> None:
     """Check ``GRIDFLOW_CLUSTER`` and ``TF_CONFIG`` among a task's variables."""
-    for name in ("GRIDFLOW_CLUSTER", "TF_CONFIG"):
+    for name in ("GRIDFLOW_CLUSTER", TF_CONFIG):
         if not env.get(name):
             continue
         try:
@@ -22,7 +23,7 @@ def check_cluster(report: Report, path: str, env: dict[str, str]) -> None:
         except json.JSONDecodeError as error:
             report.add(path, f"{name} is no JSON: {error}.")
             continue
-        cluster = tree.get("cluster") if name == "TF_CONFIG" and isinstance(tree, dict) else tree
+        cluster = tree.get("cluster") if name == TF_CONFIG and isinstance(tree, dict) else tree
         if not isinstance(cluster, dict) or not all(isinstance(h, list) for h in cluster.values()):
             report.add(path, f"{name} holds a mapping of roles to addresses, got {cluster!r}.")
             continue

@@ -1,0 +1,108 @@
+"""Which task of the job this process is, in the words of whatever target started it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import InvalidArgument
+from gridflow.spec.cluster import CHIEF, EVALUATOR, WORKER
+from gridflow.spec.tf_config import (
+    DEFAULT_PORT,
+    TF_CONFIG,
+    ClusterMember,
+    canonical_role,
+    find_flags,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Kubeflow Trainer's name for whoever trains.
+_NODE: Final = "node"
+_INDEXES: Final = ("GRIDFLOW_INDEX", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "VK_TASK_INDEX")
+_ROLES_FROM: Final = ("GRIDFLOW_ROLE", "REPLICATED_JOB_NAME", "VC_TASK_NAME")
+
+
+def identify(
+    environ: Mapping[str, str], words: Sequence[str] = (), own: Mapping[str, str] | None = None
+) -> ClusterMember:
+    """Find out who this process is.
+
+    In this order: ``gridflow launch``'s own options, TF_CONFIG (also an operator's), gridflow's or
+    the target's variables, the classic flags among the program's words.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        The environment.
+    words : sequence of str
+        The program's command.
+    own : mapping of str to str, optional
+        The classic flags given to ``gridflow launch`` itself.
+
+    Raises
+    ------
+    InvalidArgument
+        If none of them says it, or what they say is no role, index or cluster.
+    """
+    if own:
+        return ClusterMember.from_flags(own, "the options")
+    if environ.get(TF_CONFIG, "").strip():
+        return ClusterMember.from_tf_config(environ[TF_CONFIG])
+    role, index, source = _from_variables(environ)
+    if role is None:
+        flags = find_flags(words)
+        if "job_name" in flags:
+            return ClusterMember.from_flags(flags, "the command's flags")
+        seen = [n for n in (*_ROLES_FROM, *_INDEXES, "MARATHON_APP_ID") if n in environ]
+        found = f"only {', '.join(seen)}" if seen else "none of them"
+        raise InvalidArgument(
+            f"no role found: there is {found}. Set TF_CONFIG, or GRIDFLOW_ROLE, GRIDFLOW_INDEX and "
+            "GRIDFLOW_CLUSTER, or give --job_name, --task_index, --ps_hosts and --worker_hosts."
+        )
+    cluster = _cluster(environ, role, index)
+    if role == _NODE:
+        role = CHIEF if CHIEF in cluster else WORKER
+    return ClusterMember.checked(role, index, cluster, source)
+
+
+def _from_variables(environ: Mapping[str, str]) -> tuple[str | None, int, str]:
+    role_from = next((name for name in _ROLES_FROM if environ.get(name)), None)
+    index_from = next((name for name in _INDEXES if environ.get(name)), None)
+    app = re.search(r"([a-z]+)-(\d+)\Z", environ.get("MARATHON_APP_ID", "").rpartition("/")[2])
+    if role_from is None:
+        if app is None:
+            return None, 0, ""
+        return _role(app.group(1)), int(app.group(2)), "MARATHON_APP_ID"
+    role = _role(environ[role_from])
+    if index_from is None:
+        if app is None:
+            reason = f"{role_from} is {role!r}, but there is no index: set one of "
+            raise InvalidArgument(reason + f"{', '.join(_INDEXES)}.")
+        return role, int(app.group(2)), f"{role_from} and MARATHON_APP_ID"
+    if not environ[index_from].isdigit():
+        raise InvalidArgument(f"{index_from} is a number from 0, got {environ[index_from]!r}.")
+    return role, int(environ[index_from]), f"{role_from} and {index_from}"
+
+
+def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any]:
+    text = environ.get("GRIDFLOW_CLUSTER", "")
+    if text:
+        try:
+            tree: dict[str, Any] = json.loads(text)
+            return {canonical_role(name): hosts for name, hosts in tree.items()}
+        except (ValueError, AttributeError) as error:
+            raise InvalidArgument(f"GRIDFLOW_CLUSTER is no JSON ({error}): {text!r}.") from error
+    if index:
+        reason = f"{role}:{index} has peers, but GRIDFLOW_CLUSTER doesn't say where they are."
+        raise InvalidArgument(reason)
+    if role == EVALUATOR:
+        return {}
+    port = environ.get("GRIDFLOW_PORT", str(DEFAULT_PORT))
+    return {WORKER if role == _NODE else role: [f"localhost:{port}"]}
+
+
+def _role(name: str) -> str:
+    return _NODE if name.lower() == _NODE else canonical_role(name)
