@@ -24,6 +24,7 @@ NAMES = {*strategies.STRATEGIES, *backends.BACKENDS}
 #: Where they may be compared, or be the keys of a table, and why.
 NAMED = {
     "agent/environment.py": "versions of packages, by their names",
+    "agent/forkserver/client.py": "'command' is a field of a request",
     "agent/forkserver/server.py": "what is imported beside a package",
     "coordinator/console.py": "'none' is a value of logs=",
     "coordinator/policies.py": "titles of packages",

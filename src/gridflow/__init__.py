@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from gridflow.context import TrainingContext, current_context
-    from gridflow.coordinator.policies import MaxRestarts, PreemptionAware
+    from gridflow.coordinator.policies import MaxRestarts, PreemptionAware, RetryableExits
     from gridflow.distributor import TensorflowDistributor
     from gridflow.errors import (
         DataError,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         NetworkError,
         NotEnoughGpus,
         NotEnoughSlots,
+        RunTimeout,
         SchemaError,
         StartTimeout,
         StepTimeout,
@@ -58,7 +59,9 @@ _HOMES: Final = {
     "Plan": "spec.plan",
     "PreemptionAware": "coordinator.policies",
     "Result": "result",
+    "RetryableExits": "coordinator.policies",
     "Role": "spec.roles",
+    "RunTimeout": "errors",
     "SchemaError": "errors",
     "SparkLauncher": "launch.spark.launcher",
     "StartTimeout": "errors",
@@ -91,7 +94,9 @@ __all__ = [
     "Plan",
     "PreemptionAware",
     "Result",
+    "RetryableExits",
     "Role",
+    "RunTimeout",
     "SchemaError",
     "SparkLauncher",
     "StartTimeout",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gridflow.errors import InvalidArgument
 from gridflow.spec import backends, strategies
 from gridflow.spec.arguments import (
+    check_command_options,
     check_communication,
     check_server_options,
-    environment_of,
     named_datasets,
     roles_of,
 )
@@ -27,6 +27,7 @@ from gridflow.spec.options import (
     Deadlines,
     LogChoice,
     choose,
+    environment_of,
     seconds,
     whole_number,
 )
@@ -60,7 +61,8 @@ class TensorflowDistributor:
         ``mirrored``: one worker, all its GPUs. ``none`` (default for one worker): each worker for
         itself, on its share of the rows. ``parameter_server`` (default with role ``ps``): one
         model on parameter servers, trained by the workers asynchronously, on behalf of the chief.
-        ``server``: a TensorFlow server in each task, for classic programs.
+        ``server``: a TensorFlow server in each task, for classic programs. ``command`` (default
+        where a role has one): a program of its own in each task.
     roles : sequence of Role, optional
         Instead of ``num_workers``, which tasks there are; see ``docs/distribution.md``.
     gpus : int or float, optional
@@ -88,6 +90,8 @@ class TensorflowDistributor:
         Seconds without a step, once one was made; None: no limit.
     shutdown_timeout : float, default 30
         Seconds for everything to end; then it is killed.
+    run_timeout : float or None, default None
+        Seconds for the whole job, restarts included; None: no limit.
     warm_seconds : float, default 300
         How long a host keeps a process that has imported TensorFlow and forks training processes:
         restarts and further runs begin within a second or two. Five minutes is the time between two
@@ -96,8 +100,8 @@ class TensorflowDistributor:
     max_restarts : int, default 0
         How often the group is started again after a failure, from the last checkpoint.
     restart : RestartPolicy, optional
-        Instead of ``max_restarts``: `MaxRestarts`, `PreemptionAware`, or an object of your own with
-        a method ``restart(causes) -> bool``.
+        Instead of ``max_restarts``: `MaxRestarts`, `PreemptionAware`, `RetryableExits`, or an
+        object of your own with a method ``restart(causes) -> bool``.
     checkpoint_every : int, optional
         Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
     checkpoint_dir : str or Path, optional
@@ -127,7 +131,7 @@ class TensorflowDistributor:
     classic_flags : bool, default False
         Give a script under ``strategy="server"`` the flags ``--job_name``, ``--task_index``,
         ``--ps_hosts``, ``--worker_hosts`` (and ``--chief_hosts`` if there is a chief), before its
-        own arguments.
+        own arguments; a command under ``strategy="command"`` behind them.
     logs : {'all', 'chief', 'none'}, default 'all'
         Whose output is shown. Files in ``job_dir`` hold all of it in any case.
     progress : bool, default True
@@ -172,6 +176,7 @@ class TensorflowDistributor:
         heartbeat_timeout: float = Deadlines.heartbeat_timeout,
         step_timeout: float | None = Deadlines.step_timeout,
         shutdown_timeout: float = Deadlines.shutdown_timeout,
+        run_timeout: float | None = Deadlines.run_timeout,
         warm_seconds: float = WARM_SECONDS,
         max_restarts: int = 0,
         restart: RestartPolicy | int | None = None,
@@ -201,8 +206,19 @@ class TensorflowDistributor:
         choose("strategy", name, strategies.STRATEGIES)
         tasks = make_tasks(roles, name)
         check_server_options(name, variable_partitioner, classic_flags=classic_flags)
-        environment = environment_of(env or {})
-        backends.check(backend, name, tasks, environment)
+        check_command_options(
+            name,
+            roles,
+            {
+                "seed": seed is not None,
+                "checkpoint_every": checkpoint_every,
+                "tensorboard": tensorboard,
+                "gpu_memory": gpu_memory,
+            },
+        )
+        environment = environment_of("env=", env or {})
+        for role in roles:
+            backends.check(backend, name, tasks, {**environment, **role.env})
         check_communication(name, backend, communication)
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)
@@ -222,9 +238,12 @@ class TensorflowDistributor:
             ),
             feed=FeedOptions(nulls=nulls),  # type: ignore[arg-type]
             hosts=HostOptions(environment, spool_dir, seconds("warm_seconds", warm_seconds)),
-            deadlines=Deadlines(start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout),
+            deadlines=Deadlines(
+                start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout, run_timeout
+            ),
             gpus=needs_of(tasks, roles, name, env or {}),
             gpu_options=GpuOptions.parse(gpu_memory, allow_growth=allow_growth),
+            roles=tuple(roles),
         )
         strategies.check_workers(name, self.num_workers)
         self._launcher = launcher_of(launcher)
@@ -254,7 +273,7 @@ class TensorflowDistributor:
 
     def plan(
         self,
-        train_fn: Callable[..., Any] | str | Path,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
         *args: Any,
         data: Any = None,
         **kwargs: Any,
@@ -290,7 +309,7 @@ class TensorflowDistributor:
 
     def run(
         self,
-        train_fn: Callable[..., Any] | str | Path,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
         *args: Any,
         data: Any = None,
         **kwargs: Any,
@@ -299,13 +318,14 @@ class TensorflowDistributor:
 
         Parameters
         ----------
-        train_fn : callable, str or Path
+        train_fn : callable, str, Path or list of str
             A function, closures and those of a notebook included; it gets its `TrainingContext`
             if its first parameter is named ``ctx``. Or the path of a script. Modules and packages
             beside the script that Python runs (for a notebook: in the working directory) travel
-            along: the tasks can import them.
+            along: the tasks can import them. Under ``strategy="command"`` the words of a command,
+            such as ``["python", "/app/train.py"]``.
         *args, **kwargs
-            Passed on to the function; the command line of a script.
+            Passed on to the function; the command line of a script or command.
         data : DataFrame or dict of str to DataFrame, optional
             Rows for ``ctx.dataset(name)``; a single DataFrame is named ``train``. Also pandas,
             pyarrow, numpy arrays, tuples of them (``x, y``), and under a dataset's name dicts of
@@ -328,7 +348,7 @@ class TensorflowDistributor:
 
     def start(
         self,
-        train_fn: Callable[..., Any] | str | Path,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
         *args: Any,
         data: Any = None,
         **kwargs: Any,
@@ -380,18 +400,28 @@ class TensorflowDistributor:
 
     def _check(
         self,
-        train_fn: Callable[..., Any] | str | Path,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
         args: tuple[Any, ...],
         data: Any,
         kwargs: dict[str, Any],
         *,
         wait: bool,
     ) -> tuple[Launcher, bytes, bytes, dict[str, Any], Placement]:
+        from gridflow.spec.command import CommandProgram, with_commands_of
         from gridflow.spec.modules import pack
-        from gridflow.spec.program import ScriptProgram, dump, folder_of, make_program
+        from gridflow.spec.program import FunctionProgram, dump, folder_of, make_program
 
         made = make_program(train_fn, args, kwargs)
-        if self.spec.training.classic_flags and not isinstance(made, ScriptProgram):
+        if isinstance(made, CommandProgram) is not strategies.of(self.strategy).runs_programs:
+            raise InvalidArgument(
+                "strategy='command' is for the words of a command, such as ['python', 'train.py'], "
+                f"and they are for it; got {train_fn!r} under strategy={self.strategy!r}."
+            )
+        if isinstance(made, CommandProgram):
+            if data is not None:
+                raise InvalidArgument("data= feeds functions and scripts; a command reads files.")
+            made = with_commands_of(made, self.spec.roles)
+        if self.spec.training.classic_flags and isinstance(made, FunctionProgram):
             raise InvalidArgument(
                 "classic_flags=True fills in the command line of a script; a function gets all of "
                 "it from its first parameter: ctx.cluster_spec, ctx.task."

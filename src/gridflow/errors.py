@@ -14,7 +14,8 @@
     ├── DataError                                rows that can't be fed, found while they were read
     └── TrainingFailed                           a task failed; names the first one and why
         ├── TaskLost                             an agent, executor or host disappeared
-        └── StepTimeout          (TimeoutError)  a rank stopped making steps
+        ├── StepTimeout          (TimeoutError)  a rank stopped making steps
+        └── RunTimeout           (TimeoutError)  the job took longer than it may
 
 All of them survive pickling, as Spark and Keras callbacks may carry them between processes.
 """
@@ -37,6 +38,7 @@ __all__ = [
     "MissingDependency",
     "NotEnoughGpus",
     "NotEnoughSlots",
+    "RunTimeout",
     "SchemaError",
     "StartTimeout",
     "StepTimeout",
@@ -171,6 +173,10 @@ class TaskLost(TrainingFailed):
 
 class StepTimeout(TrainingFailed, TimeoutError):
     """A rank made no step for ``step_timeout`` seconds."""
+
+
+class RunTimeout(TrainingFailed, TimeoutError):
+    """The job ran for ``run_timeout`` seconds and was ended."""
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

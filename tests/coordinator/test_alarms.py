@@ -12,6 +12,7 @@ from gridflow.coordinator.alarms import Alarms
 from gridflow.coordinator.machine import JobMachine
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import Deadlines
+from gridflow.spec.roles import parts_of
 
 
 def test_only_those_are_due_whose_time_was_not_put_off():
@@ -37,7 +38,7 @@ class Group:
 
     def __init__(self, size):
         tasks = [Task("worker", index) for index in range(size)]
-        self.machine, self.now = JobMachine(tasks, Deadlines()), 0.0
+        self.machine, self.now = JobMachine(parts_of(tasks, "none"), Deadlines()), 0.0
         self.machine.begin(0.0)
         names = ("python", "tensorflow", "keras", "gridflow")
         versions = {name: importlib.metadata.version("gridflow") for name in names}

@@ -17,6 +17,7 @@ from gridflow.coordinator.member import Phase
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import Deadlines
+from gridflow.spec.roles import parts_of
 from gridflow.wire.failures import TaskFailure
 
 DEADLINES = Deadlines(start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20)
@@ -42,7 +43,7 @@ class Story:
 
     def __init__(self, restarts=0, tasks=TASKS, strategy="none", **deadlines):
         self.machine = JobMachine(
-            tasks, replace(DEADLINES, **deadlines), MaxRestarts(restarts), strategy=strategy
+            parts_of(tasks, strategy), replace(DEADLINES, **deadlines), MaxRestarts(restarts)
         )
         self.ranks = range(len(tasks))
         self.now = 0.0
@@ -332,6 +333,32 @@ def test_without_a_step_timeout_nothing_is_inspected():
     story(ev.TaskStepped, 0, 0, armed=True)
     story.wait(1000)
     assert ev.Inspect(0) not in story.commands
+
+
+def test_a_job_that_takes_longer_than_it_may_is_ended():
+    story = Story(restarts=5, run_timeout=100).train()
+    story.wait(60)
+    story(ev.TaskFailed, 1, failure(1))
+    story.wait(2)
+    for rank in (0, 1):
+        story(ev.TaskCleared, rank, 0)
+    for rank in (0, 1):
+        story(ev.TaskReady, rank, 1)
+    assert story.phase is Phase.TRAINING
+    story.wait(37)
+    assert story.phase is Phase.TRAINING
+    story.wait(2)
+    error = story.finished().error
+    assert type(error) is errors.RunTimeout
+    assert "100 seconds (run_timeout)" in str(error)
+    assert [attempt.generation for attempt in story.machine.attempts] == [0, 1]
+
+
+def test_what_was_trained_in_time_is_kept_whatever_the_evaluator_takes():
+    story = Story(tasks=WATCHED, run_timeout=10).train()
+    story(ev.TaskSucceeded, 0, 0)
+    story.wait(11)
+    assert story.finished() == ev.Finish(None)
 
 
 def test_an_interrupt_closes_and_the_second_cancels():

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow import LocalLauncher, MaxRestarts, PreemptionAware, TensorflowDistributor, errors
+from gridflow import (
+    LocalLauncher,
+    MaxRestarts,
+    PreemptionAware,
+    RetryableExits,
+    TensorflowDistributor,
+    errors,
+)
 from gridflow.coordinator.policies import policy_of
 from gridflow.wire.failures import TaskFailure
 
@@ -20,6 +27,23 @@ def test_losses_and_failures_have_budgets_of_their_own():
     assert policy.restart(causes("lost", "exception", "lost"))
     assert not policy.restart(causes("exception", "lost", "signal"))
     assert not policy.restart(causes("data"))
+
+
+def test_a_retryable_exit_is_one_of_128_and_above_or_none_of_the_programs_own():
+    policy = RetryableExits(2)
+
+    def restarts(kind, code=None, before=()):
+        last = TaskFailure("worker:0", "host", kind, "it failed", exit_code=code)
+        return policy.restart([*before, last])
+
+    assert restarts("exit", 143)
+    assert restarts("signal")
+    assert restarts("lost")
+    assert not restarts("exit", 3)
+    assert not restarts("exception")
+    assert not restarts("data")
+    assert restarts("signal", before=causes("signal"))
+    assert not restarts("signal", before=causes("signal", "lost"))
 
 
 def test_a_number_and_an_object_are_both_policies():
@@ -50,7 +74,10 @@ def test_what_is_no_policy_is_refused_at_the_call(given, words):
         TensorflowDistributor(launcher=LocalLauncher(), **given)
 
 
-@pytest.mark.parametrize("make", [lambda: MaxRestarts(-1), lambda: PreemptionAware(1.5)])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: MaxRestarts(-1), lambda: PreemptionAware(1.5), lambda: RetryableExits("2")],
+)
 def test_budgets_are_whole_numbers(make):
     with pytest.raises(errors.InvalidArgument, match="whole number"):
         make()

@@ -83,7 +83,8 @@ def test_the_deadlines_on_the_page_are_those_of_the_code():
 
     text = (ROOT / "docs/failure.md").read_text(encoding="utf-8")
     for name, default in vars(Deadlines()).items():
-        assert f"| `{name}` | {default:g} s |" in text
+        limit = "none" if default is None else f"{default:g} s"
+        assert f"| `{name}` | {limit} |" in text
 
 
 def test_the_errors_on_the_page_are_those_of_the_code():

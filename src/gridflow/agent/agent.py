@@ -217,9 +217,9 @@ class Agent:
 
     def _notice_idle_gpus(self, gpus: GpuGrant) -> None:
         """Say it where GPUs stay hidden only because nobody asked for them."""
-        payload = self.payload
-        asked = bool(gpus.addresses) or VISIBLE in payload.spec.hosts.environment
-        unasked = not payload.spec.gpus or payload.spec.gpus[self.rank].count is None
+        spec = self.payload.spec
+        asked = bool(gpus.addresses) or VISIBLE in spec.environment_of(spec.tasks[self.rank])
+        unasked = not spec.gpus or spec.gpus[self.rank].count is None
         if unasked and not asked and devices.lie_idle():
             words = "GPUs of this host stay hidden; gpus=1 gives each worker one, gpus=0 none"
             self._reporter.lines([f"gridflow: {words}"])

@@ -155,7 +155,7 @@ class TaskRunner:
             AGENT_VARIABLE: str(os.getpid()),
             PRELOAD_VARIABLE: self._needed[0] if self._needed else None,
             **grant.environment,
-            **self._payload.spec.hosts.environment,
+            **self._payload.spec.environment_of(self._task),
             **self._hidden(grant),
         }
         # A variable that is None is removed.

@@ -118,11 +118,10 @@ class JobRun:
         )
         self._desk = Desk(spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out)
         self._machine = JobMachine(
-            spec.tasks,
+            spec.parts,
             spec.deadlines,
             job.restart,
             needs=needed(training.backend, training.strategy),
-            strategy=training.strategy,
         )
         self._latest: Checkpoint | None = None
         self._resumed: dict[int, Place] = {}

@@ -39,17 +39,16 @@ from gridflow.coordinator.policies import (
     stuck_rank,
     to_error,
 )
-from gridflow.errors import DataError
+from gridflow.errors import DataError, RunTimeout
 from gridflow.spec.cluster import EVALUATOR
-from gridflow.spec.roles import parts_of
 from gridflow.wire.failures import Attempt, TaskFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gridflow.errors import GridflowError
-    from gridflow.spec.cluster import Task
     from gridflow.spec.options import Deadlines
+    from gridflow.spec.roles import Part
 
 #: Seconds in which further failures are gathered after a first one that looks like the cause.
 COLLECT_SECONDS: Final = 1.5
@@ -71,28 +70,25 @@ class JobMachine:
 
     Parameters
     ----------
-    tasks : sequence of Task
-        By rank.
+    parts : sequence of Part
+        What each task does, those that train first, by rank.
     deadlines : Deadlines
     policy : RestartPolicy
         Whether a failure is followed by another generation.
     needs : sequence of str
         Packages without which tasks are refused.
-    strategy : str
-        What the tasks of each role do depends on it.
     """
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        parts: Sequence[Part],
         deadlines: Deadlines,
         policy: RestartPolicy | None = None,
         *,
         needs: Sequence[str] = ("tensorflow",),
-        strategy: str = "none",
     ) -> None:
-        self.tasks = tuple(tasks)
-        self.parts = parts_of(self.tasks, strategy)
+        self.parts = tuple(parts)
+        self.tasks = tuple(part.task for part in self.parts)
         self.deadlines = deadlines
         self.policy = policy or MaxRestarts(0)
         self.needs = needs
@@ -105,9 +101,10 @@ class JobMachine:
         self._evaluators = tuple(
             rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
         )
-        self._become([Member() for _ in tasks])
+        self._become([Member() for _ in self.tasks])
         self._deadline = 0.0
         self._generation_began = 0.0
+        self._run_deadline: float | None = None
         self._launch_alive = False
         self._outlived = False
         self._inspecting = False
@@ -118,6 +115,8 @@ class JobMachine:
 
     def begin(self, at: float) -> list[ev.Command]:
         """Return the first commands."""
+        if self.deadlines.run_timeout is not None:
+            self._run_deadline = at + self.deadlines.run_timeout
         return self._gather(at)
 
     def handle(self, event: ev.Event) -> list[ev.Command]:
@@ -405,6 +404,8 @@ class JobMachine:
         return []
 
     def _check_deadlines(self, at: float) -> list[ev.Command]:
+        if self._run_deadline is not None and at > self._run_deadline and not self._ending:
+            return self._run_timed_out(at)
         match self.phase:
             case Phase.GATHERING | Phase.STARTING if at > self._deadline:
                 return self._start_timed_out(at)
@@ -477,6 +478,14 @@ class JobMachine:
         member = self._members[rank]
         failure = self._failure(rank, "steps", f"made no step for {limit:g} seconds (step_timeout)")
         return self._fail(at, replace(failure, traceback=member.stack or ""))
+
+    def _run_timed_out(self, at: float) -> list[ev.Command]:
+        words = f"the job was not done in {self.deadlines.run_timeout:g} seconds (run_timeout)"
+        if self.phase is Phase.EVALUATING:
+            return [ev.Say(f"{words}; its training had succeeded"), *self._close(at, None)]
+        if not self.attempts or self.attempts[-1].generation != self.generation:
+            self._note_attempt(at, None)
+        return self._close(at, RunTimeout(words))
 
     def _start_timed_out(self, at: float) -> list[ev.Command]:
         limit = self.deadlines.start_timeout

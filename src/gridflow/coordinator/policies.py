@@ -38,6 +38,10 @@ _TITLES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "torch", "keras": 
 _FINAL_KINDS = frozenset({"data", "environment", "gpus", "start"})
 
 
+#: What a shell makes of an end by a signal begins here.
+_LEAST_RETRYABLE = 128
+
+
 @runtime_checkable
 class RestartPolicy(Protocol):
     """Says whether a failure is followed by another generation: ``restart=`` takes any of these.
@@ -107,6 +111,32 @@ class PreemptionAware:
         is_lost = causes[-1].kind == "lost"
         alike = sum((cause.kind == "lost") == is_lost for cause in causes)
         return alike <= (self.max_preemptions if is_lost else self.max_restarts)
+
+
+@dataclass(frozen=True)
+class RetryableExits:
+    """Restart after exits of 128 and above, signals and losses; what ends with less stays ended.
+
+    So does ``restart_policy: exit-code`` in ``job.yaml``: a program that exits with 1 to 127, or a
+    function that raises, would fail the same way again.
+
+    Parameters
+    ----------
+    limit : int
+    """
+
+    limit: int
+
+    def __post_init__(self) -> None:
+        whole_number("RetryableExits(limit)", self.limit, 0)
+
+    def restart(self, causes: Sequence[TaskFailure]) -> bool:
+        """Return True after a retryable exit, while the limit isn't reached."""
+        last = causes[-1]
+        is_final = last.kind in _FINAL_KINDS or last.kind == "exception"
+        if is_final or (last.kind == "exit" and (last.exit_code or 0) < _LEAST_RETRYABLE):
+            return False
+        return len(causes) <= self.limit
 
 
 def policy_of(restart: Any, max_restarts: Any) -> RestartPolicy:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from gridflow.spec.cluster import EVALUATOR
+from gridflow.spec.tf_config import role_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,10 +86,7 @@ def launch_env(
     ``finish`` are the addresses where servers hear that training is over, on targets that would
     leave them running.
     """
-    env = {"GRIDFLOW_ROLE": role}
-    if index is not None:
-        env["GRIDFLOW_INDEX"] = str(index)
-    env["GRIDFLOW_CLUSTER"] = json.dumps(cluster, separators=(",", ":"))
+    env = role_variables(role, index, {**cluster})
     if finish:
         env["GRIDFLOW_FINISH"] = json.dumps(finish, separators=(",", ":"))
     return env

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow.errors import InvalidArgument
 from gridflow.spec import backends, strategies
 from gridflow.spec.cluster import WORKER
+from gridflow.spec.gpus import GpuNeed
 from gridflow.spec.options import whole_number
 from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
 from gridflow.spec.roles import Role
@@ -56,7 +57,7 @@ def check_server_options(
             )
     if classic_flags and not strategies.of(strategy).takes_flags:
         raise InvalidArgument(
-            f"classic_flags=True is for strategy='server'; got strategy={strategy!r}."
+            f"classic_flags=True is for strategy='server' and 'command'; got strategy={strategy!r}."
         )
 
 
@@ -99,11 +100,25 @@ def named_datasets(data: Any) -> dict[str, Any]:
     return dict(data)
 
 
-def environment_of(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables, after a look at their types."""
-    for name, value in env.items():
-        if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
+def check_command_options(strategy: str, roles: Sequence[Role], options: Mapping[str, Any]) -> None:
+    """Refuse what a command has no use for: it trains by itself, gridflow's part ends before."""
+    if not strategies.of(strategy).runs_programs:
+        for role in roles:
+            if role.command is not None:
+                raise InvalidArgument(
+                    f"Role({role.name!r}, command=…) is for strategy='command'; got "
+                    f"strategy={strategy!r}."
+                )
+        return
+    for name, value in options.items():
+        if value:
             raise InvalidArgument(
-                f"env= maps names to values, both str; got {name!r}: {type(value).__name__}."
+                f"strategy='command' runs programs of their own, which don't hear of {name}=; got "
+                f"{value!r}. Leave it out, and say it to the program."
             )
-    return dict(env)
+    for role in roles:
+        if GpuNeed.parse(f"gpus of role {role.name!r}", role.gpus).shares > 1:
+            raise InvalidArgument(
+                "strategy='command' gives whole GPUs only, as nobody keeps a program to its part "
+                f"of the memory; got gpus={role.gpus!r} for role {role.name!r}."
+            )

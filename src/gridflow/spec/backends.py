@@ -91,6 +91,13 @@ def check(
         With what was given, and what is allowed.
     """
     choose("backend", backend, BACKENDS)
+    if strategies.of(strategy).runs_programs:
+        if strategy not in of(backend).strategies:
+            raise InvalidArgument(
+                "under strategy='command' each program chooses its backend by itself; got "
+                f"backend={backend!r}. Say env={{{KERAS_VARIABLE!r}: {backend!r}}} instead."
+            )
+        return
     said = environment.get(KERAS_VARIABLE, backend)
     if said != backend:
         raise InvalidArgument(

@@ -137,12 +137,15 @@ def needs_of(
     InvalidArgument
         When ``env=`` and ``gpus=`` both say which GPUs there are.
     """
-    given = {role.name: GpuNeed.parse(f"gpus of role {role.name!r}", role.gpus) for role in roles}
-    if VISIBLE in environment and any(need.count is not None for need in given.values()):
-        raise InvalidArgument(
-            f"env={{{VISIBLE!r}: {environment[VISIBLE]!r}}} and gpus= both say which GPUs a task "
-            "sees; leave one of them out."
-        )
+    given = {}
+    for role in roles:
+        need = given[role.name] = GpuNeed.parse(f"gpus of role {role.name!r}", role.gpus)
+        seen = {**environment, **role.env}.get(VISIBLE)
+        if seen is not None and need.count is not None:
+            raise InvalidArgument(
+                f"env={{{VISIBLE!r}: {seen!r}}} and gpus= both say which GPUs a task sees; leave "
+                "one of them out."
+            )
     # The chief of parameter servers hands out steps; it computes none unless a role says so.
     idle = {PS, EVALUATOR}
     if strategies.of(strategy).hands_out_steps and CHIEF not in given:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gridflow.spec.cluster import TRAINING_ROLES, Task
 from gridflow.spec.gpus import GpuNeed, GpuOptions
 from gridflow.spec.options import WARM_SECONDS, Deadlines
-from gridflow.spec.roles import Part, parts_of
+from gridflow.spec.roles import Part, Role, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +88,8 @@ class JobSpec:
     gpus : tuple of GpuNeed
         What each task needs, by its place; empty: what the target gives.
     gpu_options : GpuOptions
+    roles : tuple of Role
+        What the user said of them. A role of `tasks` that is missing here was added.
     """
 
     tasks: tuple[Task, ...]
@@ -97,16 +99,22 @@ class JobSpec:
     deadlines: Deadlines = field(default_factory=Deadlines)
     gpus: tuple[GpuNeed, ...] = ()
     gpu_options: GpuOptions = field(default_factory=GpuOptions)
+    roles: tuple[Role, ...] = ()
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """What each task does, by its place."""
-        return parts_of(self.tasks, self.training.strategy)
+        return parts_of(self.tasks, self.training.strategy, self.roles)
 
     @cached_property
     def fed(self) -> tuple[int, ...]:
         """Places of the tasks that rows go to."""
         return tuple(place for place, part in enumerate(self.parts) if part.is_fed)
+
+    def environment_of(self, task: Task) -> dict[str, str]:
+        """Return the variables for a task's process: the job's and its role's, which win."""
+        own = next((role.env for role in self.roles if role.name == task.role), {})
+        return {**self.hosts.environment, **own}
 
     @property
     def num_workers(self) -> int:

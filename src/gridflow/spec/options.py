@@ -43,23 +43,58 @@ class Deadlines:
         Time without a step, once the first step was made; None: no limit.
     shutdown_timeout : float
         For everything to end after success, failure or an interrupt; then it is killed.
+    run_timeout : float or None
+        For the whole job, from its start, restarts included; None: no limit.
     """
 
     start_timeout: float = 300.0
     heartbeat_timeout: float = 10.0
     step_timeout: float | None = 1800.0
     shutdown_timeout: float = 30.0
+    run_timeout: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None and field.name == "step_timeout":
+            if value is None and field.name in {"step_timeout", "run_timeout"}:
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not value > 0 or math.isinf(value):
                 raise InvalidArgument(
                     f"{field.name} is a number of seconds greater than 0; got {value!r}."
                 )
+
+
+def environment_of(what: str, env: Any) -> dict[str, str]:
+    """Return variables, after a look at their types.
+
+    Raises
+    ------
+    InvalidArgument
+        They aren't names and values, both str.
+    """
+    for name, value in dict(env).items():
+        if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
+            raise InvalidArgument(
+                f"{what} maps names to values, both str; got {name!r}: {type(value).__name__}."
+            )
+    return dict(env)
+
+
+def words_of(what: str, command: Any) -> tuple[str, ...]:
+    """Return the words of a command.
+
+    Raises
+    ------
+    InvalidArgument
+        It is one text, or holds something else.
+    """
+    texts = () if isinstance(command, str) else tuple(command)
+    if isinstance(command, str) or not all(isinstance(word, str) for word in texts):
+        raise InvalidArgument(
+            f"{what} is a list of words, such as ['python', 'train.py']; got {command!r}."
+        )
+    return texts
 
 
 def whole_number(what: str, value: Any, minimum: int) -> int:

@@ -1,4 +1,4 @@
-"""What the tasks run: a function with its arguments, or a script. Checked on the driver."""
+"""What the tasks run: a function with its arguments, a script, a command. Checked on the driver."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import cloudpickle
 
 from gridflow.errors import InvalidArgument, UnpicklableFunction
+from gridflow.spec.command import CommandProgram, make_command
 from gridflow.spec.modules import INSTALLED, script_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
 #: cloudpickle's list of modules to pickle by value is the process's, jobs may have threads.
@@ -58,21 +59,29 @@ class ScriptProgram:
         exec(compile(self.text, str(path), "exec"), main.__dict__)  # noqa: S102 (it is the task)
 
 
+Program: TypeAlias = FunctionProgram | ScriptProgram | CommandProgram
+
+
 def make_program(
-    train_fn: Callable[..., Any] | str | Path, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> FunctionProgram | ScriptProgram:
+    train_fn: Callable[..., Any] | str | Path | Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Program:
     """Check what the user gave and return it in the form that is sent.
 
     Raises
     ------
     InvalidArgument
-        It isn't a function or a script, or the arguments don't fit it.
+        It isn't a function, a script or a command, or the arguments don't fit it.
     """
     if isinstance(train_fn, str | Path):
         return _script(Path(train_fn), args, kwargs)
+    if isinstance(train_fn, list | tuple):
+        return make_command(train_fn, args, kwargs)
     if not callable(train_fn):
         raise InvalidArgument(
-            f"train_fn is a function or the path of a script; got {type(train_fn).__name__}."
+            "train_fn is a function or the path of a script, or the words of a command; got "
+            f"{type(train_fn).__name__}."
         )
     try:
         signature = inspect.signature(train_fn)
@@ -105,12 +114,14 @@ def _script(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Script
     return ScriptProgram(path.name, text, tuple(str(each) for each in args), path.parent.resolve())
 
 
-def folder_of(program: FunctionProgram | ScriptProgram) -> Path | None:
+def folder_of(program: Program) -> Path | None:
     """Return the folder whose modules the program can import in the driver."""
+    if isinstance(program, CommandProgram):
+        return None
     return program.folder if isinstance(program, ScriptProgram) else script_folder()
 
 
-def dump(program: FunctionProgram | ScriptProgram) -> bytes:
+def dump(program: Program) -> bytes:
     """Pickle it, with the modules beside the user's script by value: no task could import them.
 
     Raises
@@ -167,8 +178,8 @@ def _by_value(modules: list[ModuleType]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _captured(program: FunctionProgram | ScriptProgram) -> Iterator[tuple[str, Any]]:
-    if isinstance(program, ScriptProgram):
+def _captured(program: Program) -> Iterator[tuple[str, Any]]:
+    if not isinstance(program, FunctionProgram):
         return
     for position, value in enumerate(program.args):
         yield f"argument {position + 1}", value

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.spec import strategies
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, Task
+from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER, Task
 from gridflow.spec.gpus import check_role
-from gridflow.spec.options import whole_number
+from gridflow.spec.options import environment_of, whole_number, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: Roles that a cluster has at most one task of.
 _SINGLE: Final = (CHIEF, EVALUATOR)
@@ -31,22 +31,31 @@ class Role:
     gpus : int or float, optional
         GPUs of each of its tasks, or the part of one that each gets; see ``docs/gpus.md``. Only
         for tasks that train.
+    env : dict, optional
+        Environment variables of its tasks, beside the job's, and winning over them.
+    command : sequence of str, optional
+        Under ``strategy="command"`` the words that its tasks run instead of the job's. Empty: a
+        standard TensorFlow server, for workers beside a chief. A ``ps`` without a command of its
+        own is one, too.
 
     Raises
     ------
     InvalidArgument
-        For a name, a count or GPUs that can't be.
+        For a name, a count, GPUs, variables or words that can't be.
 
     Examples
     --------
     >>> from gridflow import Role
-    >>> [Role("ps", 2), Role("worker", 4, gpus=1)]
-    [Role(name='ps', count=2, gpus=None), Role(name='worker', count=4, gpus=1)]
+    >>> roles = [Role("ps", 2), Role("worker", 4, gpus=1, env={"NCCL_DEBUG": "INFO"})]
+    >>> sum(role.count for role in roles)
+    6
     """
 
     name: str
     count: int = 1
     gpus: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    command: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.name not in ROLES:
@@ -56,6 +65,15 @@ class Role:
         if self.name in _SINGLE and self.count > 1:
             raise InvalidArgument(f"a job has at most one {self.name}; got {self.count}.")
         check_role(self.name, self.gpus)
+        what = f"of role {self.name!r}"
+        object.__setattr__(self, "env", environment_of(f"env {what}", self.env))
+        if self.command is not None:
+            object.__setattr__(self, "command", words_of(f"the command {what}", self.command))
+
+    @property
+    def is_standard_server(self) -> bool:
+        """Whether its tasks are standard TensorFlow servers where others run commands."""
+        return self.command == () or (self.name == PS and self.command is None)
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,7 @@ class Part:
     ----------
     task : Task
     runs_function : bool
-        Whether it runs the user's function; else it is a standard TensorFlow server.
+        Whether it runs the user's function, or command; else it is a standard TensorFlow server.
     is_awaited : bool
         The training is over when all such tasks have returned.
     is_fed : bool
@@ -115,6 +133,8 @@ def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
             f"no task trains: roles= needs a chief or a worker; got {', '.join(counts) or 'none'}."
         )
     facts = strategies.of(strategy)
+    if facts.runs_programs:
+        _check_commands(given)
     for name in facts.needs:
         if name not in counts:
             raise InvalidArgument(
@@ -133,23 +153,48 @@ def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
 
 def default_strategy(roles: Iterable[Role]) -> str:
     """Return the strategy that roles go with, where none is named."""
-    counts = {role.name: role.count for role in roles if isinstance(role, Role)}
+    given = [role for role in roles if isinstance(role, Role)]
+    counts = {role.name: role.count for role in given}
+    if any(role.command is not None for role in given):
+        return strategies.COMMAND
     if PS in counts:
         return "parameter_server"
     training = sum(counts.get(name, 0) for name in TRAINING_ROLES)
     return "multi_worker_mirrored" if training > 1 else "none"
 
 
-def parts_of(tasks: Sequence[Task], strategy: str) -> tuple[Part, ...]:
-    """Return what each task does, in the order of the tasks."""
+def parts_of(tasks: Sequence[Task], strategy: str, roles: Iterable[Role] = ()) -> tuple[Part, ...]:
+    """Return what each task does, in the order of the tasks.
+
+    What was said of the roles counts where they run programs, and may be standard servers.
+    """
     facts = strategies.of(strategy)
+    servers = {role.name for role in roles if role.is_standard_server and facts.runs_programs}
+    # As the strategy of their chief has it: workers without variables can be missed.
+    replaced = {*facts.is_replaced, *(servers & {WORKER})}
     return tuple(
         Part(
             task,
-            runs_function=task.role in facts.runs_function,
-            is_awaited=task.role in facts.is_awaited,
+            runs_function=task.role in facts.runs_function and task.role not in servers,
+            is_awaited=task.role in facts.is_awaited and task.role not in servers,
             is_fed=task.role in facts.is_fed,
-            is_replaced=task.role in facts.is_replaced,
+            is_replaced=task.role in replaced,
         )
         for task in tasks
     )
+
+
+def _check_commands(roles: Iterable[Role]) -> None:
+    """Refuse standard servers where a job needs somebody who does something."""
+    servers = {role.name: role.is_standard_server for role in roles}
+    for name in _SINGLE:
+        if servers.get(name):
+            raise InvalidArgument(
+                f"the command of role {name!r} is empty, but only workers and ps can be standard "
+                "TensorFlow servers."
+            )
+    if servers.get(WORKER) and CHIEF not in servers:
+        raise InvalidArgument(
+            "the command of role 'worker' is empty: all workers would be standard TensorFlow "
+            "servers, and nobody the chief."
+        )

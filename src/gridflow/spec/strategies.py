@@ -12,8 +12,12 @@ from typing import Final, Literal, get_args
 from gridflow.errors import InvalidArgument
 from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER
 
-Strategy = Literal["multi_worker_mirrored", "mirrored", "parameter_server", "server", "none"]
+Strategy = Literal[
+    "multi_worker_mirrored", "mirrored", "parameter_server", "server", "command", "none"
+]
 STRATEGIES: Final = get_args(Strategy)
+#: That of jobs whose tasks run programs of their own.
+COMMAND: Final = "command"
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class StrategyFacts:
         Whether it cuts large variables into shards on those.
     takes_flags : bool
         Whether programs under it know the classic flags.
+    runs_programs : bool
+        Whether its tasks run command lines; those of a role may be standard servers instead.
     most_workers : int or None
         How many tasks may train; None: any number.
     needs, adds : tuple of str
@@ -56,6 +62,7 @@ class StrategyFacts:
     has_servers: bool = False
     spreads_variables: bool = False
     takes_flags: bool = False
+    runs_programs: bool = False
     most_workers: int | None = None
     needs: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
@@ -85,6 +92,16 @@ _FACTS: Final = (
         is_replaced=(WORKER, EVALUATOR),
     ),
     StrategyFacts("server", "classic", has_servers=True, takes_flags=True),
+    StrategyFacts(
+        COMMAND,
+        "synchronous",
+        needs_backend=False,
+        has_servers=True,
+        takes_flags=True,
+        runs_programs=True,
+        # An evaluator, too: a program that nobody can tell of the end ends by itself.
+        is_awaited=(*TRAINING_ROLES, EVALUATOR),
+    ),
     StrategyFacts("none", "synchronous", needs_backend=False),
 )
 _BY_NAME: Final = {facts.name: facts for facts in _FACTS}

@@ -179,6 +179,17 @@ def canonical_role(name: str) -> str:
     return role
 
 
+def role_variables(role: str, index: int | None, cluster: Mapping[str, Hosts]) -> dict[str, str]:
+    """Return the variables by which gridflow tells a process who it is.
+
+    An index of None is one that the target adds by itself.
+    """
+    variables = {"GRIDFLOW_ROLE": role}
+    if index is not None:
+        variables["GRIDFLOW_INDEX"] = str(index)
+    return {**variables, "GRIDFLOW_CLUSTER": json.dumps(cluster, separators=(",", ":"))}
+
+
 def find_flags(words: Sequence[str]) -> dict[str, str]:
     """Return the classic flags among the words of a command, by name."""
     flags: dict[str, str] = {}

@@ -1,0 +1,177 @@
+"""strategy="command": programs of their own as tasks, told who they are, ended with the job."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
+from gridflow.spec.roles import make_tasks, parts_of
+
+SHOW = "echo SEEN $GRIDFLOW_ROLE:$GRIDFLOW_INDEX $OWN $TF_CONFIG"
+QUIET = {"launcher": LocalLauncher(), "logs": "none", "progress": False, "warm_seconds": 0}
+
+
+def seen(result, task):
+    """Return the words that a task printed of itself, and its TF_CONFIG."""
+    lines = result.log_path(task).read_text().splitlines()
+    (line,) = [text for text in lines if text.startswith("SEEN ")]
+    words, _, config = line.removeprefix("SEEN ").partition(" {")
+    return words, json.loads("{" + config)
+
+
+@pytest.mark.slow
+def test_tasks_are_told_who_they_are_and_a_server_ends_with_the_others():
+    roles = [
+        Role("worker", 2, env={"OWN": "of workers"}),
+        Role("ps", command=["sh", "-c", f"{SHOW}; sleep 300"]),
+        Role("evaluator", command=["sh", "-c", SHOW]),
+    ]
+    distributor = TensorflowDistributor(roles=roles, env={"OWN": "of all"}, **QUIET)
+    assert distributor.strategy == "command"
+    result = distributor.run(["sh", "-c", SHOW])
+    words, config = seen(result, "worker:1")
+    assert words == "worker:1 of workers"
+    assert config["task"] == {"type": "worker", "index": 1}
+    assert {role: len(hosts) for role, hosts in config["cluster"].items()} == {"worker": 2, "ps": 1}
+    assert seen(result, "evaluator:0") == (
+        "evaluator:0 of all",
+        {"cluster": config["cluster"], "task": {"type": "evaluator", "index": 0}},
+    )
+    assert seen(result, "ps:0")[0] == "ps:0 of all"
+
+
+@pytest.mark.slow
+def test_a_lone_program_has_a_cluster_too_and_its_flags_come_last():
+    distributor = TensorflowDistributor(strategy="command", classic_flags=True, **QUIET)
+    result = distributor.run([sys.executable, "-c", "import sys; print(sys.argv[1:])"], "--steps=2")
+    (words,) = result.logs(0).splitlines()
+    assert words.startswith("['--steps=2', '--job_name=worker', '--task_index=0', '--ps_hosts=', ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("exit 3", ("exit", 3, None)),
+        ("exit 200", ("exit", 200, None)),
+        ("kill -KILL $$", ("signal", None, "SIGKILL")),
+        ("kill -SEGV $$", ("signal", None, "SIGSEGV")),
+    ],
+)
+def test_a_failure_is_that_of_the_program(script, expected):
+    distributor = TensorflowDistributor(2, "command", **QUIET)
+    with pytest.raises(errors.TrainingFailed) as caught:
+        distributor.run(["sh", "-c", f"[ $GRIDFLOW_INDEX = 0 ] && sleep 300; {script}"])
+    first = caught.value.first
+    assert (first.task, first.kind, first.exit_code, first.signal) == ("worker:1", *expected)
+    assert script in "\n".join(first.log_tail)
+
+
+@pytest.mark.slow
+def test_a_program_that_is_not_there_is_named():
+    with pytest.raises(errors.TrainingFailed, match="no-such-program") as caught:
+        TensorflowDistributor(strategy="command", **QUIET).run(["no-such-program"])
+    assert caught.value.first.exit_code == 127
+
+
+@pytest.mark.slow
+def test_a_killed_evaluator_is_started_again_while_the_others_go_on(tmp_path):
+    mark = tmp_path / "mark"
+    waits = f"while [ ! -e {mark}.again ]; do sleep 0.1; done"
+    dies_once = f"[ -e {mark} ] && touch {mark}.again && exit; touch {mark}; kill -KILL $$"
+    roles = [
+        Role("worker", command=["sh", "-c", waits]),
+        Role("evaluator", command=["sh", "-c", dies_once]),
+    ]
+    result = TensorflowDistributor(roles=roles, **QUIET).run([])
+    assert len(result.attempts) == 1
+
+
+@pytest.mark.slow
+def test_a_group_is_started_again_as_often_as_it_may(tmp_path):
+    script = f"echo run >>{tmp_path}/runs; [ $(wc -l <{tmp_path}/runs) = 3 ]"
+    result = TensorflowDistributor(strategy="command", max_restarts=2, **QUIET).run(
+        ["sh", "-c", script]
+    )
+    assert [bool(each.failure) for each in result.attempts] == [True, True, False]
+
+
+def test_a_standard_server_serves_and_is_replaced_only_where_the_others_can_do_without():
+    roles = [Role("chief"), Role("worker", 1, command=[]), Role("ps"), Role("evaluator")]
+    parts = parts_of(make_tasks(roles, "command"), "command", roles)
+    chief, worker, ps, evaluator = parts
+    assert [part.runs_function for part in parts] == [True, False, False, True]
+    assert [part.serves for part in parts] == [False, True, True, False]
+    assert [part.is_awaited for part in parts] == [True, False, False, True]
+    assert [part.is_replaced for part in (chief, worker, ps, evaluator)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"roles": [Role("worker", command=["a"])], "strategy": "none"},
+            "is for strategy='command'",
+        ),
+        ({"roles": [Role("chief", command=[]), Role("worker")]}, "only workers and ps can be"),
+        ({"roles": [Role("worker", command=[])]}, "nobody the chief"),
+        ({"seed": 1}, "don't hear of seed="),
+        ({"tensorboard": True}, "don't hear of tensorboard="),
+        ({"gpu_memory": "1GiB"}, "don't hear of gpu_memory="),
+        ({"gpus": 0.5}, "whole GPUs only"),
+        ({"backend": "jax"}, "KERAS_BACKEND"),
+    ],
+)
+def test_what_a_command_has_no_use_for_is_refused_at_the_call(options, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        TensorflowDistributor(**{"strategy": "command", **options}, launcher=LocalLauncher())
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "words"),
+    [
+        (print, {}, "for the words of a command"),
+        ("python train.py", {}, "there is no script"),
+        (["python", 3], {}, "a list of words"),
+        ([], {}, "'worker' has nothing to run"),
+        (["python"], {"data": [1]}, "a command reads files"),
+        (["python"], {"epochs": 3}, "no keyword arguments; got epochs"),
+    ],
+)
+def test_what_is_no_command_is_refused_at_the_call(program, options, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        TensorflowDistributor(strategy="command", launcher=LocalLauncher()).run(program, **options)
+
+
+def test_words_are_refused_under_other_strategies():
+    with pytest.raises(errors.InvalidArgument, match="strategy='none'"):
+        TensorflowDistributor(1, launcher=LocalLauncher()).run(["python", "train.py"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"env": {"A": 1}}, "env of role 'worker' maps names to values"),
+        ({"command": "python train.py"}, "list of words"),
+    ],
+)
+def test_a_role_takes_variables_and_words(options, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        Role("worker", **options)
+
+
+def test_variables_of_a_role_that_contradict_its_options_are_refused():
+    for role in (
+        Role("worker", gpus=1, env={"CUDA_VISIBLE_DEVICES": "0"}),
+        Role("worker", env={"KERAS_BACKEND": "jax"}),
+    ):
+        with pytest.raises(errors.InvalidArgument, match="both say|contradicts"):
+            TensorflowDistributor(roles=[role], launcher=LocalLauncher())
