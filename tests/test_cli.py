@@ -345,9 +345,10 @@ def test_marathon_without_an_address_says_which_variable(printed, job, monkeypat
 
 @pytest.mark.slow
 def test_run_on_this_machine_starts_every_role(printed, job):
-    """The servers end, a standard server starts, the ranks are in order: without TensorFlow."""
+    """The servers end with the workers, and each line says whose it is: without TensorFlow."""
     command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX; echo $TF_CONFIG']"
-    roles = "roles={worker: {replicas: 2}, ps: {command: [sleep, '300']}}"
+    server = "[sh, -c, 'echo serving until the end; sleep 300']"
+    roles = f"roles={{worker: {{replicas: 2}}, ps: {{command: {server}, args: []}}}}"
     changes = ("--set", command, "--set", roles)
     code, out, err = printed("run", "-t", "local", job, *changes, "--json")
     assert code == 0, out + err
@@ -355,7 +356,7 @@ def test_run_on_this_machine_starts_every_role(printed, job):
     assert (record["job"], record["succeeded"], record["attempts"]) == ("flights", True, 1)
     for task in ("worker:0", "worker:1"):
         assert f"I am {task}" in err
-    assert "worker:2 is ps:0" in err
+    assert "[ps:0]     serving until the end" in err
 
 
 @pytest.mark.slow
@@ -367,6 +368,34 @@ def test_a_failure_on_this_machine_names_the_task_and_its_code(printed, job):
     record = json.loads(out)
     assert not record["succeeded"]
     assert "worker:0" in record["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "runs"), [("exit 143", 2), ("kill -KILL $$", 2), ("exit 3", 1)])
+def test_retryable_exits_alone_are_tried_again(printed, job, script, runs):
+    changes = [f"command=[sh, -c, 'echo one run; {script}']", "roles.worker.replicas=1"]
+    changes += ["restart_policy=exit-code", "restart_limit=1"]
+    code, out, _ = printed("run", "-t", "local", job, *(w for c in changes for w in ("--set", c)))
+    assert code == 1
+    assert out.count("] one run") == runs
+
+
+@pytest.mark.slow
+def test_a_job_on_this_machine_keeps_its_deadline(printed, job):
+    changes = ("--set", "command=[sleep, '300']", "--set", "deadline=3")
+    code, _, err = printed("run", "-t", "local", job, *changes)
+    assert code == 1
+    assert "not done in 3 seconds (run_timeout)" in err
+
+
+@pytest.mark.slow
+def test_a_parameter_server_on_this_machine_is_a_standard_server(printed, job):
+    """A real TensorFlow server: the worker's program runs an operation there."""
+    program = Path(__file__).parent / "manifests" / "programs" / "use_server.py"
+    changes = ["roles={worker: {}, ps: {}}", f"command=[{sys.executable}, {program}]"]
+    code, out, err = printed("run", "-t", "local", job, *(w for c in changes for w in ("--set", c)))
+    assert code == 0, out + err
+    assert "answer 42 /job:ps" in out
 
 
 @pytest.mark.slow
@@ -434,9 +463,9 @@ def test_a_job_inside_this_process_is_shown_by_run_alone(printed, job, target):
 
 
 def test_spark_is_the_name_in_what_spark_cannot_express(printed, job):
-    code, _, err = printed("run", "-t", "spark", job, "--set", "deadline=1h")
+    code, _, err = printed("run", "-t", "spark", job, "--set", "time_to_live=1h")
     assert code == 1
-    assert "deadline: the target spark can't express it" in err
+    assert "time_to_live: the target spark can't express it" in err
 
 
 def test_importing_the_command_brings_neither_tensorflow_nor_spark():

@@ -79,15 +79,17 @@ def test_a_program_that_is_not_there_is_named():
 
 @pytest.mark.slow
 def test_a_killed_evaluator_is_started_again_while_the_others_go_on(tmp_path):
-    mark = tmp_path / "mark"
-    waits = f"while [ ! -e {mark}.again ]; do sleep 0.1; done"
-    dies_once = f"[ -e {mark} ] && touch {mark}.again && exit; touch {mark}; kill -KILL $$"
+    wait = "while [ ! -e {0}/{1} ]; do sleep 0.1; done".format
+    again = f"[ -e {tmp_path}/died ] && touch {tmp_path}/again && exit"
+    dies = f"{wait(tmp_path, 'die')}; touch {tmp_path}/died; kill -KILL $$"
     roles = [
-        Role("worker", command=["sh", "-c", waits]),
-        Role("evaluator", command=["sh", "-c", dies_once]),
+        Role("worker", command=["sh", "-c", wait(tmp_path, "again")]),
+        Role("evaluator", command=["sh", "-c", f"{again}; {dies}"]),
     ]
-    result = TensorflowDistributor(roles=roles, **QUIET).run([])
-    assert len(result.attempts) == 1
+    job = TensorflowDistributor(roles=roles, **QUIET).start([])
+    job.wait_until("training", timeout=60)
+    (tmp_path / "die").touch()
+    assert len(job.result(timeout=60).attempts) == 1
 
 
 @pytest.mark.slow

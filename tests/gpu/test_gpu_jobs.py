@@ -181,3 +181,40 @@ def test_one_tasks_gpus_are_taken_beside_one_that_takes_none(host, distribute, f
     distribute(roles=[("chief", 1, 0), ("worker", 1, 1)]).run(look, str(folder))
     seen = {name: each["CUDA_VISIBLE_DEVICES"] for name, each in seen_in(folder).items()}
     assert seen == {"chief-0.0": "-1", "worker-0.0": "0"}
+
+
+@pytest.mark.slow
+def test_gpus_in_a_job_yaml_are_granted_to_their_role_alone(host, tmp_path, capfd):
+    from gridflow.cli import main
+
+    host.has(2)
+    show = "echo $GRIDFLOW_ROLE:$GRIDFLOW_INDEX sees $CUDA_VISIBLE_DEVICES"
+    path = tmp_path / "job.yaml"
+    path.write_text(f"""
+name: flights
+command: [sh, -c, "{show}"]
+roles:
+  worker: {{replicas: 2, resources: {{gpu: 1}}}}
+  evaluator: {{}}
+""")
+    assert main(["run", "-t", "local", str(path)]) == 0
+    lines = [line.partition("] ")[2].strip() for line in capfd.readouterr().out.splitlines()]
+    seen = dict(line.split(" sees ") for line in lines if " sees " in line)
+    assert sorted([seen["worker:0"], seen["worker:1"]]) == ["0", "1"]
+    assert seen["evaluator:0"] == "-1"
+
+
+def test_more_gpus_in_a_job_yaml_than_there_are_is_refused_at_the_call(host, tmp_path, capfd):
+    from gridflow.cli import main
+
+    host.has(1)
+    path = tmp_path / "job.yaml"
+    path.write_text("""
+name: flights
+command: [sh, -c, "echo started"]
+roles: {worker: {replicas: 2, resources: {gpu: 1}}}
+""")
+    assert main(["run", "-t", "local", str(path)]) == 1
+    out, err = capfd.readouterr()
+    assert "the job's tasks need 2 GPUs" in err
+    assert "started" not in out

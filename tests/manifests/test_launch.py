@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from environments import free_ports, on_this_host, processes
@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import flights
 
-from gridflow.deploy.drivers.inside import _hold_port
 from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import FinishListener, tell
 from gridflow.deploy.inside.launch import wait_for_peers
@@ -330,17 +329,9 @@ def test_garbage_on_the_finish_port_changes_nothing():
 @pytest.mark.slow
 def test_a_parameter_server_without_a_program_runs_a_standard_server():
     """A real TensorFlow server: the worker's program connects to it and runs an operation there."""
-    program = (
-        "import json, os, tensorflow as tf; "
-        "ps = json.loads(os.environ['TF_CONFIG'])['cluster']['ps'][0]; "
-        "tf.config.experimental_connect_to_host(ps, job_name='ps'); "
-        "place = tf.device('/job:ps/replica:0/task:0/device:CPU:0'); place.__enter__(); "
-        "x = tf.constant(21) * 2; "
-        "print('answer', int(x), x.device)"
-    )
-    job = flights(
-        command=[sys.executable, "-c", program], args=[], roles={"worker": Role(), "ps": Role()}
-    )
+    program = str(Path(__file__).parent / "programs" / "use_server.py")
+    roles = {"worker": Role(), "ps": Role()}
+    job = flights(command=[sys.executable, program], args=[], roles=roles)
     found = on_this_host(processes(job, "compose"))
     running = [
         launch(*words[2:], env={**env, "CUDA_VISIBLE_DEVICES": "-1"}) for _, _, env, words in found
@@ -378,17 +369,3 @@ def running(pid):
         return False
     with open(f"/proc/{pid}/stat") as file:
         return file.read().split()[2] != "Z"
-
-
-def test_a_port_of_a_local_run_is_nobody_elses_before_its_server_has_it():
-    with contextlib.ExitStack() as held:
-        port = _hold_port(held)
-        with pytest.raises(OSError, match="in use"):
-            socket.create_server(("127.0.0.1", port))
-        ended = threading.Event()
-        listener = FinishListener(f"localhost:{port}", {"worker:0"}, ended.set)
-        try:
-            assert tell({"ps": [f"localhost:{port}"]}, "worker:0", 0, seconds=5) == []
-            assert ended.wait(5)
-        finally:
-            listener.close()

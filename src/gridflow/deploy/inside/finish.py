@@ -67,7 +67,7 @@ class FinishListener:
     ----------
     address : str
         ``host:port``; it binds the port on all interfaces, as the name is the target's, but for
-        ``localhost``, whose port `gridflow run` holds for it.
+        ``localhost``.
     awaited : set of str
         The tasks, like ``worker:1``.
     done : callable
@@ -80,9 +80,8 @@ class FinishListener:
         self._closing = False
         self._done = done
         host, _, port = address.rpartition(":")
-        is_here = host == "localhost"
-        place = "127.0.0.1" if is_here else ""
-        self._socket = socket.create_server((place, int(port)), reuse_port=is_here)
+        place = "127.0.0.1" if host == "localhost" else ""
+        self._socket = socket.create_server((place, int(port)))
         self._thread = threading.Thread(target=self._listen, name="gridflow-finish", daemon=True)
         self._thread.start()
 

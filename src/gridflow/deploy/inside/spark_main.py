@@ -9,8 +9,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from gridflow.deploy.inside.group import Group
+from gridflow.deploy.drivers.inside import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
+from gridflow.job import Job, Role
 from gridflow.spec.cluster import ROLES
 
 if TYPE_CHECKING:
@@ -34,13 +35,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("no command: put it after '--'")
 
     try:
-        counts = read_roles(arguments.roles)
+        job = Job(
+            name=arguments.name,
+            command=command,
+            roles={name: Role(replicas=n) for name, n in read_roles(arguments.roles).items()},
+            restart_limit=arguments.restart_limit,
+            classic_flags=arguments.classic_flags,
+        )
         from pyspark.sql import SparkSession
 
-        session = SparkSession.builder.appName(arguments.name).getOrCreate()
-        commands = dict.fromkeys(counts, command)
-        group = Group(counts, commands, classic_flags=arguments.classic_flags)
-        group.run(None, restarts=arguments.restart_limit)
+        session = SparkSession.builder.appName(job.name).getOrCreate()
+        distribute(job, None)
         session.stop()
     except GridflowError as error:
         sys.stderr.write(f"gridflow: {error}\n")

@@ -1,0 +1,89 @@
+"""A job as `gridflow.TensorflowDistributor` takes it: here alone both descriptions meet."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.description.problems import JobError, Problem
+from gridflow.deploy.pods import s3_settings
+from gridflow.deploy.registry import get_target
+from gridflow.deploy.rendering import inexpressible
+from gridflow.spec.cluster import TRAINING_ROLES
+from gridflow.spec.roles import Role
+from gridflow.spec.strategies import COMMAND
+
+if TYPE_CHECKING:
+    from gridflow.coordinator.policies import RestartPolicy
+    from gridflow.deploy.description.description import Job
+
+#: Where ``gridflow run`` is the driver, and whose documents come nearest to it.
+DRIVEN: Final = {"local": "local", "spark": "spark-submit-standalone"}
+#: What those documents can't say, but the distributor can.
+_DISTRIBUTOR_CAN: Final = frozenset(
+    {
+        "deadline",
+        "resources.gpu",
+        "restart_policy=exit-code",
+        "roles.command",
+        "roles.env",
+        "roles.ps",
+    }
+)
+
+
+def cannot(job: Job, target: str) -> list[Problem]:
+    """Return the fields in use that ``gridflow run`` on a target can't follow, with the reason."""
+    nearest = get_target(DRIVEN[target])
+    reasons = {key: why for key, why in nearest.cannot.items() if key not in _DISTRIBUTOR_CAN}
+    return inexpressible(job, dataclasses.replace(nearest, name=target, cannot=reasons))
+
+
+def distributor_options(job: Job) -> dict[str, Any]:
+    """Return the parameters of `gridflow.TensorflowDistributor` that a job comes down to.
+
+    Its program is ``job.command_of(job.main_role)``.
+
+    Raises
+    ------
+    JobError
+        For GPUs of roles that never get any.
+    """
+    refused = [
+        Problem(f"roles.{name}.resources.gpu", f"a task of role {name!r} never gets a GPU here.")
+        for name, role in job.role_items()
+        if role.resources.gpu and name not in TRAINING_ROLES
+    ]
+    if refused:
+        raise JobError(refused)
+    return {
+        "strategy": COMMAND,
+        "roles": [
+            Role(
+                name,
+                role.replicas,
+                gpus=role.resources.gpu or None,
+                env=job.env_of(name),
+                command=job.command_of(name),
+            )
+            for name, role in job.role_items()
+        ],
+        "env": s3_settings(job),
+        "classic_flags": job.classic_flags,
+        "restart": _restart_policy(job),
+        "run_timeout": job.deadline,
+        # A program's steps are not seen, and it imports what it likes.
+        "step_timeout": None,
+        "warm_seconds": 0,
+        "progress": False,
+    }
+
+
+def _restart_policy(job: Job) -> RestartPolicy:
+    from gridflow.coordinator.policies import MaxRestarts, RetryableExits
+
+    if job.restart_policy == "never":
+        return MaxRestarts(0)
+    if job.restart_policy == "exit-code":
+        return RetryableExits(job.restart_limit)
+    return MaxRestarts(job.restart_limit)

@@ -1,0 +1,79 @@
+"""A job.yaml and the distributor: one comes down to the other, or is refused with its words."""
+
+from __future__ import annotations
+
+import pytest
+from jobs import flights, full
+
+from gridflow import LocalLauncher, MaxRestarts, RetryableExits, Role, TensorflowDistributor
+from gridflow.deploy.distributed import cannot, distributor_options
+from gridflow.job import Credentials, JobError, Resources, S3Credentials
+from gridflow.job import Role as DescribedRole
+
+
+def spec_of(job):
+    """Return what the distributor makes of a job."""
+    return TensorflowDistributor(launcher=LocalLauncher(), **distributor_options(job)).spec
+
+
+def test_roles_are_the_distributors_with_their_programs_variables_and_gpus():
+    trainer = Resources(gpu=2)
+    roles = {
+        "worker": DescribedRole(2, resources=trainer, env={"EPOCHS": "7"}),
+        "ps": DescribedRole(2),
+        "chief": DescribedRole(args=["--lead"]),
+    }
+    credentials = Credentials(s3=S3Credentials("s3", endpoint="http://minio:9000"))
+    spec = spec_of(flights(roles=roles, credentials=credentials))
+    command = ("python", "/app/train.py")
+    assert spec.roles == (
+        Role("chief", command=(*command, "--lead"), env={"EPOCHS": "5"}),
+        Role("worker", 2, gpus=2, command=(*command, "--epochs", "5"), env={"EPOCHS": "7"}),
+        Role("ps", 2, command=(), env={"EPOCHS": "5"}),
+    )
+    assert [str(task) for task in spec.tasks] == ["chief:0", "worker:0", "worker:1", "ps:0", "ps:1"]
+    assert [need.count for need in spec.gpus] == [None, 2, 2, 0, 0]
+    assert [part.serves for part in spec.parts] == [False, False, False, True, True]
+    environment = spec.environment_of(spec.tasks[1])
+    assert environment["EPOCHS"] == "7"
+    assert "http://minio:9000" in environment.values()
+
+
+def test_standard_servers_beside_a_chief_are_those_of_its_strategy():
+    roles = {
+        "chief": DescribedRole(),
+        "worker": DescribedRole(2, command=[]),
+        "ps": DescribedRole(),
+    }
+    chief, *workers, ps = spec_of(flights(roles=roles)).parts
+    assert (chief.runs_function, ps.runs_function) == (True, False)
+    assert all(part.serves and part.is_replaced for part in workers)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("never", MaxRestarts(0)), ("on-failure", MaxRestarts(2)), ("exit-code", RetryableExits(2))],
+)
+def test_restarts_and_the_deadline_are_the_distributors(policy, expected):
+    job = flights(restart_policy=policy, restart_limit=2, deadline=60, classic_flags=True)
+    assert distributor_options(job)["restart"] == expected
+    spec = spec_of(job)
+    assert spec.deadlines.run_timeout == 60
+    assert spec.training.classic_flags
+
+
+@pytest.mark.parametrize("role", ["ps", "evaluator"])
+def test_gpus_for_a_role_that_never_gets_any_are_refused_by_their_place(role):
+    job = flights(
+        roles={"worker": DescribedRole(), role: DescribedRole(resources=Resources(gpu=1))}
+    )
+    with pytest.raises(JobError, match=rf"roles\.{role}\.resources\.gpu: .* never gets a GPU"):
+        distributor_options(job)
+
+
+@pytest.mark.parametrize("target", ["local", "spark"])
+def test_what_the_distributor_can_is_not_refused_because_documents_cannot(target):
+    paths = {problem.path for problem in cannot(full(), target)}
+    assert {"namespace", "volumes[0].pvc", "gang.queue", "tolerations"} <= paths
+    theirs = {"deadline", "restart_policy", "roles.ps", "roles.worker.env", "roles.evaluator.args"}
+    assert not paths & (theirs | {"roles.chief.resources.gpu"})
