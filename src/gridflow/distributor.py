@@ -27,7 +27,7 @@ from gridflow.spec.options import (
     Deadlines,
     LogChoice,
     choose,
-    environment_of,
+    read_environment,
     seconds,
     whole_number,
 )
@@ -216,7 +216,7 @@ class TensorflowDistributor:
                 "gpu_memory": gpu_memory,
             },
         )
-        environment = environment_of("env=", env or {})
+        environment = read_environment("env=", env or {})
         for role in roles:
             backends.check(backend, name, tasks, {**environment, **role.env})
         check_communication(name, backend, communication)

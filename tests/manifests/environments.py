@@ -7,7 +7,7 @@ import re
 import shlex
 import socket
 
-from gridflow.deploy.launching import tasks
+from gridflow.deploy.task_start import tasks
 from gridflow.manifests import render
 
 _ADDRESS = re.compile(r"[a-z0-9][a-z0-9.-]*:\d+")

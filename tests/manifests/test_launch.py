@@ -127,7 +127,7 @@ def test_an_environment_that_makes_no_sense_is_refused(environ, reason):
 
 
 @given(st.text(max_size=80))
-def test_no_text_in_tf_config_breaks_the_launcher_otherwise(text):
+def test_no_text_in_tf_config_breaks_the_command_otherwise(text):
     with pytest.raises(InvalidArgument):
         identify({"TF_CONFIG": text})
 

@@ -68,7 +68,7 @@ def train(target, folder):
             assert all(p.poll() in {None, 0} for p in running), logs(folder)
             time.sleep(0.1)
         if target == "marathon":
-            # Marathon would start an ended task again, so its launchers stay until they are told.
+            # Marathon would start an ended task again, so gridflow launch stays until it is told.
             for process in running:
                 process.send_signal(signal.SIGTERM)
         assert [p.wait(timeout=DEADLINE) for p in running] == [0, 0], logs(folder)

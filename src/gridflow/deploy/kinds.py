@@ -82,7 +82,7 @@ class PodTemplate(TypedDict):
     spec: PodSpec
 
 
-class JobSpec(TypedDict):
+class KubernetesJobSpec(TypedDict):
     """``batch/v1`` Job."""
 
     completions: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from gridflow.deploy.launching import kubernetes_text, launch_env, program_words
+from gridflow.deploy.task_start import kubernetes_text, program_words, start_variables
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -183,8 +183,8 @@ def task_env(
     job: Job, role: str, cluster: dict[str, list[str]] | None, finish: dict[str, list[str]] | None
 ) -> list[Env]:
     """Return the variables of a task; its index comes from the target."""
-    launch = launch_env(role, None, cluster, finish) if cluster is not None else {}
-    env = env_list(launch) + env_list(job.env_of(role))
+    start = start_variables(role, None, cluster, finish) if cluster is not None else {}
+    env = env_list(start) + env_list(job.env_of(role))
     env += [key_env(name, ref.secret, ref.key) for name, ref in job.secrets.env.items()]
     return env + credential_env(job)
 
@@ -215,7 +215,7 @@ def task_pod(
     cluster : dict or None
         The cluster spec, None where the target's operator hands it over.
     finish : dict or None
-        See `gridflow.deploy.launching.launch_env`.
+        See `gridflow.deploy.task_start.start_variables`.
     restart : {"Never", "OnFailure"} or None
         The pod's own restart policy; None leaves it to an operator.
     subdomain : str or None

@@ -26,10 +26,10 @@ _IN_THIS_PROCESS = ("local", "spark")
 def run(arguments: argparse.Namespace) -> int:
     """Start a job and follow it."""
     if arguments.target in _IN_THIS_PROCESS:
-        from gridflow.deploy.drivers.inside import run_inside
+        from gridflow.deploy.drivers.in_process import run_in_process
 
         job = load_job(arguments.job, arguments.assignments)
-        return run_inside(job, arguments.target, lossy=arguments.lossy, as_json=arguments.json)
+        return run_in_process(job, arguments.target, lossy=arguments.lossy, as_json=arguments.json)
     driver = _driver(arguments)
     driver.start()
     code = 0 if arguments.detach else _follow(driver, arguments)

@@ -22,12 +22,14 @@ from gridflow.deploy.description.parts import (
     Gang,
     GcsCredentials,
     Resources,
-    Role,
     S3Credentials,
     SecretKey,
     Secrets,
     Toleration,
     Volume,
+)
+from gridflow.deploy.description.parts import (
+    RoleSection as Role,
 )
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.services import (

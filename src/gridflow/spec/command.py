@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from gridflow.errors import InvalidArgument
-from gridflow.spec.options import words_of
+from gridflow.spec.options import read_words
 from gridflow.spec.tf_config import TF_CONFIG, ClusterMember, role_variables
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 
 
-class Place(Protocol):
+class CommandContext(Protocol):
     """What a command is told of its place in the job."""
 
     task: Task
@@ -50,7 +50,7 @@ class CommandProgram:
     of_roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     args: tuple[str, ...] = ()
 
-    def run(self, context: Place) -> None:
+    def run(self, context: CommandContext) -> None:
         """Run it to its end; this process ends as it did, unless that was well."""
         words = [*self.of_roles.get(context.task.role, self.words), *self.args]
         member = ClusterMember.of(context.cluster_spec, context.task)
@@ -82,7 +82,7 @@ def make_command(
         raise InvalidArgument(
             f"a command takes a command line, no keyword arguments; got {', '.join(kwargs)}."
         )
-    return CommandProgram((*words_of("a command", words), *(str(each) for each in args)))
+    return CommandProgram((*read_words("a command", words), *(str(each) for each in args)))
 
 
 def with_commands_of(program: CommandProgram, roles: Iterable[Role]) -> CommandProgram:

@@ -65,7 +65,7 @@ class Deadlines:
                 )
 
 
-def environment_of(what: str, env: Any) -> dict[str, str]:
+def read_environment(what: str, env: Any) -> dict[str, str]:
     """Return variables, after a look at their types.
 
     Raises
@@ -81,7 +81,7 @@ def environment_of(what: str, env: Any) -> dict[str, str]:
     return dict(env)
 
 
-def words_of(what: str, command: Any) -> tuple[str, ...]:
+def read_words(what: str, command: Any) -> tuple[str, ...]:
     """Return the words of a command.
 
     Raises

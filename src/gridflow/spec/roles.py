@@ -10,7 +10,7 @@ from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.spec import strategies
 from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER, Task
 from gridflow.spec.gpus import check_role
-from gridflow.spec.options import environment_of, whole_number, words_of
+from gridflow.spec.options import read_environment, read_words, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -66,9 +66,9 @@ class Role:
             raise InvalidArgument(f"a job has at most one {self.name}; got {self.count}.")
         check_role(self.name, self.gpus)
         what = f"of role {self.name!r}"
-        object.__setattr__(self, "env", environment_of(f"env {what}", self.env))
+        object.__setattr__(self, "env", read_environment(f"env {what}", self.env))
         if self.command is not None:
-            object.__setattr__(self, "command", words_of(f"the command {what}", self.command))
+            object.__setattr__(self, "command", read_words(f"the command {what}", self.command))
 
     @property
     def is_standard_server(self) -> bool:

@@ -10,7 +10,7 @@ from gridflow.deploy.description.parts import (
     Checks,
     Credentials,
     Gang,
-    Role,
+    RoleSection,
     Secrets,
     Toleration,
     Volume,
@@ -37,8 +37,8 @@ CLEAN_UPS: Final = ("none", "running", "all")
 Seconds = Annotated[int, "seconds"]
 
 
-def _one_worker() -> dict[str, Role]:
-    return {WORKER: Role()}
+def _one_worker() -> dict[str, RoleSection]:
+    return {WORKER: RoleSection()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Job:
     command, args : tuple of str
         The program, the same for all roles that have none of their own.
     env : mapping of str to str
-    roles : mapping of str to Role
+    roles : mapping of str to RoleSection
         Under ``chief``, ``worker``, ``ps``, ``evaluator``; one worker by default. A role with 0
         replicas is the same as no such role.
     port : int
@@ -92,7 +92,7 @@ class Job:
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    roles: Mapping[str, Role] = field(default_factory=_one_worker)
+    roles: Mapping[str, RoleSection] = field(default_factory=_one_worker)
     port: int = 2222
     classic_flags: bool = False
     restart_policy: str = "on-failure"
@@ -180,7 +180,7 @@ class Job:
         """Return the variables of a role: the job's and its own, which win."""
         return {**self.env, **self.roles[role].env}
 
-    def role_items(self) -> list[tuple[str, Role]]:
+    def role_items(self) -> list[tuple[str, RoleSection]]:
         """Return the roles in the order of `gridflow.spec.cluster.ROLES`."""
         return [(name, self.roles[name]) for name in ROLES if name in self.roles]
 

@@ -125,7 +125,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Role:
+class RoleSection:
     """One role of the job.
 
     Attributes

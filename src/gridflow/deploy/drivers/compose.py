@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow.deploy.drivers.base import TaskStatus, call, say, tool
-from gridflow.deploy.launching import tasks
+from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError, MissingDependency
 
 if TYPE_CHECKING:

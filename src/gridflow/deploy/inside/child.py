@@ -1,4 +1,4 @@
-"""The program beside which the launcher stands: started, signalled, ended."""
+"""The program beside which `gridflow launch` stands: started, signalled, ended."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class LaunchOptions:
     grace : float
         Seconds between SIGTERM and SIGKILL for the program.
     flags : mapping of str to str
-        The classic flags given to the launcher itself.
+        The classic flags given to the command itself.
     """
 
     command: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ class _Task:
             if self.who.role not in {PS, WORKER}:
                 reason = f"{self.who} has no command, and only ps and workers run standard servers."
                 raise InvalidArgument(reason + " Give one: gridflow launch -- python train.py")
-            return [sys.executable, "-m", "gridflow.deploy.inside.server"]
+            return [sys.executable, "-m", "gridflow.deploy.inside.standard_server"]
         extra = self.who.flags if self.options.classic_flags else []
         return [*self.options.command, *extra]
 

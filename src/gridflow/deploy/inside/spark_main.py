@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from gridflow.deploy.drivers.inside import distribute
+from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
 from gridflow.job import Job, Role
 from gridflow.spec.cluster import ROLES

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.deploy.description import rules
-from gridflow.deploy.launching import (
-    addresses,
-    finish_addresses,
-    launch_env,
-    launch_words,
-    program_words,
-    tasks,
-)
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
+from gridflow.deploy.task_start import (
+    addresses,
+    finish_addresses,
+    program_words,
+    start_variables,
+    start_words,
+    tasks,
+)
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -136,11 +136,11 @@ def render(job: Job) -> list[Document]:
         service: dict[str, Any] = {
             "image": job.image,
             "hostname": f"{role}-{index}",
-            "entrypoint": launch_words(job, restarts=True),
+            "entrypoint": start_words(job, restarts=True),
             "command": escape(program_words(job, role)),
-            "environment": environment(job, role, launch_env(role, index, cluster, finish)),
+            "environment": environment(job, role, start_variables(role, index, cluster, finish)),
             "init": True,
-            # The launcher restarts by the job's policy, which Compose can't tell apart.
+            # gridflow launch restarts by the job's policy, which Compose can't tell apart.
             "restart": "no",
             **common,
         }

@@ -7,14 +7,6 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description import rules
-from gridflow.deploy.launching import (
-    addresses,
-    finish_addresses,
-    launch_env,
-    launch_words,
-    program_words,
-    tasks,
-)
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
@@ -23,6 +15,14 @@ from gridflow.deploy.targets.compose import (
     amount,
     secret_files,
     secret_variables,
+)
+from gridflow.deploy.task_start import (
+    addresses,
+    finish_addresses,
+    program_words,
+    start_variables,
+    start_words,
+    tasks,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ RUN python -m pip install --no-cache-dir {gridflow}{extra} \\
     /opt/gridflow/spark_main.py
 USER {USER}
 ENV PYTHONUNBUFFERED=1
-ENTRYPOINT {json.dumps(launch_words(job))}
+ENTRYPOINT {json.dumps(start_words(job))}
 """
 
 
@@ -129,13 +129,13 @@ def run_script(job: Job) -> str:
     )
     for task in tasks(job):
         role, index = task
-        env = {**launch_env(role, index, cluster, finish), **job.env_of(role)}
+        env = {**start_variables(role, index, cluster, finish), **job.env_of(role)}
         words = ["docker", "run", "--detach", "--init", f"--name={names[task]}"]
         words += [f"--hostname={names[task]}", network]
         words += limits(job.roles[role].resources) + common_options(job)
         words += [f"--env={name}={value}" for name, value in env.items()]
-        launch = launch_words(job, restarts=True)
-        words += [f"--entrypoint={launch[0]}", job.image, *launch[1:], *program_words(job, role)]
+        start = start_words(job, restarts=True)
+        words += [f"--entrypoint={start[0]}", job.image, *start[1:], *program_words(job, role)]
         lines.append(shell(words))
     if job.tensorboard:
         lines.append(shell(board_words(job, network)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.launching import addresses, launch_words
 from gridflow.deploy.pods import field_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import (
@@ -15,6 +14,7 @@ from gridflow.deploy.targets.beside import (
     tensorboard,
 )
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
+from gridflow.deploy.task_start import addresses, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -69,7 +69,7 @@ def render(job: Job) -> list[Document]:
         template = task_pod(
             job,
             name,
-            words=launch_words(job),
+            words=start_words(job),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,

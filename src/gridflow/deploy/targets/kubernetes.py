@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.launching import PERMANENT, addresses, finish_addresses, launch_words
 from gridflow.deploy.pods import metadata, service, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import (
@@ -14,10 +13,11 @@ from gridflow.deploy.targets.beside import (
     pod_group,
     tensorboard,
 )
+from gridflow.deploy.task_start import PERMANENT, addresses, finish_addresses, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import JobSpec, Object
+    from gridflow.deploy.kinds import KubernetesJobSpec, Object
 
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tensorflow"
@@ -64,7 +64,7 @@ def render(job: Job) -> list[Document]:
         template = task_pod(
             job,
             name,
-            words=launch_words(job),
+            words=start_words(job),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,
@@ -72,13 +72,13 @@ def render(job: Job) -> list[Document]:
             subdomain=job.name,
         )
         join_group(job, template)
-        spec: JobSpec = {
+        spec: KubernetesJobSpec = {
             "completions": role.replicas,
             "parallelism": role.replicas,
             "completionMode": "Indexed",
             "backoffLimitPerIndex": 0 if job.restart_policy == "never" else job.restart_limit,
             "maxFailedIndexes": 0,
-            **limits(job),  # type: ignore[typeddict-item]  # the keys are those of JobSpec
+            **limits(job),  # type: ignore[typeddict-item]  # the keys are those of its kind
             "podFailurePolicy": failure_policy(job, CONTAINER),
             "template": template,
         }

@@ -5,19 +5,19 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from gridflow.deploy.launching import (
-    addresses,
-    finish_addresses,
-    launch_env,
-    launch_words,
-    ports_on_one_host,
-    program_words,
-    tasks,
-)
 from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, secret_variables
+from gridflow.deploy.task_start import (
+    addresses,
+    finish_addresses,
+    ports_on_one_host,
+    program_words,
+    start_variables,
+    start_words,
+    tasks,
+)
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -37,9 +37,9 @@ def render(job: Job) -> list[Document]:
         for name in secret_variables(job)
     ]
     for role, index in tasks(job):
-        env = {**launch_env(role, index, cluster, finish), **s3_settings(job), **job.env_of(role)}
+        env = start_variables(role, index, cluster, finish) | s3_settings(job) | job.env_of(role)
         words = ["env", *(f"{name}={value}" for name, value in env.items())]
-        words += launch_words(job, restarts=True) + program_words(job, role)
+        words += start_words(job, restarts=True) + program_words(job, role)
         lines.append(" ".join(shlex.quote(word) for word in words) + " &")
         lines.append('pids="$pids $!"')
     if job.tensorboard:

@@ -1,6 +1,6 @@
 """Marathon 1.10 on Mesos: a group with an app for each task, on the hosts' own network.
 
-Marathon runs services: what ends is started again. So the launcher stays once its task is finished.
+Marathon runs services: what ends is started again. So `gridflow launch` stays once it is done.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.services import Marathon
-from gridflow.deploy.launching import (
-    addresses,
-    finish_addresses,
-    launch_env,
-    launch_words,
-    ports_on_one_host,
-    program_words,
-    tasks,
-)
 from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
+from gridflow.deploy.task_start import (
+    addresses,
+    finish_addresses,
+    ports_on_one_host,
+    program_words,
+    start_variables,
+    start_words,
+    tasks,
+)
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -129,13 +129,13 @@ def render(job: Job) -> list[Document]:
 
     cluster = addresses(job, host, lambda role, index: ports[role, index])
     finish = finish_addresses(job, host, lambda role, index: second[role, index])
-    words = launch_words(job, restarts=True, stay=True)
+    words = start_words(job, restarts=True, stay=True)
     apps = []
     for role, index in tasks(job):
         # Role and index come from MARATHON_APP_ID, which Marathon sets itself.
-        launch = launch_env(role, index, cluster, finish)
+        start = start_variables(role, index, cluster, finish)
         env = {
-            name: launch[name] for name in launch if name not in {"GRIDFLOW_ROLE", "GRIDFLOW_INDEX"}
+            name: start[name] for name in start if name not in {"GRIDFLOW_ROLE", "GRIDFLOW_INDEX"}
         }
         task_ports = {"tensorflow": ports[role, index]}
         if (role, index) in second:

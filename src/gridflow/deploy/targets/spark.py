@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.parts import Resources
 from gridflow.deploy.description.services import Spark
-from gridflow.deploy.launching import kubernetes_text
 from gridflow.deploy.pods import (
     credential_env,
     env_list,
@@ -24,6 +23,7 @@ from gridflow.deploy.pods import (
     volumes,
 )
 from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

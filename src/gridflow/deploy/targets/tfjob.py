@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.launching import launch_words
 from gridflow.deploy.pods import env_list, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
+from gridflow.deploy.task_start import start_words
 from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def render(job: Job) -> list[Document]:
         template = task_pod(
             job,
             name,
-            words=launch_words(job),
+            words=start_words(job),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=None,

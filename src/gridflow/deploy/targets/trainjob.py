@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.launching import addresses, launch_words
 from gridflow.deploy.pods import metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
 from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
 from gridflow.deploy.targets.tfjob import NO_SIDECAR
+from gridflow.deploy.task_start import addresses, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -38,7 +38,7 @@ def runtime(job: Job) -> Object:
         template = task_pod(
             job,
             name,
-            words=launch_words(job),
+            words=start_words(job),
             container=NODE,
             port_name="tensorflow",
             cluster=cluster,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.launching import RETRYABLE, addresses, launch_words
 from gridflow.deploy.pods import metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, tensorboard
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME
+from gridflow.deploy.task_start import RETRYABLE, addresses, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -20,7 +20,7 @@ def policies(job: Job) -> list[dict[str, Any]]:
     again = "AbortJob" if job.restart_policy == "never" else "RestartJob"
     rules: list[dict[str, Any]] = [{"event": "PodEvicted", "action": again}]
     if job.restart_policy == "exit-code":
-        # Volcano compares single codes, so the launcher ends retryable failures with one.
+        # Volcano compares single codes, so `gridflow launch` ends retryable failures with one.
         rules.append({"exitCode": RETRYABLE, "action": "RestartJob"})
         again = "AbortJob"
     return [*rules, {"event": "PodFailed", "action": again}]
@@ -33,7 +33,7 @@ def render(job: Job) -> list[Document]:
         return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
 
     cluster = addresses(job, host, lambda *_: job.port)
-    words = launch_words(job, one_retryable_code=job.restart_policy == "exit-code")
+    words = start_words(job, one_retryable_code=job.restart_policy == "exit-code")
     tasks = []
     for name, role in job.role_items():
         template = task_pod(

@@ -21,9 +21,9 @@ from gridflow.launch.spark.session import (
     classic_context,
     hide_stage_bar,
     make_thread,
-    num_executors,
     refuse_stopped,
     register_profile,
+    registered_executors,
     run_this_python_where_it_can,
     session_of,
     task_slots,
@@ -208,14 +208,14 @@ class SparkLauncher:
     def _lacks_gpus(
         self, needs: Sequence[GpuNeed], settings: SparkGpuSettings
     ) -> NotEnoughGpus | None:
-        return shortage(needs, settings, self._num_executors()) if settings.per_executor else None
+        return shortage(needs, settings, self._most_executors()) if settings.per_executor else None
 
-    def _num_executors(self) -> int | None:
+    def _most_executors(self) -> int | None:
         """Return how many executors there are, or can come to be; None if that isn't known."""
         if self._is_dynamic():
             limit = self._setting("spark.dynamicAllocation.maxExecutors", "")
             return int(limit) if limit.isdigit() else None
-        return num_executors(self._spark)
+        return registered_executors(self._spark)
 
     def _wait_for_slots(
         self,

@@ -78,7 +78,7 @@ def task_slots(spark: SparkSession, profile: Any = None) -> int | None:
     return int(scala.maxNumConcurrentTasks(profile))
 
 
-def num_executors(spark: SparkSession) -> int | None:
+def registered_executors(spark: SparkSession) -> int | None:
     """Return how many executors have registered; None over Spark Connect."""
     context = classic_context(spark)
     if context is None:

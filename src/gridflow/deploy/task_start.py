@@ -18,7 +18,7 @@ RETRYABLE: Final = 130
 PERMANENT: Final = tuple(range(1, 128))
 
 
-def launch_words(
+def start_words(
     job: Job,
     *,
     restarts: bool = False,
@@ -75,7 +75,7 @@ def tasks(job: Job) -> list[tuple[str, int]]:
     return [(name, index) for name, role in job.role_items() for index in range(role.replicas)]
 
 
-def launch_env(
+def start_variables(
     role: str,
     index: int | None,
     cluster: dict[str, list[str]],

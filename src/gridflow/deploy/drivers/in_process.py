@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridflow.result import Result
 
 
-def run_inside(job: Job, target: str, *, lossy: bool = False, as_json: bool = False) -> int:
+def run_in_process(job: Job, target: str, *, lossy: bool = False, as_json: bool = False) -> int:
     """Run a job to its end and return 0 if it succeeded."""
     lost = cannot(job, target)
     if lost and not lossy:

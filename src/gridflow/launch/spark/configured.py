@@ -1,0 +1,94 @@
+"""What a Spark session is configured with, as a script or a notebook wants to know it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: How many parameter servers a session is meant for. Spark itself has no use for it.
+NUM_PS: Final = "spark.gridflow.num.ps"
+_LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,")
+#: Spark's default where executors are asked for by number.
+_DEFAULT_INSTANCES: Final = 2
+
+
+def num_executors(spark: SparkSession) -> int:
+    """Return how many executors the session is configured with.
+
+    Parameters
+    ----------
+    spark : SparkSession
+
+    Returns
+    -------
+    int
+        ``spark.dynamicAllocation.maxExecutors`` with dynamic allocation, else
+        ``spark.executor.instances``. Masters that know neither: 1 for ``local[…]``, n for
+        ``local-cluster[n,…]``, and on a standalone cluster as many as have registered by now.
+
+    Raises
+    ------
+    InvalidArgument
+        Dynamic allocation is on and has no upper bound.
+
+    Examples
+    --------
+    >>> from gridflow.util import num_executors, num_param_servers
+    >>> workers = num_executors(spark) - num_param_servers(spark)  # doctest: +SKIP
+    """
+    master = _setting(spark, "spark.master") or ""
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return 1
+    if _setting(spark, "spark.dynamicAllocation.enabled") == "true":
+        bound = _setting(spark, "spark.dynamicAllocation.maxExecutors")
+        if bound is None or not bound.isdigit() or int(bound) == (1 << 31) - 1:
+            raise InvalidArgument(
+                "dynamic allocation has no upper bound, so the number of executors can't be told; "
+                "set spark.dynamicAllocation.maxExecutors."
+            )
+        return int(bound)
+    cluster = _LOCAL_CLUSTER.match(master)
+    if cluster:
+        return int(cluster[1])
+    instances = _setting(spark, "spark.executor.instances")
+    if instances is not None:
+        return int(instances)
+    if master.startswith("spark://"):
+        context: Any = spark.sparkContext
+        return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001
+    return _DEFAULT_INSTANCES
+
+
+def num_param_servers(spark: SparkSession) -> int:
+    """Return how many parameter servers the session is meant for.
+
+    Parameters
+    ----------
+    spark : SparkSession
+
+    Returns
+    -------
+    int
+        The property ``spark.gridflow.num.ps``, which you set like any other; 0 without it.
+
+    Raises
+    ------
+    InvalidArgument
+        The property isn't a whole number.
+    """
+    value = _setting(spark, NUM_PS)
+    if value is None:
+        return 0
+    if not value.isdigit():
+        raise InvalidArgument(f"{NUM_PS} is a whole number of at least 0; got {value!r}.")
+    return int(value)
+
+
+def _setting(spark: SparkSession, name: str) -> str | None:
+    value = spark.conf.get(name, None)
+    return None if value is None else str(value)
