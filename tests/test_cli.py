@@ -436,8 +436,10 @@ def test_run_on_spark_starts_every_role(job):
 @pytest.mark.slow
 def test_the_script_for_spark_submit_runs_the_job(job, tmp_path):
     """The rendered script itself, with the real spark-submit and a master on this machine."""
-    command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX']"
-    words = ["render", "-t", "spark-submit-standalone", job, "--set", command]
+    command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX $OWN']"
+    server = "{command: [sh, -c, 'echo I am serving; sleep 300'], args: []}"
+    roles = f"roles={{worker: {{env: {{OWN: variable}}}}, ps: {server}}}"
+    words = ["render", "-t", "spark-submit-standalone", job, "--set", command, "--set", roles]
     script = tmp_path / "submit.sh"
     with script.open("w") as file:
         subprocess.run([sys.executable, "-m", "gridflow.cli", *words], stdout=file, check=True)
@@ -450,8 +452,8 @@ def test_the_script_for_spark_submit_runs_the_job(job, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    for task in ("worker:0", "worker:1"):
-        assert f"I am {task}" in done.stdout
+    assert "I am worker:0 variable" in done.stdout
+    assert "I am serving" in done.stdout
 
 
 @pytest.mark.parametrize("target", ["local", "spark"])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from environments import Expansion, split_commands
 from jobs import flights, full
 
 from gridflow import LocalLauncher, MaxRestarts, RetryableExits, Role, TensorflowDistributor
 from gridflow.deploy.distributed import cannot, distributor_options
-from gridflow.job import Credentials, JobError, Resources, S3Credentials
+from gridflow.deploy.inside.spark_main import read_job
+from gridflow.errors import InvalidArgument
+from gridflow.job import Credentials, JobError, Resources, S3Credentials, Spark
 from gridflow.job import Role as DescribedRole
+from gridflow.manifests import TARGETS, render
 
 
 def spec_of(job):
@@ -71,9 +77,57 @@ def test_gpus_for_a_role_that_never_gets_any_are_refused_by_their_place(role):
         distributor_options(job)
 
 
+def driven(target, job):
+    """Return what the driver program of a Spark target reads from the rendered document."""
+    (document,) = render(job, target, lossy=True).documents
+    if target == "sparkapplication":
+        expand = Expansion({})
+        return read_job([expand(word) for word in document.content["spec"]["arguments"]])
+    words = next(each for each in split_commands(document.content) if "spark-submit" in each)
+    name = next(place for place, word in enumerate(words) if word.startswith("--name="))
+    return read_job(words[name:])
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if "spark" in name])
+def test_the_driver_program_on_spark_is_told_the_same_job(target):
+    roles = {
+        "chief": DescribedRole(command=["sh", "-c", "echo $(HOME) 'it''s'"]),
+        "worker": DescribedRole(2, command=[], env={"ROLE_ENV": '$(A) "yes"\n'}),
+        "ps": DescribedRole(),
+        "evaluator": DescribedRole(args=["--evaluate"]),
+    }
+    for job in (full(), flights(roles=roles, env={}), flights(env={}, restart_policy="never")):
+        ours, theirs = distributor_options(job), distributor_options(driven(target, job))
+        # The job's variables are Spark's business, as are GPUs.
+        ours["roles"] = [
+            replace(role, gpus=None, env=dict(job.roles[role.name].env)) for role in ours["roles"]
+        ]
+        assert {**theirs, "env": None} == {**ours, "env": None}
+
+
+def test_programs_of_roles_are_refused_beside_an_application_that_would_not_see_them():
+    roles = {"worker": DescribedRole(args=["--more"])}
+    job = flights(roles=roles, spark=Spark(application="local:///app/driver.py"))
+    with pytest.raises(JobError, match=r"roles\.worker\.args: .*names another"):
+        render(job, "sparkapplication")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--role-command=ps", "--", "a"], "ROLE=JSON"),
+        (["--role-command=pss=[]", "--", "a"], "a role and a list"),
+        (["--role-env=ps=[]", "--", "a"], "a role and a dict"),
+        (["--roles=wroker=1", "--", "a"], "Did you mean 'worker'"),
+    ],
+)
+def test_a_command_line_that_is_no_job_is_refused(words, reason):
+    with pytest.raises(InvalidArgument, match=reason):
+        read_job(words)
+
+
 @pytest.mark.parametrize("target", ["local", "spark"])
 def test_what_the_distributor_can_is_not_refused_because_documents_cannot(target):
     paths = {problem.path for problem in cannot(full(), target)}
     assert {"namespace", "volumes[0].pvc", "gang.queue", "tolerations"} <= paths
-    theirs = {"deadline", "restart_policy", "roles.ps", "roles.worker.env", "roles.evaluator.args"}
-    assert not paths & (theirs | {"roles.chief.resources.gpu"})
+    assert not paths & {"deadline", "restart_policy", "roles.ps", "roles.chief.resources.gpu"}

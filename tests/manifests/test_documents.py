@@ -44,25 +44,14 @@ def expressible(job, target):
     section = get_target(target).needs[-1]
     if section != "command" and not getattr(job, section):
         return None
-    if "ps" in job.roles and "spark" in target:
-        return None
     return render(job, target, lossy=True)
-
-
-def everything(target):
-    """The job with everything, without parameter servers where the target has none."""
-    job = full()
-    roles = {
-        name: role for name, role in job.roles.items() if name != "ps" or "spark" not in target
-    }
-    return dataclasses.replace(job, roles=roles)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_combination_is_valid_and_fast(target):
     """Without the folder of schemas: our own lint, and the schemas of Kubernetes' own kinds."""
     rendered = 0
-    for title, job in [*matrix(), ("full", everything(target)), ("init", parse_job(TEMPLATE))]:
+    for title, job in [*matrix(), ("full", full()), ("init", parse_job(TEMPLATE))]:
         started = time.process_time()
         rendering = expressible(job, target)
         assert time.process_time() - started < 1.0, title
@@ -78,7 +67,7 @@ def test_every_combination_is_valid_and_fast(target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_two_renderings_have_the_same_bytes(target):
-    first, second = (expressible(everything(target), target) for _ in range(2))
+    first, second = (expressible(full(), target) for _ in range(2))
     assert first.text() == second.text()
     assert [d.text() for d in first.documents] == [d.text() for d in second.documents]
 
@@ -87,8 +76,8 @@ def test_two_renderings_have_the_same_bytes(target):
 OFFLINE = """
 import sys
 from jobs import full
-from test_documents import TARGETS, everything, expressible
-jobs = {target: everything(target) for target in TARGETS}
+from test_documents import TARGETS, expressible
+job = full()
 def refuse(event, arguments):
     outside = event.startswith(("socket.", "subprocess.", "os.system", "os.exec", "urllib."))
     writes = event == "open" and set(str(arguments[1] or "")) & set("wax+")
@@ -96,7 +85,7 @@ def refuse(event, arguments):
         sys.__stderr__.write(f"{event} {arguments}")
         raise SystemExit(1)
 sys.addaudithook(refuse)
-for target, job in jobs.items():
+for target in TARGETS:
     sys.stdout.write(expressible(job, target).text())
 """
 
@@ -156,7 +145,7 @@ def test_yaml_reads_back_as_the_same_tree(tree):
 
 def test_a_secret_is_named_and_never_copied():
     for target in TARGETS:
-        rendering = expressible(everything(target), target)
+        rendering = expressible(full(), target)
         if rendering.target.form == "kubernetes":
             for document in rendering.documents:
                 for name, value in plain_variables(document.content):
@@ -167,7 +156,7 @@ def test_the_renderers_do_not_read_the_environment(monkeypatch):
     for name in ("API_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "hunter2")
     for target in TARGETS:
-        text = expressible(everything(target), target).text()
+        text = expressible(full(), target).text()
         assert "hunter2" not in text, target
 
 
@@ -323,7 +312,7 @@ def test_scripts_are_syntactically_right(tmp_path):
     for target in TARGETS:
         if get_target(target).form == "script":
             script = tmp_path / "script.sh"
-            script.write_text(render(everything(target), target, lossy=True).text())
+            script.write_text(render(full(), target, lossy=True).text())
             subprocess.run(["sh", "-n", str(script)], check=True)
             assert list(split_commands(script.read_text()))
 

@@ -17,6 +17,7 @@ exec spark-submit \
   --name=flights \
   --roles=worker=2 \
   --restart-limit=3 \
+  --deadline=21600 \
   -- \
   python \
   /app/train.py \

@@ -6,9 +6,11 @@ The image of the ``docker`` target has it at ``/opt/gridflow/spark_main.py``.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gridflow.deploy.description.description import RESTART_POLICIES
 from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
 from gridflow.job import Job, Role
@@ -20,28 +22,8 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job on the session that spark-submit set up; return the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    place = words.index("--") if "--" in words else len(words)
-    parser = argparse.ArgumentParser(
-        prog="spark_main.py", usage="%(prog)s [options] -- command ..."
-    )
-    parser.add_argument("--name", default="gridflow")
-    parser.add_argument("--roles", default="worker=1", help="like chief=1,worker=2")
-    parser.add_argument("--restart-limit", type=int, default=0)
-    parser.add_argument("--classic-flags", action="store_true")
-    arguments = parser.parse_args(words[:place])
-    command = tuple(words[place + 1 :])
-    if not command:
-        parser.error("no command: put it after '--'")
-
     try:
-        job = Job(
-            name=arguments.name,
-            command=command,
-            roles={name: Role(replicas=n) for name, n in read_roles(arguments.roles).items()},
-            restart_limit=arguments.restart_limit,
-            classic_flags=arguments.classic_flags,
-        )
+        job = read_job(sys.argv[1:] if argv is None else argv)
         from pyspark.sql import SparkSession
 
         session = SparkSession.builder.appName(job.name).getOrCreate()
@@ -51,6 +33,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"gridflow: {error}\n")
         return 1
     return 0
+
+
+def read_job(words: Sequence[str]) -> Job:
+    """Read the job from a command line; what it says of nodes is Spark's business.
+
+    Raises
+    ------
+    InvalidArgument
+        If it isn't one.
+    """
+    place = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(
+        prog="spark_main.py", usage="%(prog)s [options] -- command ..."
+    )
+    add = parser.add_argument
+    add("--name", default="gridflow")
+    add("--roles", default="worker=1", help="like chief=1,worker=2")
+    more: dict[str, Any] = {"action": "append", "default": [], "metavar": "ROLE=JSON"}
+    add("--role-command", help='a role\'s own words, like ps=["python", "ps.py"]', **more)
+    add("--role-env", help='a role\'s own variables, like ps={"A": "b"}', **more)
+    add("--restart-policy", choices=RESTART_POLICIES, default="on-failure")
+    add("--restart-limit", type=int, default=0)
+    add("--deadline", type=int, metavar="SECONDS")
+    add("--classic-flags", action="store_true")
+    arguments = parser.parse_args(words[:place])
+    command = tuple(words[place + 1 :])
+    commands = _by_role("--role-command", arguments.role_command, list)
+    variables = _by_role("--role-env", arguments.role_env, dict)
+    if not command and not commands:
+        parser.error("no command: put it after '--'")
+    return Job(
+        name=arguments.name,
+        command=command,
+        roles={
+            name: Role(replicas=count, command=commands.get(name), env=variables.get(name, {}))
+            for name, count in read_roles(arguments.roles).items()
+        },
+        restart_policy=arguments.restart_policy,
+        restart_limit=arguments.restart_limit,
+        deadline=arguments.deadline,
+        classic_flags=arguments.classic_flags,
+    )
 
 
 def read_roles(text: str) -> dict[str, int]:
@@ -69,6 +93,19 @@ def read_roles(text: str) -> dict[str, int]:
             raise InvalidArgument(reason + did_you_mean(role, ROLES))
         counts[role] = int(count)
     return {role: counts[role] for role in ROLES if counts.get(role)}
+
+
+def _by_role(option: str, texts: Sequence[str], kind: type) -> dict[str, Any]:
+    found = {}
+    for text in texts:
+        role, _, value = text.partition("=")
+        try:
+            found[role] = json.loads(value)
+        except ValueError as error:
+            raise InvalidArgument(f"{option} is ROLE=JSON, got {text!r}: {error}.") from error
+        if role not in ROLES or not isinstance(found[role], kind):
+            raise InvalidArgument(f"{option} is a role and a {kind.__name__}, got {text!r}.")
+    return found
 
 
 if __name__ == "__main__":

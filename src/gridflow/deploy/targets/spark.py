@@ -1,18 +1,21 @@
 """Spark: the operator's SparkApplication, and what spark-submit shares with it.
 
-Every task of the job is one executor; gridflow's driver program gathers them and starts the job's
-command in each, as ``gridflow launch`` would. Executors are all alike, so they get the largest of
+Every task of the job is one executor; gridflow's driver program runs the job's roles in them, as
+``gridflow run`` does. Executors are all alike, so they get the largest of
 what the roles ask for.
 """
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.parts import Resources
+from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.description.services import Spark
+from gridflow.deploy.features import uses
 from gridflow.deploy.pods import (
     credential_env,
     env_list,
@@ -24,6 +27,7 @@ from gridflow.deploy.pods import (
 )
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.task_start import kubernetes_text
+from gridflow.spec.cluster import PS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,9 +35,7 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
-ONE_PROGRAM: Final = "every executor runs the one program of the driver"
-SERVERS: Final = "a stage ends when all its tasks do, and parameter servers never end by themselves"
-BY_COORDINATOR: Final = "gridflow's coordinator restarts the group after any failure"
+IGNORED: Final = "is for gridflow's own driver program, but spark.application names another."
 #: Where the Dockerfile of the docker target puts gridflow's driver program.
 APPLICATION: Final = "local:///opt/gridflow/spark_main.py"
 #: The Spark executor itself; the rest of a task's memory is TensorFlow's.
@@ -103,16 +105,35 @@ def conf(job: Job) -> dict[str, str]:
 
 
 def application_args(job: Job) -> list[str]:
-    """Return the arguments of the driver program."""
+    """Return the arguments of the driver program; `spark_main.read_job` reads them.
+
+    Raises
+    ------
+    JobError
+        Where roles have programs or variables that an application of the job's own wouldn't see.
+    """
     if settings(job).application:
+        ignored = [use for use in uses(job) if use.feature in {"roles.command", "roles.env"}]
+        refuse([Problem(use.path, IGNORED) for use in ignored])
         return [*job.args]
     roles = ",".join(f"{name}={role.replicas}" for name, role in job.role_items())
     words = [f"--name={job.name}", f"--roles={roles}"]
+    common = job.command + job.args
+    for name, role in job.role_items():
+        own = job.command_of(name)
+        if own != (() if name == PS else common):
+            words.append(f"--role-command={name}={json.dumps(own)}")
+        if role.env:
+            words.append(f"--role-env={name}={json.dumps(dict(role.env))}")
+    if job.restart_policy == "exit-code":
+        words.append("--restart-policy=exit-code")
     if job.restart_policy != "never":
         words.append(f"--restart-limit={job.restart_limit}")
+    if job.deadline is not None:
+        words.append(f"--deadline={job.deadline}")
     if job.classic_flags:
         words.append("--classic-flags")
-    return [*words, "--", *job.command_of(job.main_role)]
+    return [*words, "--", *common]
 
 
 def render(job: Job) -> list[Document]:
@@ -195,11 +216,6 @@ TARGET: Final = Target(
     form="kubernetes",
     render=render,
     cannot={
-        "roles.ps": SERVERS,
-        "roles.command": ONE_PROGRAM,
-        "roles.env": ONE_PROGRAM,
-        "restart_policy=exit-code": BY_COORDINATOR,
-        "deadline": "the operator has no deadline",
         "clean_up": "Spark removes executors at the end by itself",
         "gang.scheduler=kueue": "the operator's batch schedulers are Volcano and Yunikorn",
         "gang.minimum": "gridflow's coordinator needs all tasks at once",

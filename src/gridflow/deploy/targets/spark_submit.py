@@ -9,9 +9,6 @@ from gridflow.deploy.pods import GCS_DIRECTORY, GPU_PRODUCT, s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.spark import (
     APPLICATION,
-    BY_COORDINATOR,
-    ONE_PROGRAM,
-    SERVERS,
     application_args,
     conf,
     largest,
@@ -134,11 +131,6 @@ def _pod(job: Job, base: str) -> dict[str, str]:
 
 
 _COMMON: Final = {
-    "roles.ps": SERVERS,
-    "roles.command": ONE_PROGRAM,
-    "roles.env": ONE_PROGRAM,
-    "restart_policy=exit-code": BY_COORDINATOR,
-    "deadline": "spark-submit has no deadline",
     "time_to_live": "Spark keeps no finished applications on the cluster",
     "clean_up": "Spark removes executors at the end by itself",
     "gang.minimum": "gridflow's coordinator needs all tasks at once",

@@ -1,0 +1,35 @@
+#!/bin/sh
+set -eu
+exec spark-submit \
+  --master "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}" \
+  --name flights-ps \
+  --conf spark.executor.instances=6 \
+  --conf spark.executor.cores=2 \
+  --conf spark.task.cpus=2 \
+  --conf spark.executor.memory=1024m \
+  --conf spark.executor.memoryOverhead=3072m \
+  --conf spark.driver.memory=2048m \
+  --conf spark.driver.cores=1 \
+  --conf spark.dynamicAllocation.enabled=false \
+  --conf spark.speculation=false \
+  --conf spark.submit.deployMode=cluster \
+  --conf spark.kubernetes.namespace=default \
+  --conf spark.kubernetes.container.image=registry.example/acme/flights:1.0 \
+  --conf spark.kubernetes.driver.volumes.persistentVolumeClaim.data.mount.path=/data \
+  --conf spark.kubernetes.driver.volumes.persistentVolumeClaim.data.mount.readOnly=false \
+  --conf spark.kubernetes.driver.volumes.persistentVolumeClaim.data.options.claimName=flights-data \
+  --conf spark.kubernetes.executor.volumes.persistentVolumeClaim.data.mount.path=/data \
+  --conf spark.kubernetes.executor.volumes.persistentVolumeClaim.data.mount.readOnly=false \
+  --conf spark.kubernetes.executor.volumes.persistentVolumeClaim.data.options.claimName=flights-data \
+  "local:///opt/gridflow/spark_main.py" \
+  --name=flights-ps \
+  --roles=chief=1,worker=3,ps=2 \
+  '--role-command=worker=[]' \
+  --restart-limit=3 \
+  --deadline=21600 \
+  -- \
+  python \
+  /app/train_ps.py \
+  --data=/data/flights \
+  --model=/data/models/flights/2 \
+  --steps=2000

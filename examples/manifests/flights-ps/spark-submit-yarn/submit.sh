@@ -1,0 +1,27 @@
+#!/bin/sh
+set -eu
+exec spark-submit \
+  --master "yarn" \
+  --name flights-ps \
+  --conf spark.executor.instances=6 \
+  --conf spark.executor.cores=2 \
+  --conf spark.task.cpus=2 \
+  --conf spark.executor.memory=1024m \
+  --conf spark.executor.memoryOverhead=3072m \
+  --conf spark.driver.memory=2048m \
+  --conf spark.driver.cores=1 \
+  --conf spark.dynamicAllocation.enabled=false \
+  --conf spark.speculation=false \
+  --conf spark.submit.deployMode=cluster \
+  "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')" \
+  --name=flights-ps \
+  --roles=chief=1,worker=3,ps=2 \
+  '--role-command=worker=[]' \
+  --restart-limit=3 \
+  --deadline=21600 \
+  -- \
+  python \
+  /app/train_ps.py \
+  --data=/data/flights \
+  --model=/data/models/flights/2 \
+  --steps=2000
