@@ -9,7 +9,6 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow.errors import InvalidArgument
 from gridflow.spec import backends, strategies
 from gridflow.spec.arguments import (
     check_command_options,
@@ -407,27 +406,12 @@ class TensorflowDistributor:
         *,
         wait: bool,
     ) -> tuple[Launcher, bytes, bytes, dict[str, Any], Placement]:
-        from gridflow.spec.command import CommandProgram, with_commands_of
         from gridflow.spec.modules import pack
-        from gridflow.spec.program import FunctionProgram, dump, folder_of, make_program
+        from gridflow.spec.program import dump, folder_of, for_job, make_program
 
-        made = make_program(train_fn, args, kwargs)
-        if isinstance(made, CommandProgram) is not strategies.of(self.strategy).runs_programs:
-            raise InvalidArgument(
-                "strategy='command' is for the words of a command, such as ['python', 'train.py'], "
-                f"and they are for it; got {train_fn!r} under strategy={self.strategy!r}."
-            )
-        if isinstance(made, CommandProgram):
-            if data is not None:
-                raise InvalidArgument("data= feeds functions and scripts; a command reads files.")
-            made = with_commands_of(made, self.spec.roles)
-        if self.spec.training.classic_flags and isinstance(made, FunctionProgram):
-            raise InvalidArgument(
-                "classic_flags=True fills in the command line of a script; a function gets all of "
-                "it from its first parameter: ctx.cluster_spec, ctx.task."
-            )
-        program = dump(made)
         datasets = named_datasets(data)
+        made = for_job(make_program(train_fn, args, kwargs), self.spec, datasets)
+        program = dump(made)
         if self._launcher is not None:
             launcher = self._launcher.for_job()
         else:

@@ -19,6 +19,7 @@ import pytest
 from environments import ENVIRONMENTS, on_this_host, processes
 from jobs import flights
 
+from gridflow.deploy.drivers.in_process import run_in_process
 from gridflow.deploy.inside.dialects import identify
 from gridflow.job import Role
 from gridflow.spec.tf_config import in_order
@@ -109,6 +110,24 @@ def test_a_target_tells_every_process_who_it_is_as_local_does(target):
     (places,) = {json.dumps(known, sort_keys=True) for known in found.values()}
     everyone = [address for hosts in json.loads(places).values() for address in hosts]
     assert len(set(everyone)) == len(everyone)
+
+
+@pytest.mark.slow
+def test_run_tells_every_process_who_it_is_as_the_rendered_script_does(tmp_path):
+    command = [sys.executable, str(PROGRAM.with_name("tell.py")), str(tmp_path), "6"]
+    roles = {"chief": Role(), "worker": Role(2), "ps": Role(2, command=command)}
+    roles["evaluator"] = Role()
+    job = flights(command=command, args=[], roles=roles, classic_flags=True)
+    assert run_in_process(job, "local") == 0
+    found = {}
+    for path in tmp_path.glob("*.json"):
+        variables, flags = json.loads(path.read_text())
+        who = identify(variables)
+        assert tuple(flags) == who.flags
+        by_variables = identify({k: v for k, v in variables.items() if k != "TF_CONFIG"})
+        assert by_variables.tf_config == who.tf_config
+        found[str(who)] = {role: in_order(hosts) for role, hosts in who.cluster.items()}
+    assert sizes(found) == sizes(identities("local"))
 
 
 @pytest.mark.slow

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import cloudpickle
 
 from gridflow.errors import InvalidArgument, UnpicklableFunction
-from gridflow.spec.command import CommandProgram, make_command
+from gridflow.spec import strategies
+from gridflow.spec.command import CommandProgram, make_command, with_commands_of
 from gridflow.spec.modules import INSTALLED, script_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from types import ModuleType
+
+    from gridflow.spec.job import JobSpec
 
 #: cloudpickle's list of modules to pickle by value is the process's, jobs may have threads.
 _lock: Final = threading.Lock()
@@ -80,8 +83,8 @@ def make_program(
         return make_command(train_fn, args, kwargs)
     if not callable(train_fn):
         raise InvalidArgument(
-            "train_fn is a function or the path of a script, or the words of a command; got "
-            f"{type(train_fn).__name__}."
+            f"train_fn is a function or the path of a script; got {type(train_fn).__name__}. "
+            "strategy='command' takes a list of words."
         )
     try:
         signature = inspect.signature(train_fn)
@@ -112,6 +115,33 @@ def _script(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Script
     except SyntaxError as error:
         raise InvalidArgument(f"{path} is no Python script: {error}") from error
     return ScriptProgram(path.name, text, tuple(str(each) for each in args), path.parent.resolve())
+
+
+def for_job(program: Program, spec: JobSpec, datasets: Collection[str]) -> Program:
+    """Return the program as a job runs it.
+
+    Raises
+    ------
+    InvalidArgument
+        It isn't of the kind that the job's strategy or its options are for.
+    """
+    training = spec.training
+    if training.classic_flags and isinstance(program, FunctionProgram):
+        raise InvalidArgument(
+            "classic_flags=True fills in the command line of a script; a function gets all of it "
+            "from its first parameter: ctx.cluster_spec, ctx.task."
+        )
+    if isinstance(program, CommandProgram) is not strategies.of(training.strategy).runs_programs:
+        got = "words" if isinstance(program, CommandProgram) else "a function or script"
+        raise InvalidArgument(
+            "strategy='command' is for the words of a command, such as ['python', 'train.py'], and "
+            f"they are for it; got {got} under strategy={training.strategy!r}."
+        )
+    if not isinstance(program, CommandProgram):
+        return program
+    if datasets:
+        raise InvalidArgument("data= feeds functions and scripts; a command reads files.")
+    return with_commands_of(program, spec.roles)
 
 
 def folder_of(program: Program) -> Path | None:
