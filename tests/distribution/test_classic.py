@@ -9,7 +9,7 @@ import pytest
 from gridflow import errors
 from gridflow.spec.cluster import ClusterSpec, Task
 from gridflow.spec.program import ScriptProgram
-from gridflow.training.server import with_flags
+from gridflow.training.tensorflow_server import with_flags
 
 
 def between_graph(ctx, steps):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.spec import modules
-from gridflow.training import no_spark, server
+from gridflow.training import no_spark, tensorflow_server
 from gridflow.training.inbox import Inbox
 from gridflow.wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.wire.child import Hello, Imported, Leave, Raised, Returned, Setup
@@ -66,7 +66,7 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     if setup.tf_config is not None:
         os.environ["TF_CONFIG"] = setup.tf_config
     if not setup.runs_function:
-        return server.serve(setup, channel, inbox)
+        return tensorflow_server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup.serves
     from gridflow.keras import fixes, results
     from gridflow.training.context import make_context
@@ -82,7 +82,7 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     no_spark.refuse()
     program = _load(Path(setup.function))
     if setup.classic_flags:
-        program = server.with_flags(program, ctx.cluster_spec, ctx.task)
+        program = tensorflow_server.with_flags(program, ctx.cluster_spec, ctx.task)
     try:
         value = program.run(ctx)
     except SystemExit as error:

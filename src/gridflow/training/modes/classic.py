@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gridflow.gpu.devices import server_config
-from gridflow.training import server
+from gridflow.training import tensorflow_server
 from gridflow.training.modes.synchronous import Synchronous
 
 
@@ -17,7 +17,7 @@ class Classic(Synchronous):
     def begin(self) -> None:
         """Let a task that joins its server say so."""
         super().begin()
-        server.announce_joins(self._runtime.channel, self._runtime.inbox)
+        tensorflow_server.announce_joins(self._runtime.channel, self._runtime.inbox)
 
     def server(self, config: Any) -> Any:
         """Return this task's server, started when first asked for."""
@@ -28,7 +28,9 @@ class Classic(Synchronous):
             if self._server is None:
                 setup = runtime.setup
                 config = config or server_config(setup.gpu_memory, len(setup.gpus))
-                self._server = server.make_server(runtime.cluster_spec, runtime.task, config)
+                self._server = tensorflow_server.make_server(
+                    runtime.cluster_spec, runtime.task, config
+                )
             return self._server
 
 
