@@ -172,7 +172,7 @@ class SparkLauncher:
 
     def _as_frames(self, data: Mapping[str, Any]) -> dict[str, DataFrame]:
         """Return DataFrames of the data, the same for the same data."""
-        from gridflow.launch.spark.data import as_frames
+        from gridflow.feed.sources.frames import as_frames
 
         if self._frames[0] is not data:
             self._left_out = {}
