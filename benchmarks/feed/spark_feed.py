@@ -50,12 +50,11 @@ def spooling(directory: str, tags):
         import pyarrow as pa
         from pyspark import TaskContext
 
-        from gridflow.feed.sources.dataframes import agent_batches
         from gridflow.feed.spool import SpoolWriter
 
         rank = TaskContext.get().partitionId()
         writer = SpoolWriter(Path(directory) / f"rank-{rank}")
-        for dataset, rows in agent_batches(batches, tags):
+        for dataset, rows in tags.batches(batches):
             writer.write(dataset, rows)
         yield pa.RecordBatch.from_pydict({"rows": [writer.close()["train"].rows]})
 

@@ -33,14 +33,13 @@ def feed(spark, tmp_path, monkeypatch):
             import pyarrow as pa
             from pyspark import BarrierTaskContext
 
-            from gridflow.feed.sources.dataframes import agent_batches
             from gridflow.feed.spool import SpoolWriter
 
             rank = BarrierTaskContext.get().partitionId()
             with SpoolWriter(tmp_path / f"rank-{rank}", options) as writer:
                 for dataset in tags.datasets:
                     writer.declare(dataset)
-                for dataset, rows in agent_batches(batches, tags):
+                for dataset, rows in tags.batches(batches):
                     writer.write(dataset, rows)
             assert "tensorflow" not in sys.modules
             yield pa.RecordBatch.from_pydict({"rank": [rank]})

@@ -1,6 +1,7 @@
 """Arrays and tables become Arrow files, split evenly among the ranks."""
 
 import datetime as dt
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -11,17 +12,18 @@ from hypothesis import strategies as st
 
 from gridflow.errors import InvalidArgument
 from gridflow.feed.column import reason_against
-from gridflow.feed.sources.arrays import feedable, partition, read, to_table
+from gridflow.feed.sources.arrays import ArraySource, feedable, to_table
 
 
 @given(st.integers(0, 50), st.integers(1, 9))
 def test_ranks_get_blocks_that_differ_by_at_most_one_row(tmp_path_factory, rows, ranks):
     place = tmp_path_factory.mktemp("local")
-    counts = partition({"train": np.arange(rows)}, ranks, place)["train"]
+    dealt = ArraySource({"train": np.arange(rows)}).deal(ranks, place)
+    parts = [list(pickle.loads(pickle.dumps(each)).batches()) for each in dealt]
+    counts = [sum(batch.num_rows for _, batch in part) for part in parts]
+    assert len(counts) == ranks
     assert max(counts) - min(counts) <= 1
-    parts = [list(read(place / f"rank-{rank}" / "train.arrow")) for rank in range(ranks)]
-    assert [sum(batch.num_rows for batch in part) for part in parts] == list(counts)
-    got = [value for part in parts for batch in part for value in batch.column("x").to_pylist()]
+    got = [value for part in parts for _, batch in part for value in batch.column("x").to_pylist()]
     assert got == list(range(rows))
 
 
@@ -54,10 +56,9 @@ def test_each_form_of_data_becomes_columns():
         ({"a": np.array([{1}, 2], object)}, "can't become a column"),
     ],
 )
-def test_data_that_can_t_be_used_is_refused_with_its_name(rows, message, tmp_path):
+def test_data_that_can_t_be_used_is_refused_with_its_name(rows, message):
     with pytest.raises(InvalidArgument, match=message):
-        partition({"train": rows}, 2, tmp_path)
-    assert not list(tmp_path.iterdir())
+        ArraySource({"train": rows})
 
 
 def test_columns_that_can_t_be_fed_are_left_out_with_the_reason(tmp_path):
@@ -69,9 +70,12 @@ def test_columns_that_can_t_be_fed_are_left_out_with_the_reason(tmp_path):
     assert "type duration[ns], which can't be a tensor. Cast it to long" in reasons["delta"]
     assert "'mixed' of dataset 'train' can't become a column" in reasons["mixed"]
     assert "'twice' of dataset 'train' is there 2 times" in reasons["twice"]
-    partition({"train": frame}, 1, tmp_path)
-    (batch,) = read(tmp_path / "rank-0" / "train.arrow")
-    assert batch.schema.names == ["x"]
+    source = ArraySource({"train": frame})
+    assert source.left_out == {"train": reasons}
+    assert source.columns == ("x", *reasons)
+    (rows,) = source.deal(1, tmp_path)
+    ((name, batch),) = rows.batches()
+    assert (name, batch.schema.names) == ("train", ["x"])
     for whole in (frame[["delta"]], (np.zeros(1), np.array([dt.timedelta(1)]))):
         with pytest.raises(InvalidArgument, match="can't be a tensor"):
             feedable(whole, "train")
@@ -97,6 +101,6 @@ def test_a_type_alone_tells_whether_a_column_can_be_fed(kind, fits):
 
 def test_names_and_numbers_of_ranks_are_checked(tmp_path):
     with pytest.raises(InvalidArgument, match="identifier"):
-        partition({"../x": np.zeros(3)}, 2, tmp_path)
+        ArraySource({"../x": np.zeros(3)})
     with pytest.raises(InvalidArgument, match="num_ranks"):
-        partition({"x": np.zeros(3)}, 0, tmp_path)
+        ArraySource({"x": np.zeros(3)}).deal(0, tmp_path)

@@ -31,9 +31,7 @@ def arrived(spark, data):
 
         import pyarrow as pa
 
-        from gridflow.feed.sources.dataframes import agent_batches
-
-        for name, rows in agent_batches(batches, tags):
+        for name, rows in tags.batches(batches):
             text = json.dumps([name, rows.to_pylist()], default=str)
             yield pa.RecordBatch.from_pydict({"text": [text]})
 

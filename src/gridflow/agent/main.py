@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from gridflow.agent.agent import Agent
@@ -17,19 +16,12 @@ from gridflow.agent.guardian import PR_SET_PDEATHSIG
 def main() -> None:
     """Run one agent until its job ends, or its driver does."""
     # From the parent's own pipe: nobody else can write to it.
-    payload, rank, folder, driver = pickle.load(sys.stdin.buffer)  # noqa: S301
+    payload, rank, rows, driver = pickle.load(sys.stdin.buffer)  # noqa: S301
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != driver:
         _end()
-    from gridflow.feed.sources import arrays
-
-    batches = (
-        (name, batch)
-        for name in (payload.datasets if folder is not None else ())
-        for batch in arrays.read(Path(folder) / f"{name}.arrow")
-    )
-    Agent(payload, rank).run(batches)
+    Agent(payload, rank).run(() if rows is None else rows.batches())
 
 
 def _end(*_: object) -> NoReturn:

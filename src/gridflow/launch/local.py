@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from gridflow.agent.folder import temporary_folder
-from gridflow.errors import SchemaError
 from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gridflow.feed.sources.arrays import ArraySource, FileRows
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.options import Deadlines
@@ -42,7 +42,8 @@ class LocalLauncher:
     """
 
     def __init__(self) -> None:
-        self._folder: Path | None = None
+        self._source: tuple[Mapping[str, Any], ArraySource] | None = None
+        self._rows: list[FileRows] | None = None
         self._stack = contextlib.ExitStack()
 
     def for_job(self) -> LocalLauncher:
@@ -60,35 +61,36 @@ class LocalLauncher:
         wait: bool = True,  # noqa: ARG002
     ) -> Placement:
         """Check data and GPUs; this machine takes any number of tasks, which share its cores."""
-        from gridflow.feed.sources import arrays
-
-        tables = {name: arrays.feedable(value, name) for name, value in data.items()}
-        rows = {name: table.num_rows for name, (table, _) in tables.items()}
-        num_fed = num_tasks if fed is None else len(fed)
-        for name, count in rows.items():
-            if num_fed and not count:
-                raise SchemaError(f"dataset {name!r} has no rows: there is nothing to feed.")
+        source = self._source_of(data)
+        source.check(num_tasks if fed is None else len(fed))
         check_host(gpus, os.environ)
-        details = {f"rows of {name}": f"{count:,}" for name, count in rows.items()}
-        left_out = {name: reasons for name, (_, reasons) in tables.items() if reasons}
-        names = [
-            name for table, reasons in tables.values() for name in (*table.schema.names, *reasons)
-        ]
-        columns = tuple(dict.fromkeys(names))
-        return Placement("local", "127.0.0.1", "127.0.0.1", None, details, left_out, columns)
+        return Placement(
+            "local",
+            "127.0.0.1",
+            "127.0.0.1",
+            None,
+            source.details(),
+            source.left_out,
+            source.columns,
+        )
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> LocalLaunch:
         """Start the agents; from the caller's thread, whose end would end them, too."""
-        from gridflow.feed.sources import arrays
+        if self._rows is None:
+            folder = self._stack.enter_context(temporary_folder(f"gridflow-{payload.job}-data-"))
+            fed = payload.spec.fed
+            self._rows = self._source_of(data).deal(len(fed), folder) if data and fed else []
+        return LocalLaunch(payload, self._rows, listener)
 
-        if self._folder is None:
-            self._folder = self._stack.enter_context(
-                temporary_folder(f"gridflow-{payload.job}-data-")
-            )
-            arrays.partition(data, len(payload.spec.fed), self._folder)
-        return LocalLaunch(payload, self._folder, listener)
+    def _source_of(self, data: Mapping[str, Any]) -> ArraySource:
+        """Return the source of the data, the same for the same data."""
+        from gridflow.feed.sources.arrays import ArraySource
+
+        if self._source is None or self._source[0] is not data:
+            self._source = data, ArraySource(data)
+        return self._source[1]
 
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Return a thread."""
@@ -97,7 +99,7 @@ class LocalLauncher:
     def close(self) -> None:
         """Delete the partitioned data."""
         self._stack.close()
-        self._folder = None
+        self._source = self._rows = None
 
 
 class LocalLaunch:
@@ -106,14 +108,18 @@ class LocalLaunch:
     Parameters
     ----------
     payload : AgentPayload
-    folder : Path
-        Where the rows of each rank lie.
+    rows : sequence of FileRows
+        Of each rank that is fed, in order.
     listener : LaunchListener
     """
 
-    def __init__(self, payload: AgentPayload, folder: Path, listener: LaunchListener) -> None:
+    def __init__(
+        self, payload: AgentPayload, rows: Sequence[FileRows], listener: LaunchListener
+    ) -> None:
+        of_rank = dict(zip(payload.spec.fed, rows, strict=False))
         self._agents = [
-            _start_agent(payload, rank, folder) for rank in range(len(payload.spec.tasks))
+            _start_agent(payload, rank, of_rank.get(rank))
+            for rank in range(len(payload.spec.tasks))
         ]
         watcher = threading.Thread(
             target=_watch,
@@ -154,7 +160,9 @@ def _end(agents: list[subprocess.Popen[bytes]]) -> None:
             agent.kill()
 
 
-def _start_agent(payload: AgentPayload, rank: int, folder: Path) -> subprocess.Popen[bytes]:
+def _start_agent(
+    payload: AgentPayload, rank: int, rows: FileRows | None
+) -> subprocess.Popen[bytes]:
     errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (its watcher closes it)
     importable = ":".join(path or str(Path.cwd()) for path in sys.path)
     agent = subprocess.Popen(
@@ -170,8 +178,6 @@ def _start_agent(payload: AgentPayload, rank: int, folder: Path) -> subprocess.P
         raise AssertionError("the agent was started without a pipe")
     try:
         # By the pipe: keys are for no command line and no file.
-        share = payload.spec.fed.index(rank) if rank in payload.spec.fed else None
-        rows = None if share is None else str(folder / f"rank-{share}")
         with agent.stdin:
             pickle.dump((payload, rank, rows, os.getpid()), agent.stdin)
     except BrokenPipeError:

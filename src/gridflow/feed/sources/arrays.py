@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,71 +14,114 @@ import pyarrow.ipc
 
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.column import reason_against
+from gridflow.feed.sources.base import RankRows, RowSource, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["feedable", "partition", "read", "to_table"]
+__all__ = ["ArraySource", "FileRows", "feedable", "to_table"]
 
 _TUPLE_COLUMNS: Final = ("x", "y", "sample_weight")
 _ROWS_PER_BATCH: Final = 10_000
 _RENAME: Final = "Rename or drop all but one."
 
 
-def partition(
-    data: Mapping[str, Any], num_ranks: int, directory: Path
-) -> dict[str, tuple[int, ...]]:
-    """Write each rank's rows to ``<directory>/rank-<r>/<dataset>.arrow``.
+@dataclass(frozen=True)
+class FileRows(RankRows):
+    """The rows of one rank, in a folder with a file for each dataset.
 
-    Each rank gets consecutive rows; the ranks' numbers of rows differ by at most one.
+    Attributes
+    ----------
+    folder : Path
+    datasets : tuple of str
+    """
+
+    folder: Path
+    datasets: tuple[str, ...]
+
+    def batches(
+        self,
+        arriving: Iterable[pa.RecordBatch] = (),  # noqa: ARG002 (all lie in the files)
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the record batches of the files, mapped, with the name of their dataset."""
+        for name in self.datasets:
+            with pa.memory_map(str(self.folder / f"{name}.arrow")) as source:
+                file = pa.ipc.open_file(source)
+                for i in range(file.num_record_batches):
+                    yield name, file.get_batch(i)
+
+
+class ArraySource(RowSource):
+    """Datasets in the driver's memory, for processes on the same machine.
 
     Parameters
     ----------
     data : mapping of dataset name to rows
         See `to_table` for the forms that rows can have. Columns that can't be fed are left out.
-    num_ranks : int
-        How many ranks there are.
-    directory
-        Made when missing.
-
-    Returns
-    -------
-    dict
-        Rows per rank, by dataset.
 
     Raises
     ------
-    InvalidArgument
+    InvalidArgument, SchemaError
         For names or data that can't be used.
     """
-    if num_ranks < 1:
-        raise InvalidArgument(f"num_ranks must be at least 1, got {num_ranks}.")
-    tables = {}
-    for name, rows in data.items():
-        if not isinstance(name, str) or not name.isidentifier():
-            raise InvalidArgument(
-                f"a dataset's name must be an identifier like 'train', got {name!r}."
-            )
-        tables[name], _ = feedable(rows, name)
-    counts: dict[str, tuple[int, ...]] = {}
-    for name, table in tables.items():
-        ends = [table.num_rows * rank // num_ranks for rank in range(num_ranks + 1)]
-        counts[name] = tuple(b - a for a, b in itertools.pairwise(ends))
-        for rank, rows in enumerate(counts[name]):
-            path = directory / f"rank-{rank}" / f"{name}.arrow"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
-                file.write_table(table.slice(ends[rank], rows), max_chunksize=_ROWS_PER_BATCH)
-    return counts
 
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._tables: dict[str, pa.Table] = {}
+        self._left_out: dict[str, dict[str, str]] = {}
+        for name, rows in data.items():
+            check_name(name)
+            self._tables[name], reasons = feedable(rows, name)
+            if reasons:
+                self._left_out[name] = reasons
 
-def read(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a file that `partition` wrote, mapped."""
-    with pa.memory_map(str(path)) as source:
-        file = pa.ipc.open_file(source)
-        for i in range(file.num_record_batches):
-            yield file.get_batch(i)
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of all datasets, each once."""
+        names = [
+            column
+            for name, table in self._tables.items()
+            for column in (*table.schema.names, *self._left_out.get(name, ()))
+        ]
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def left_out(self) -> dict[str, dict[str, str]]:
+        """Columns that can't be fed, and why, by dataset."""
+        return self._left_out
+
+    def check(self, num_ranks: int) -> None:
+        """Refuse a dataset without rows, if there is a rank to feed."""
+        for name, table in self._tables.items():
+            if num_ranks and not table.num_rows:
+                raise SchemaError(f"dataset {name!r} has no rows: there is nothing to feed.")
+
+    def details(self) -> dict[str, str]:
+        """Return how many rows each dataset has."""
+        return {f"rows of {name}": f"{table.num_rows:,}" for name, table in self._tables.items()}
+
+    def deal(self, num_ranks: int, folder: Path) -> list[FileRows]:
+        """Write each rank's rows into a folder of its own, and return what reads them.
+
+        Each rank gets consecutive rows; the ranks' numbers of rows differ by at most one.
+        """
+        if num_ranks < 1:
+            raise InvalidArgument(f"num_ranks must be at least 1, got {num_ranks}.")
+        ranks = [
+            FileRows(folder / f"rank-{rank}", tuple(self._tables)) for rank in range(num_ranks)
+        ]
+        for rows in ranks:
+            rows.folder.mkdir(parents=True, exist_ok=True)
+        for name, table in self._tables.items():
+            ends = [table.num_rows * rank // num_ranks for rank in range(num_ranks + 1)]
+            for (begin, end), rows in zip(itertools.pairwise(ends), ranks, strict=True):
+                path = rows.folder / f"{name}.arrow"
+                with (
+                    pa.OSFile(str(path), "wb") as sink,
+                    pa.ipc.new_file(sink, table.schema) as file,
+                ):
+                    file.write_table(table.slice(begin, end - begin), max_chunksize=_ROWS_PER_BATCH)
+        return ranks
 
 
 def feedable(rows: Any, dataset: str = "data") -> tuple[pa.Table, dict[str, str]]:

@@ -1,7 +1,7 @@
 """From DataFrames to the one stage whose partitions are the agents' rows.
 
-`check` and `stage_frame` run in the driver, on classic Spark and Spark Connect; `split` and
-`agent_batches` in the agents, with pyarrow only.
+`check` and `stage_frame` run in the driver, on classic Spark and Spark Connect; `Tags` parts the
+rows again in the agents, with pyarrow only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
+from gridflow.feed.sources.base import RankRows, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["Tags", "agent_batches", "check", "split", "stage_frame"]
+__all__ = ["Repartition", "Tags", "check", "stage_frame"]
+
+Repartition = Literal["auto", "always", "never"]
 
 #: Names that begin so are the feed's own.
 _RESERVED: Final = "__gridflow_"
@@ -43,8 +46,8 @@ _HINTS: Final = {
 
 
 @dataclass(frozen=True)
-class Tags:
-    """How the datasets lie in the staged DataFrame; travels to the agents.
+class Tags(RankRows):
+    """How the datasets lie in the staged DataFrame, whose partitions are the ranks' rows.
 
     Attributes
     ----------
@@ -56,6 +59,32 @@ class Tags:
 
     datasets: tuple[str, ...]
     columns: tuple[tuple[tuple[str, str], ...], ...]
+
+    def batches(
+        self, arriving: Iterable[pa.RecordBatch] = ()
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of a partition with the name of their dataset."""
+        for batch in arriving:
+            if batch.num_rows:
+                yield from self._parted(batch)
+
+    def _parted(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if len(self.datasets) == 1:
+            own_names = [own for _, own in self.columns[0]]
+            same = batch.schema.names == own_names
+            yield self.datasets[0], batch if same else batch.rename_columns(own_names)
+            return
+        tag = batch.column(_TAG).to_numpy()
+        for number in np.unique(tag):
+            mine = tag == number
+            inside, own = zip(*self.columns[number], strict=True)
+            selected = batch.select(list(inside))
+            if not mine.all():
+                selected = selected.filter(pa.array(mine))
+            yield (
+                self.datasets[number],
+                pa.RecordBatch.from_arrays(selected.columns, names=list(own)),
+            )
 
 
 def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
@@ -79,10 +108,7 @@ def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
         raise InvalidArgument(f"data holds {len(datasets)} datasets, {_MAX_DATASETS} is the most.")
     left_out = {}
     for name, frame in datasets.items():
-        if not isinstance(name, str) or not name.isidentifier():
-            raise InvalidArgument(
-                f"a dataset's name must be an identifier like 'train', got {name!r}."
-            )
+        check_name(name)
         if not frame.schema.fields:
             raise SchemaError(f"dataset {name!r} has no columns.")
         reasons = _reasons(frame, name)
@@ -160,7 +186,7 @@ def _is_vector(kind: DataType) -> bool:
 def stage_frame(
     datasets: Mapping[str, DataFrame],
     num_partitions: int,
-    repartition: Literal["auto", "always", "never"] = "auto",
+    repartition: Repartition = "auto",
 ) -> tuple[DataFrame, Tags]:
     """Return the one DataFrame whose partitions go to the agents.
 
@@ -178,7 +204,7 @@ def stage_frame(
     Returns
     -------
     frame, tags
-        Give the tags to `split` in the agents.
+        The tags go to the agents.
     """
     if num_partitions < 1:
         raise InvalidArgument(f"num_partitions must be at least 1, got {num_partitions}.")
@@ -364,33 +390,3 @@ def _uniform_partitions(rdd: Any) -> int | None:
             if "ShuffleDependency" not in dependency.getClass().getSimpleName():
                 waiting.append(dependency.rdd())
     return number
-
-
-def split(batch: pa.RecordBatch, tags: Tags) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each dataset in a batch of the staged DataFrame."""
-    if len(tags.datasets) == 1:
-        own_names = [own for _, own in tags.columns[0]]
-        same = batch.schema.names == own_names
-        yield tags.datasets[0], batch if same else batch.rename_columns(own_names)
-        return
-    tag = batch.column(_TAG).to_numpy()
-    for number in np.unique(tag):
-        mine = tag == number
-        rows = batch if mine.all() else None
-        inside, own = zip(*tags.columns[number], strict=True)
-        selected = (batch if rows is None else rows).select(list(inside))
-        if rows is None:
-            selected = selected.filter(pa.array(mine))
-        yield (
-            tags.datasets[number],
-            pa.RecordBatch.from_arrays(selected.columns, names=list(own)),
-        )
-
-
-def agent_batches(
-    iterator: Iterable[pa.RecordBatch], tags: Tags
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield (dataset, rows) for all that an agent's partition brings."""
-    for batch in iterator:
-        if batch.num_rows:
-            yield from split(batch, tags)

@@ -1,4 +1,4 @@
-"""A job's data on Spark: DataFrames as they are, or made of what lies in the driver's memory."""
+"""The source of rows on Spark: DataFrames as they are, or made of what lies in the driver."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.sources import dataframes
+from gridflow.feed.sources.base import RowSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from gridflow.feed.sources.dataframes import Repartition, Tags
 
 #: Arrow's types that Spark doesn't know, and the nearest that it does.
 _NEAREST: Final = {
@@ -22,6 +26,52 @@ _NEAREST: Final = {
     pa.uint64(): pa.int64(),
     pa.float16(): pa.float32(),
 }
+
+
+class FrameSource(RowSource):
+    """Datasets that Spark computes; the agents are the last stage of that.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    data : mapping of dataset name to rows
+        DataFrames, or what `gridflow.feed.sources.arrays.to_table` takes.
+    repartition : {"auto", "always", "never"}
+        See `gridflow.feed.sources.dataframes.stage_frame`.
+
+    Raises
+    ------
+    InvalidArgument, SchemaError
+        As `as_frames`.
+    """
+
+    def __init__(
+        self, spark: SparkSession, data: Mapping[str, Any], repartition: Repartition
+    ) -> None:
+        self._repartition = repartition
+        self._left_out: dict[str, dict[str, str]] = {}
+        self._frames = as_frames(spark, data, self._left_out)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of all datasets, each once."""
+        return tuple(dict.fromkeys(name for each in self._frames.values() for name in each.columns))
+
+    @property
+    def left_out(self) -> dict[str, dict[str, str]]:
+        """Columns that can't be fed, and why, by dataset."""
+        return self._left_out
+
+    def check(self, num_ranks: int) -> None:
+        """Refuse what can't be fed to so many ranks; note what is left out."""
+        if self._frames:
+            for name, reasons in dataframes.check(self._frames).items():
+                self._left_out[name] = {**self._left_out.get(name, {}), **reasons}
+        dataframes.check_partitions(self._frames, num_ranks, self._repartition)
+
+    def stage(self, num_ranks: int) -> tuple[DataFrame, Tags]:
+        """Return the DataFrame whose partitions are the ranks' rows, and what parts them again."""
+        return dataframes.stage_frame(self._frames, num_ranks, self._repartition)
 
 
 def as_frames(

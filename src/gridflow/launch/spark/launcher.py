@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument, NotEnoughSlots
 from gridflow.gpu.grant import check_host
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from gridflow.errors import NotEnoughGpus
+    from gridflow.feed.sources.base import RankRows
+    from gridflow.feed.sources.dataframes import Repartition
+    from gridflow.feed.sources.frames import FrameSource
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.options import Deadlines
@@ -70,7 +73,7 @@ class SparkLauncher:
         self,
         spark: SparkSession | None = None,
         *,
-        repartition: Literal["auto", "always", "never"] = "auto",
+        repartition: Repartition = "auto",
     ) -> None:
         from gridflow.feed.sources import dataframes
 
@@ -78,8 +81,7 @@ class SparkLauncher:
         self._spark = spark or session_of()
         run_this_python_where_it_can(self._spark)
         self._repartition = repartition
-        self._frames: tuple[Mapping[str, Any], dict[str, DataFrame]] = ({}, {})
-        self._left_out: dict[str, dict[str, str]] = {}
+        self._source: tuple[Mapping[str, Any], FrameSource] | None = None
 
     def for_job(self) -> SparkLauncher:
         """Return one for the same session, which has launched nothing."""
@@ -96,15 +98,10 @@ class SparkLauncher:
         wait: bool = True,
     ) -> Placement:
         """Check the DataFrames' columns, count the slots and the GPUs."""
-        from gridflow.feed.sources import dataframes
-
         refuse_stopped(self._spark)
-        given = self._as_frames(data)
-        left_out = dataframes.check(given) if given else {}
+        source = self._source_of(data)
         fed = range(num_tasks) if fed is None else fed
-        dataframes.check_partitions(given, len(fed), self._repartition)
-        for name, reasons in self._left_out.items():
-            left_out[name] = {**reasons, **left_out.get(name, {})}
+        source.check(len(fed))
         self._refuse_speculation()
         settings = self._gpu_settings()
         stages = _stages(num_tasks, fed, gpus, has_data=bool(data))
@@ -132,25 +129,27 @@ class SparkLauncher:
         details = {
             "stage": "plain (dynamic allocation is on)" if self._is_dynamic() else "barrier",
             "spark": self._spark.version,
+            **source.details(),
         }
         if len(fed) < num_tasks:
             details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
-        columns = tuple(dict.fromkeys(name for frame in given.values() for name in frame.columns))
         target = f"spark ({master})"
-        return Placement(target, *self._driver_addresses(), slots, details, left_out, columns)
+        return Placement(
+            target, *self._driver_addresses(), slots, details, source.left_out, source.columns
+        )
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> SparkLaunch:
         """Start the Spark jobs, each in a thread of its own."""
-        data = self._as_frames(data)
+        source = self._source_of(data)
         hide_stage_bar(self._spark)
         stages = _stages(
             len(payload.spec.tasks), payload.spec.fed, payload.spec.gpus, has_data=bool(data)
         )
 
         def make_frame(places: tuple[int, ...], need: GpuNeed) -> DataFrame:
-            rows = data if places[0] in payload.spec.fed else {}
+            rows = source if data and places[0] in payload.spec.fed else None
             return self._agents_frame(payload, places, rows, need)
 
         return SparkLaunch(
@@ -170,14 +169,13 @@ class SparkLauncher:
     def close(self) -> None:
         """Do nothing: a job leaves nothing behind here."""
 
-    def _as_frames(self, data: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """Return DataFrames of the data, the same for the same data."""
-        from gridflow.feed.sources.frames import as_frames
+    def _source_of(self, data: Mapping[str, Any]) -> FrameSource:
+        """Return the source of the data, the same for the same data."""
+        from gridflow.feed.sources.frames import FrameSource
 
-        if self._frames[0] is not data:
-            self._left_out = {}
-            self._frames = data, as_frames(self._spark, data, self._left_out)
-        return self._frames[1]
+        if self._source is None or self._source[0] is not data:
+            self._source = data, FrameSource(self._spark, data, self._repartition)
+        return self._source[1]
 
     # ---------------------------------------------------------------------------------------------
 
@@ -185,18 +183,17 @@ class SparkLauncher:
         self,
         payload: AgentPayload,
         places: tuple[int, ...],
-        data: Mapping[str, Any],
+        source: FrameSource | None,
         need: GpuNeed,
     ) -> DataFrame:
-        from gridflow.feed.sources import dataframes
-
         num_tasks = len(places)
-        if data:
-            frame, tags = dataframes.stage_frame(data, num_tasks, self._repartition)
+        rows = None
+        if source is not None:
+            frame, rows = source.stage(num_tasks)
         else:
-            frame, tags = self._spark.range(0, num_tasks, 1, num_tasks), None
+            frame = self._spark.range(0, num_tasks, 1, num_tasks)
         settings = self._gpu_settings()
-        body = _agent_body(payload, places, tags, settings.shares if need.count is None else 1)
+        body = _agent_body(payload, places, rows, settings.shares if need.count is None else 1)
         amount = settings.stage_amount(need)
         profile = None if amount is None else make_profile(amount, settings, self._setting)
         barrier = not self._is_dynamic()
@@ -311,7 +308,9 @@ def _stages(
     return [*group(fed, gpus, together=has_data), *group(others, gpus, together=False)]
 
 
-def _agent_body(payload: AgentPayload, places: tuple[int, ...], tags: Any, gpu_shares: int) -> Any:
+def _agent_body(
+    payload: AgentPayload, places: tuple[int, ...], rows: RankRows | None, gpu_shares: int
+) -> Any:
     """Return the function of the stage. It is sent by value, so it can say what is missing."""
     gridflow_version = _version()
 
@@ -325,7 +324,7 @@ def _agent_body(payload: AgentPayload, places: tuple[int, ...], tags: Any, gpu_s
                 f"gridflow {gridflow_version} can't be imported by {sys.executable} on an "
                 f"executor: {error}"
             ) from error
-        yield from run_task(payload, places, tags, gpu_shares, batches)
+        yield from run_task(payload, places, rows, gpu_shares, batches)
 
     return run_agent
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,17 +14,18 @@ from gridflow.spec.gpus import GPU
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gridflow.feed.sources.base import RankRows
     from gridflow.wire.payload import AgentPayload
 
 
 def run_task(
     payload: AgentPayload,
     places: tuple[int, ...],
-    tags: Any,
+    rows: RankRows | None,
     gpu_shares: int,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Run the task of this partition; yields one row when it is over."""
+    """Run the task of this partition, to which ``rows`` go; yields one row when it is over."""
     from pyspark import BarrierTaskContext, TaskContext
 
     from gridflow.feed.sources import dataframes
@@ -40,9 +41,7 @@ def run_task(
     if partitions != len(places):
         raise InvalidArgument(dataframes.wrong_partitions(partitions, len(places)))
     rank = places[partition]
-    is_fed = payload.datasets and rank in payload.spec.fed
-    rows = dataframes.agent_batches(batches, tags) if is_fed else iter(())
     gpus = context.resources().get(GPU)
     spark_gpus = SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)
-    Agent(payload, rank, spark_gpus).run(rows)
+    Agent(payload, rank, spark_gpus).run(() if rows is None else rows.batches(batches))
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
