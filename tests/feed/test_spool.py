@@ -102,6 +102,64 @@ def test_a_column_that_turns_out_not_to_be_feedable_is_left_out_and_the_rows_sta
     assert read == list(range(before + 5))
 
 
+def test_columns_behind_one_that_is_left_out_later_stay_what_they_were(tmp_path):
+    with SpoolWriter(tmp_path) as writer:
+        for first, kind in ((0, ["a"] * 5000), (5000, [1] * 5000)):
+            numbers = np.arange(first, first + 5000)
+            writer.write("train", pa.RecordBatch.from_pydict({"kind": kind, "n": numbers}))
+    reader = SpoolReader(tmp_path, "train")
+    assert [reader.column(chunk, "n")[0] for chunk in (0, 1)] == [0, 5000]
+    assert reader.left_out == writer.left_out["train"]
+
+
+def test_a_spool_is_seen_to_grow_in_whole_segments_and_its_chunks_are_those_of_any_other(tmp_path):
+    seen = []
+
+    def look(dataset, rows):
+        reader.refresh() if seen else seen.append(0)
+        seen.append(rows)
+        grown = SpoolReader(tmp_path / "a", dataset, growing=True)
+        assert (grown.rows, grown.is_complete) == (rows, False)
+        assert grown.column(len(grown.chunk_rows) - 1, "n")[-1] == rows - 1
+        with pytest.raises(InvalidArgument, match=r"no finished dataset 'train' .* are: none"):
+            SpoolReader(tmp_path / "a", dataset)
+
+    writer = SpoolWriter(tmp_path / "a", segment_bytes=100_000, on_segment=look)
+    plain = SpoolWriter(tmp_path / "b")
+    reader = None
+    for start in range(0, 100_000, 5000):
+        for each in (writer, plain):
+            each.write("train", numbers(start, 5000))
+        reader = reader or SpoolReader(tmp_path / "a", "train", growing=True)
+    assert seen[:4] == [0, 5000, 20_000, 35_000]  # the first at once, the others when full
+    assert len(reader.chunk_rows) < 20
+    first = reader.column(0, "n")
+    for each in (writer, plain):
+        each.close()
+    reader.refresh()
+    assert reader.is_complete
+    assert reader.column(0, "n") is first
+    assert reader.chunk_rows == SpoolReader(tmp_path / "b", "train").chunk_rows
+    read = [reader.column(chunk, "n") for chunk in range(len(reader.chunk_rows))]
+    np.testing.assert_array_equal(np.concatenate(read), np.arange(100_000))
+
+
+def test_rows_that_come_slowly_are_not_kept_until_a_segment_is_full(tmp_path, monkeypatch):
+    from gridflow.feed.spool import writer as module
+
+    clock = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    seen = []
+    writer = SpoolWriter(tmp_path, on_segment=lambda _, rows: seen.append((clock[0] - 100, rows)))
+    for second in range(40):
+        clock[0] = 100 + second
+        writer.write("train", numbers(0, 5000))
+    gaps = np.diff([at for at, _ in seen])
+    assert gaps[:5].tolist() == [1] * 5
+    assert gaps[-1] == 4  # a tenth of the time so far: few files, whatever it takes
+    assert writer.close()["train"].rows == 200_000
+
+
 def test_the_last_column_is_no_longer_left_out_but_refused(tmp_path):
     writer = SpoolWriter(tmp_path)
     with pytest.raises(DataError, match="'y' of dataset 'train' has nulls"):

@@ -2,10 +2,12 @@
 
 ::
 
-    <directory>/<dataset>/manifest.json       rows, schema, segments; written last
+    <directory>/<dataset>/manifest.json       rows, schema, segments, whether all rows are there
     <directory>/<dataset>/00000.arrow         Arrow IPC file, uncompressed, so that it can be mapped
 
-A segment has its final name only when it is whole.
+A segment has its final name only when it is whole, and the manifest names no other. It is replaced
+as a whole, too: by a longer one while rows still arrive, where somebody wants to hear of them, and
+by the last one at the end. So a reader sees the spool grow, and never half of anything.
 """
 
 from gridflow.feed.spool.reader import SpoolReader

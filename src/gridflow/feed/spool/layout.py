@@ -3,4 +3,4 @@
 from typing import Final
 
 MANIFEST: Final = "manifest.json"
-FORMAT: Final = 1
+FORMAT: Final = 2

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SpoolReader:
-    """Maps one dataset of a spool that was closed.
+    """Maps one dataset of a spool.
 
     Its rows lie in *chunks*, the record batches of all segments in order.
 
@@ -32,6 +32,8 @@ class SpoolReader:
         The spool's, as given to `SpoolWriter`.
     dataset
         The name.
+    growing : bool, default False
+        Whether a dataset will do of which more rows are to come; see `refresh`.
 
     Attributes
     ----------
@@ -40,7 +42,11 @@ class SpoolReader:
     specs : dict
         Element type and shape by column (see `tensor_specs`).
     counts : DatasetCounts
-        What the writer counted.
+        What the writer counted; only of a complete dataset these are the rows that can be read.
+    is_complete : bool
+        Whether all rows are there.
+    left_out : dict
+        Columns that turned out not to be feedable, and why.
 
     Raises
     ------
@@ -48,29 +54,45 @@ class SpoolReader:
         When there is no such dataset, or its writer did not finish.
     """
 
-    def __init__(self, directory: Path, dataset: str) -> None:
+    def __init__(self, directory: Path, dataset: str, *, growing: bool = False) -> None:
         self.dataset = dataset
-        self._directory = directory / dataset
-        try:
-            manifest: dict[str, Any] = json.loads((self._directory / MANIFEST).read_text())
-        except FileNotFoundError as error:
-            there = sorted(path.parent.name for path in directory.glob(f"*/{MANIFEST}"))
+        self._spool, self._directory = directory, directory / dataset
+        self._growing = growing
+        self.schema: pa.Schema = pa.schema([])
+        self._files: dict[str, pa.ipc.RecordBatchFileReader] = {}
+        #: Opening a chunk, and finding a column by its name, take time for each of its columns.
+        self._chunks: dict[int, pa.RecordBatch] = {}
+        self._columns: dict[tuple[int, str], np.ndarray | pa.Array] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at what there is by now; chunks keep their numbers.
+
+        Raises
+        ------
+        InvalidArgument
+            As when it was made.
+        """
+        manifest = _manifest(self._directory)
+        if manifest is None or not (manifest["complete"] or self._growing):
+            found = sorted(path.parent for path in self._spool.glob(f"*/{MANIFEST}"))
+            there = [path.name for path in found if (_manifest(path) or {}).get("complete")]
             raise InvalidArgument(
-                f"there is no finished dataset {dataset!r} in the spool {directory}; there are: "
-                f"{', '.join(there) or 'none'}.{did_you_mean(dataset, there)}"
-            ) from error
-        if manifest["format"] != FORMAT:
-            raise InvalidArgument(
-                f"the spool {directory} has format {manifest['format']}, this version of gridflow "
-                f"reads {FORMAT}: all processes of a job need the same gridflow."
+                f"there is no finished dataset {self.dataset!r} in the spool {self._spool}; there "
+                f"are: {', '.join(there) or 'none'}.{did_you_mean(self.dataset, there)}"
             )
+        self.is_complete: bool = manifest["complete"]
+        self.left_out: dict[str, str] = manifest["left_out"]
         self.counts = DatasetCounts(
             manifest["rows_in"], manifest["rows"], manifest["dropped"], nulls=manifest["nulls"]
         )
-        self.schema: pa.Schema = pa.schema([])
+        schema = pa.schema([])
         if manifest["schema"] is not None:
             encoded = pa.py_buffer(base64.b64decode(manifest["schema"]))
-            self.schema = pa.ipc.read_schema(encoded)
+            schema = pa.ipc.read_schema(encoded)
+        if schema != self.schema:  # a column was left out
+            self._chunks.clear()
+            self.schema = schema
         self.specs: dict[str, TensorSpec] = tensor_specs(self.schema)
         self._places = [
             (segment["file"], i)
@@ -80,16 +102,12 @@ class SpoolReader:
         self.chunk_rows: tuple[int, ...] = tuple(
             rows for segment in manifest["segments"] for rows in segment["batches"]
         )
-        self._files: dict[str, pa.ipc.RecordBatchFileReader] = {}
-        #: Opening a chunk, and finding a column by its name, take time for each of its columns.
-        self._chunks: dict[int, pa.RecordBatch] = {}
         self._numbers = {name: number for number, name in enumerate(self.schema.names)}
-        self._columns: dict[tuple[int, str], np.ndarray | pa.Array] = {}
 
     @property
     def rows(self) -> int:
         """Rows that can be read."""
-        return self.counts.rows
+        return sum(self.chunk_rows)
 
     def row_bytes(self, columns: list[str] | None = None) -> int:
         """Return about how many bytes a row of these columns has, at least 1."""
@@ -140,8 +158,7 @@ class SpoolReader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the chunks as Arrow record batches."""
         for chunk in range(len(self.chunk_rows)):
-            # The first ones may have columns that were left out later.
-            yield self._batch(chunk).select(self.schema.names)
+            yield self._batch(chunk)
 
     def _batch(self, chunk: int) -> pa.RecordBatch:
         file, index = self._places[chunk]
@@ -149,4 +166,19 @@ class SpoolReader:
         if reader is None:
             mapped = pa.memory_map(str(self._directory / file))
             reader = self._files[file] = pa.ipc.open_file(mapped)
-        return reader.get_batch(index)
+        # The first ones may have columns that were left out later.
+        return reader.get_batch(index).select(self.schema.names)
+
+
+def _manifest(directory: Path) -> dict[str, Any] | None:
+    """Return what is said of a dataset, None if nothing is."""
+    try:
+        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
+    except FileNotFoundError:
+        return None
+    if manifest["format"] != FORMAT:
+        raise InvalidArgument(
+            f"the spool in {directory} has format {manifest['format']}, this version of gridflow "
+            f"reads {FORMAT}: all processes of a job need the same gridflow."
+        )
+    return manifest

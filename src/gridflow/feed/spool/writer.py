@@ -7,6 +7,7 @@ import errno
 import json
 import re
 import shutil
+import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
@@ -19,6 +20,7 @@ from gridflow.feed.schema import FeedOptions, Findings, normalise
 from gridflow.feed.spool.layout import FORMAT, MANIFEST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 #: some microseconds and the file some hundred bytes per column.
 _SMALL_BYTES: Final = 1 << 20
 _SMALL_ROWS: Final = 4096
+#: A segment that isn't full is finished after so many seconds, or this part of the time since the
+#: first row: who waits for rows gets them soon, and hours of rows make no thousands of files.
+_PACE_SECONDS: Final = 0.5
+_PACE_PART: Final = 0.1
 _DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -41,6 +47,10 @@ class SpoolWriter:
         The rule for nulls.
     segment_bytes : int, default 32 MiB
         Size at which a new segment is started.
+    on_segment : callable, optional
+        Called with the name of a dataset and its rows so far, each time that one of its segments
+        can be read. With it the first rows are finished at once, and later ones every half second
+        or less often. What a chunk is doesn't depend on it.
     """
 
     def __init__(
@@ -48,12 +58,14 @@ class SpoolWriter:
         directory: Path,
         options: FeedOptions | None = None,
         segment_bytes: int = 32 << 20,
+        on_segment: Callable[[str, int], None] | None = None,
     ) -> None:
         if segment_bytes < 1:
             raise InvalidArgument(f"segment_bytes must be positive, got {segment_bytes}.")
         self._directory = directory
         self._options = options or FeedOptions()
         self._segment_bytes = segment_bytes
+        self._on_segment = on_segment
         self._datasets: dict[str, _DatasetWriter] = {}
 
     def declare(self, dataset: str, schema: pa.Schema | None = None) -> None:
@@ -88,7 +100,7 @@ class SpoolWriter:
         return {name: dict(writer.findings.left_out) for name, writer in self._datasets.items()}
 
     def abort(self) -> None:
-        """Close the files as they are, without a manifest: nothing can be read."""
+        """Close the files as they are: the datasets stay unfinished."""
         for writer in self._datasets.values():
             writer.abort()
 
@@ -114,7 +126,11 @@ class SpoolWriter:
                     f"a dataset's name is made of letters, digits and _, got {dataset!r}."
                 )
             writer = _DatasetWriter(
-                dataset, self._directory / dataset, self._options, self._segment_bytes
+                dataset,
+                self._directory / dataset,
+                self._options,
+                self._segment_bytes,
+                self._on_segment,
             )
             self._datasets[dataset] = writer
         return writer
@@ -129,12 +145,19 @@ class _Segment:
 
 class _DatasetWriter:
     def __init__(
-        self, dataset: str, directory: Path, options: FeedOptions, segment_bytes: int
+        self,
+        dataset: str,
+        directory: Path,
+        options: FeedOptions,
+        segment_bytes: int,
+        on_segment: Callable[[str, int], None] | None,
     ) -> None:
         self._dataset = dataset
         self._directory = directory
         self._options = options
         self._segment_bytes = segment_bytes
+        self._on_segment = on_segment
+        self._pace = _Pace()
         self.schema: pa.Schema | None = None
         #: A batch without rows that tells the schema while no row has.
         self.unseen: pa.RecordBatch | None = None
@@ -197,7 +220,8 @@ class _DatasetWriter:
             segment = self._segments[-1]
             segment.batches.append(batch.num_rows)
             segment.bytes += size
-            if segment.bytes >= self._segment_bytes:
+            is_due = self._on_segment is not None and self._pace.is_due()
+            if segment.bytes >= self._segment_bytes or is_due:
                 self._end_segment()
 
     def _end_segment(self) -> None:
@@ -208,34 +232,47 @@ class _DatasetWriter:
         self._file = self._sink = None
         path = self._directory / self._segments[-1].file
         path.with_name(f"{path.name}.tmp").rename(path)
+        if self._on_segment is not None:
+            self._write_manifest(is_complete=False)
+            self._pace.note()
+            self._on_segment(self._dataset, self._rows_written)
+
+    @property
+    def _rows_written(self) -> int:
+        return sum(sum(segment.batches) for segment in self._segments)
+
+    def _write_manifest(self, *, is_complete: bool) -> None:
+        schema = self.schema
+        if schema is None and self.unseen is not None:
+            schema = self.unseen.schema
+        encoded = None
+        if schema is not None:
+            encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        manifest = {
+            "format": FORMAT,
+            "complete": is_complete,
+            **asdict(self._counted()),
+            "schema": encoded,
+            "left_out": self.findings.left_out,
+            "segments": [
+                {**asdict(segment), "rows": sum(segment.batches)} for segment in self._segments
+            ],
+        }
+        path = self._directory / f"{MANIFEST}.tmp"
+        path.write_text(json.dumps(manifest))
+        path.rename(self._directory / MANIFEST)
+
+    def _counted(self) -> DatasetCounts:
+        nulls = dict(self.findings.nulls)
+        return DatasetCounts(self._rows_in, self._rows, self._dropped, nulls=nulls)
 
     def close(self) -> DatasetCounts:
         if self._counts is None:
             self._flush_small()
-            schema = self.schema
-            if schema is None and self.unseen is not None:
-                schema = self.unseen.schema
-            encoded = None
-            if schema is not None:
-                encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
-            counts = DatasetCounts(
-                self._rows_in, self._rows, self._dropped, nulls=dict(self.findings.nulls)
-            )
             with _disk_full_explained(self._directory, 0):
                 self._end_segment()
-                manifest = {
-                    "format": FORMAT,
-                    **asdict(counts),
-                    "schema": encoded,
-                    "segments": [
-                        {**asdict(segment), "rows": sum(segment.batches)}
-                        for segment in self._segments
-                    ],
-                }
-                path = self._directory / f"{MANIFEST}.tmp"
-                path.write_text(json.dumps(manifest))
-                path.rename(self._directory / MANIFEST)
-            self._counts = counts
+                self._write_manifest(is_complete=True)
+            self._counts = self._counted()
         return self._counts
 
     def abort(self) -> None:
@@ -244,6 +281,24 @@ class _DatasetWriter:
             self._sink.close()
         self._file = self._sink = None
         self._small = []
+
+
+class _Pace:
+    """Says when those who wait for rows are to get what there is."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._last = 0.0
+
+    def is_due(self) -> bool:
+        if self._first is None:
+            return True
+        now = time.monotonic()
+        return now - self._last >= max(_PACE_SECONDS, (now - self._first) * _PACE_PART)
+
+    def note(self) -> None:
+        self._last = time.monotonic()
+        self._first = self._last if self._first is None else self._first
 
 
 class _disk_full_explained:  # noqa: N801 - used like a function
