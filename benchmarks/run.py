@@ -8,7 +8,13 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-for bench in ("feed/bench.py", "training/bench.py", "training/memory.py", "failure/bench.py"):
+for bench in (
+    "feed/bench.py",
+    "training/bench.py",
+    "training/early.py",
+    "training/memory.py",
+    "failure/bench.py",
+):
     print(f"\n== benchmarks/{bench}", flush=True)
     done = subprocess.run([sys.executable, str(HERE / bench), *sys.argv[1:]], check=False)
     if done.returncode:

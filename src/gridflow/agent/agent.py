@@ -110,7 +110,8 @@ class Agent:
 
     def _spool(self, batches: Iterable[tuple[str, pa.RecordBatch]], folder: Path) -> None:
         try:
-            with SpoolWriter(folder, self.payload.spec.feed) as writer:
+            feed, arrived = self.payload.spec.feed, self._runner.arrived
+            with SpoolWriter(folder, feed, on_segment=arrived) as writer:
                 for dataset in self.payload.datasets:
                     writer.declare(dataset)
                 for dataset, batch in batches:

@@ -133,6 +133,11 @@ class TaskRunner:
         for feature in self._features:
             feature.close()
 
+    def arrived(self, dataset: str, rows: int) -> None:
+        """Take note that so many rows of a dataset can be read."""
+        for feature in self._features:
+            feature.arrived(dataset, rows)
+
     def warm_up(self) -> None:
         """Let the host's fork server import what the process needs, while the tasks gather."""
         if self._needed:

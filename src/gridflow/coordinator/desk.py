@@ -257,6 +257,12 @@ class Desk:
             case reports.Spooled():
                 with self._lock:
                     self._settle(self._rows.spooled(rank, report))
+            case reports.Arriving():
+                with self._lock:
+                    self._settle(self._rows.arriving(rank, report))
+            case reports.RowsWanted():
+                with self._lock:
+                    self._settle(self._rows.wanted())
             case _:
                 self._note(rank, report)
 

@@ -9,6 +9,11 @@
 
 A rank without any row of a dataset can make no step. It is lent some by the rank that has most, as
 repeated rows; the ledger says so. A column that one rank can't feed is left out on all of them.
+
+The ranks announce their first rows, and all are told once each has some. Where a function trains
+on them before all have arrived, the ranks go on announcing, and all are told how many each of them
+has for certain. That only grows, and once all have spooled it is the counts: so whoever knows less
+waits longer, and all come to the same.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from gridflow.wire import commands
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridflow.wire.reports import Spooled
+    from gridflow.wire.reports import Arriving, Spooled
 
 
 class RowsPhase(enum.Enum):
@@ -89,6 +94,9 @@ class Rows:
         self._specs: dict[str, Any] = {}
         self._left_out: dict[str, dict[str, str]] = {}
         self._lent: set[str] = set()
+        self._arriving: dict[int, Mapping[str, int]] = {}
+        self._announced = False
+        self._told: commands.Arrived | None = None
 
     @property
     def counts(self) -> list[dict[str, DatasetCounts]]:
@@ -104,9 +112,47 @@ class Rows:
         for name, reasons in report.left_out.items():
             known = self._left_out.setdefault(name, dict(self._never_fed.get(name, {})))
             known.update(reasons)
-        if len(self.counts) < len(self._fed) or self.phase is RowsPhase.EMPTY:
+        if self.phase is RowsPhase.EMPTY:
             return []
+        if len(self.counts) < len(self._fed):
+            return self._tell()
         return self._settle()
+
+    def wanted(self) -> list[RowsAction]:
+        """Take note that a function trains before all rows have arrived."""
+        if self._announced or self.phase is not RowsPhase.WAITING:
+            return []
+        self._announced = True
+        return [SendTo(rank, commands.Announce()) for rank in self._fed]
+
+    def arriving(self, rank: int, report: Arriving) -> list[RowsAction]:
+        """Take how many rows a rank has so far."""
+        self._arriving[rank] = report.rows
+        return self._tell()
+
+    def _tell(self) -> list[RowsAction]:
+        """Say how many rows there are for certain, if it is news."""
+        known = [self._so_far(rank) for rank in self._fed]
+        if self.phase is not RowsPhase.WAITING or None in known:
+            return []
+        ranks = [rows for rows in known if rows is not None]
+        certain = {name: min(rows[name] for rows in ranks) for name in ranks[0]}
+        told = commands.Arrived(certain, {name: self._going_on(name) for name in certain})
+        if told == self._told or not any(certain.values()):
+            return []
+        self._told = told
+        return [SendTo(rank, told) for rank in self._fed]
+
+    def _so_far(self, rank: int) -> Mapping[str, int] | None:
+        if rank in self._counts:
+            return {name: count.rows for name, count in self._counts[rank].items()}
+        return self._arriving.get(rank)
+
+    def _going_on(self, dataset: str) -> int:
+        ended = [counts[dataset].rows for counts in self._counts.values()]
+        if 0 in ended:  # it has none to repeat, before it is lent some
+            return 0
+        return min(self._arriving[rank][dataset] for rank in self._fed if rank not in self._counts)
 
     def arrived(self, dataset: str) -> list[RowsAction]:
         """Take note that rows of a dataset which were lent lie in the driver."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gridflow.feed.arrivals import FirstPlan
     from gridflow.feed.batches import BatchPlan, Window
     from gridflow.feed.selection import Tensor
     from gridflow.feed.spool import SpoolReader
@@ -48,7 +49,10 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def assemble(
-    reader: SpoolReader, tensors: Sequence[Tensor], plan: BatchPlan, start_batch: int = 0
+    reader: SpoolReader,
+    tensors: Sequence[Tensor],
+    plan: BatchPlan | FirstPlan,
+    start_batch: int = 0,
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the batches of an epoch, several at a time.
 

@@ -28,7 +28,7 @@ tf_keras 2.21 (``engine/data_adapter.py``); each statement has a test in ``tests
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gridflow.errors import InvalidArgument
 from gridflow.feed.assemble import assemble, window_rows_for
@@ -43,9 +43,12 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from gridflow.feed.arrivals import FirstPlan
     from gridflow.feed.spool import SpoolReader
 
-__all__ = ["Source", "distribute", "make_dataset"]
+__all__ = ["Source", "distribute", "made", "make_dataset", "shared"]
+
+S = TypeVar("S", bound="Source")
 
 
 @dataclass
@@ -77,11 +80,14 @@ class Source:
     own_rows: int | None = None
     _ended_early: bool = False
 
-    def plan(self, epoch: int) -> BatchPlan:
+    def window(self, *, shuffle: bool) -> int:
+        """Return how many rows to hold at a time."""
+        row_bytes = self.reader.row_bytes(self.selection.columns)
+        return self.window_rows or window_rows_for(row_bytes, shuffle=shuffle)
+
+    def plan(self, epoch: int) -> BatchPlan | FirstPlan:
         """Return the plan of an epoch, in elements of ``batch_size / replicas`` rows."""
-        rows = self.window_rows or window_rows_for(
-            self.reader.row_bytes(self.selection.columns), shuffle=self.shuffle
-        )
+        rows = self.window(shuffle=self.shuffle)
         return BatchPlan(
             self.reader.chunk_rows,
             self.batch_size // self.replicas,
@@ -107,26 +113,34 @@ class Source:
             self._ended_early = False
             return
         epoch, start_step = self.counter.begin()
-        if start_step >= self.steps > 0:
-            raise InvalidArgument(
-                f"the epoch has {self.steps} steps, it can't start at batch {start_step}. An epoch "
-                f"that was complete continues with EpochCounter.set({epoch + 1})."
-            )
+        start = start_step * self.replicas
+        yield from self.planned(epoch, start, start)
+        self._ended_early = start > 0 and not self.endless
+
+    def planned(self, epoch: int, start: int, at: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield what is left at an element of an epoch, begun at another, whose plan is known."""
         plan = self.plan(epoch)
-        start = at = start_step * self.replicas
+        if at >= plan.steps > 0:
+            raise InvalidArgument(
+                f"the epoch has {plan.steps // self.replicas} steps, it can't start at batch "
+                f"{at // self.replicas}. An epoch that was complete continues with "
+                f"EpochCounter.set({epoch + 1})."
+            )
         try:
-            for batches in assemble(self.reader, self.selection.tensors, plan, start):
+            for batches in assemble(self.reader, self.selection.tensors, plan, at):
                 at += len(batches[0])
                 if at == plan.steps:
                     # The consumer needn't come back after the last batch: Keras doesn't.
-                    self._report(epoch, plan, start, at)
+                    self.report(epoch, plan, start, at, complete=True)
                 yield batches
-            self._ended_early = start > 0 and not self.endless
         finally:
             if at < plan.steps:
-                self._report(epoch, plan, start, at)
+                self.report(epoch, plan, start, at, complete=False)
 
-    def _report(self, epoch: int, plan: BatchPlan, start: int, at: int) -> None:
+    def report(
+        self, epoch: int, plan: BatchPlan | FirstPlan, start: int, at: int, *, complete: bool
+    ) -> None:
+        """Say what an epoch, begun at an element, was fed until it came to another."""
         if self.on_epoch is None:
             return
         before, until = plan.rows_before(start), plan.rows_before(at)
@@ -141,7 +155,7 @@ class Source:
             rows_fed=until - before,
             rows_repeated=max(0, until - plan.rows),
             rows_left_out=left_out,
-            complete=at == plan.steps,
+            complete=complete,
             rows_before=before,
         )
         self.on_epoch(record.to_dict())
@@ -150,7 +164,7 @@ class Source:
         """Return the ``tf.data.Dataset``."""
         import tensorflow as tf
 
-        rows = self.batch_size // self.replicas if self.plan(0).is_even else None
+        rows = self.static_rows()
         signature = tuple(
             tf.TensorSpec(
                 (None, rows, *tensor.row_shape),
@@ -161,12 +175,11 @@ class Source:
         windows = tf.data.Dataset.from_generator(self.epoch, output_signature=signature)
         # A generator costs some 0.4 ms each time it is asked. Slices of a window cost nothing:
         # where a batch is a multiple of 64 bytes they aren't even copied.
-        batches = windows.flat_map(
-            lambda *tensors: tf.data.Dataset.from_tensor_slices(self.selection.pack(tensors))
-        ).repeat()
-        if not self.endless:
-            steps = self.steps if self.first_steps is None else self.first_steps
-            batches = batches.take(steps * self.replicas)
+        batches = self.bounded(
+            windows.flat_map(
+                lambda *tensors: tf.data.Dataset.from_tensor_slices(self.selection.pack(tensors))
+            )
+        )
         if self.function is not None:
             batches = batches.map(self.function, num_parallel_calls=tf.data.AUTOTUNE)
         if self.has_empty_batches:
@@ -175,6 +188,22 @@ class Source:
         options.autotune.enabled = False
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return batches.prefetch(prefetch * self.replicas).with_options(options)
+
+    def static_rows(self) -> int | None:
+        """Return the rows of an element, None where they differ."""
+        return self.batch_size // self.replicas if self.plan(0).is_even else None
+
+    def bounded(self, batches: Any) -> Any:
+        """Return the dataset of an iteration, made of that of an epoch."""
+        batches = batches.repeat()
+        if self.endless:
+            return batches
+        steps = self.steps if self.first_steps is None else self.first_steps
+        return batches.take(steps * self.replicas)
+
+    def complete(self) -> Source:
+        """Return the source of all rows, once they have arrived: here, this one."""
+        return self
 
     def _emptied(self, number: Any, batch: Any) -> Any:
         """Take the rows out of batches that have none of their own: they are repeated ones.
@@ -290,20 +319,20 @@ def distribute(
         When ``batch_size`` can't be divided among the replicas, or ``tail`` is ``"partial"`` under
         a strategy whose replicas need equal batches.
     """
-    import tensorflow as tf
-
     options["counter"] = options.get("counter") or EpochCounter()
     source = _source(
         reader, select(reader.specs, features, label, sample_weight, reader.dataset), **options
     )
-    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    if isinstance(strategy, mirrored):
-        source = _shared(strategy, source)
-    return _made(strategy, source, prefetch, own_rows)
+    return made(strategy, shared(strategy, source), prefetch, own_rows)
 
 
-def _shared(strategy: Any, source: Source) -> Source:
+def shared(strategy: Any, source: S) -> S:
     """Return the source of a process whose replicas share its batches."""
+    import tensorflow as tf
+
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not isinstance(strategy, mirrored):
+        return source
     if source.tail == "partial":
         raise InvalidArgument(
             f"tail='partial' gives a smaller last batch, which {type(strategy).__name__} can't "
@@ -318,8 +347,17 @@ def _shared(strategy: Any, source: Source) -> Source:
     return replace(source, replicas=replicas)
 
 
-def _made(strategy: Any, source: Source, prefetch: int, own_rows: Sequence[int] | None) -> Any:
-    """Return the dataset of a source, with what it is outside of training."""
+def made(
+    strategy: Any,
+    source: Source,
+    prefetch: int,
+    own_rows: Sequence[int] | Callable[[], Sequence[int]] | None,
+) -> Any:
+    """Return the dataset of a source, with what it is outside of training.
+
+    That is known at once where ``own_rows`` are, and found out when it is needed where they are
+    what returns them.
+    """
     import tensorflow as tf
 
     def make(source: Source) -> Any:
@@ -328,7 +366,7 @@ def _made(strategy: Any, source: Source, prefetch: int, own_rows: Sequence[int] 
         from gridflow.feed.distributed import distributed
 
         return distributed(
-            strategy, source, prefetch, lambda other: _made(strategy, other, prefetch, own_rows)
+            strategy, source, prefetch, lambda other: made(strategy, other, prefetch, own_rows)
         )
 
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -336,9 +374,14 @@ def _made(strategy: Any, source: Source, prefetch: int, own_rows: Sequence[int] 
     if own_rows is None:
         return dataset
     together = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    rows = own_rows if together else [own_rows[source.rank]]
     rank = source.rank if together else 0
-    return attach(dataset, Once(source_of_once(source, rank, rows), make, rows))
+
+    def once() -> Once:
+        known = own_rows() if callable(own_rows) else own_rows
+        rows = known if together else [known[source.rank]]
+        return Once(source_of_once(source.complete(), rank, rows), make, rows)
+
+    return attach(dataset, once if callable(own_rows) else once())
 
 
 def _source(reader: SpoolReader, selection: Selection, **options: Any) -> Source:

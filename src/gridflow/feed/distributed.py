@@ -40,6 +40,8 @@ def _fed(base: Any) -> Any:
 
         def __len__(self) -> int:
             """Return the steps of an epoch, the same on all ranks."""
+            if self.cardinality < 0:
+                raise TypeError("an epoch's steps aren't known before all rows have arrived.")
             return self.cardinality
 
         def map(self, function: Callable[..., Any]) -> Any:
@@ -56,7 +58,9 @@ def _fed(base: Any) -> Any:
 
         def take(self, steps: int) -> Any:
             """Return a dataset of the first steps of each epoch."""
-            steps = min(whole_number("steps", steps, 1), len(self))
+            steps = whole_number("steps", steps, 1)
+            if self.cardinality >= 0:
+                steps = min(steps, len(self))
             return self.again(replace(self.source, first_steps=steps))
 
     return FedDataset

@@ -116,14 +116,18 @@ def source_of_once(source: Source, rank: int, rows: Sequence[int]) -> Source:
 
 
 def attach(dataset: Any, once: Any) -> Any:
-    """Let a dataset know what it is outside of training; return it."""
+    """Let a dataset know what it is outside of training, or a function that tells; return it."""
     setattr(dataset, _ATTRIBUTE, once)
     return dataset
 
 
 def once_of(dataset: object) -> Any:
     """Return what `attach` noted, if it did."""
-    return getattr(dataset, _ATTRIBUTE, None)
+    once = getattr(dataset, _ATTRIBUTE, None)
+    if callable(once):
+        once = once()
+        setattr(dataset, _ATTRIBUTE, once)
+    return once
 
 
 def chain(first: Callable[..., Any] | None, second: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras import statistics
-from gridflow.keras.cures import position
+from gridflow.keras.cures import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.callback import CheckpointAndResume
@@ -225,13 +225,16 @@ class Progress(NeutralCallback):
         self._epoch = self._step = self._rows = 0
         self._reported = 0.0
         self._rows_a_step = 0
+        self._data: Any = None
         position.install_imported()
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Report at the first step."""
         del logs
         self._training, self._reported = True, 0.0
+        early.listen(self._waits)
         # Now, as a validation will bring data of its own.
+        self._data = position.data_of(self.model)
         self._rows_a_step = self._rows_of_a_step()
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -262,7 +265,7 @@ class Progress(NeutralCallback):
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Report that no step is to be expected."""
-        self._training = False
+        self._training, self._data = False, None
         self._report("idle", self._step + 1, logs, now=True)
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -276,6 +279,11 @@ class Progress(NeutralCallback):
         if not self._training:
             self._report("idle", 0, None, now=True)
 
+    def _waits(self, waits: bool) -> None:
+        """Report that no step is to be expected while rows are waited for."""
+        if self._training and self._step >= 0:  # before the first step none is expected anyway
+            self._report("idle" if waits else "train", self._step + 1, None, now=True)
+
     def _report(
         self, phase: Phase, step: int, logs: Mapping[str, Any] | None, *, now: bool = False
     ) -> None:
@@ -283,10 +291,11 @@ class Progress(NeutralCallback):
         if not now and clock - self._reported < _REPORT_SECONDS:
             return
         self._reported = clock
+        steps = self.params.get("steps") or early.known_steps(self._data)
         self._runtime.progress(
             epoch=self._epoch,
             step=step,
-            steps_per_epoch=self.params.get("steps") if phase == "train" else None,
+            steps_per_epoch=steps if phase == "train" else None,
             phase=phase,
             rows=self._rows,
             # Only here do logs that are tensors become numbers, which waits for the step.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
-from gridflow.errors import GridflowError, SchemaError, did_you_mean
-from gridflow.spec.options import whole_number
+from gridflow.errors import GridflowError
+from gridflow.spec.options import choose, whole_number
+from gridflow.training import arriving
 from gridflow.training.modes.base import DatasetRequest
 from gridflow.wire.commands import Counts
+from gridflow.wire.reports import EpochFed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.feed.batches import Tail
     from gridflow.feed.selection import Columns
+    from gridflow.training.arriving import Start
     from gridflow.training.runtime import TaskRuntime
 
 
@@ -36,13 +40,14 @@ class Feeding:
         tail: Tail = "spread",
         map: Callable[..., Any] | None = None,  # noqa: A002 (that of tf.data)
         prefetch: int | None = None,
+        start: Start = "complete",
     ) -> Any:
         """Return this rank's rows of a dataset given to ``run(data=…)``, in batches.
 
         Each iteration is one epoch of training. All ranks make the same number of steps, with real
         rows in every batch. As validation data of ``fit``, in ``evaluate`` and in ``predict`` each
         row counts once, whatever ``tail`` and ``shuffle`` say. Waits until the rows of all ranks
-        have arrived.
+        have arrived, unless ``start="early"``.
 
         Parameters
         ----------
@@ -76,6 +81,11 @@ class Feeding:
         prefetch : int, optional
             Batches that are made ahead, 2 by default. Not under JAX and torch, where batches are
             made when they are asked for.
+        start : {'complete', 'early'}
+            ``complete``: wait for all rows. ``early``: return as soon as each rank has some, and
+            let the first epoch take them in the order in which they arrive, unshuffled; it waits
+            on its way where it has to. Every later epoch is the same with both. For Keras 3 on
+            TensorFlow, without parameter servers; see ``docs/early.md``.
 
         Returns
         -------
@@ -97,24 +107,83 @@ class Feeding:
         from gridflow.feed import once
 
         runtime = self._runtime
+        if seed is None:
+            seed = runtime.seed or 0
+        columns = {"features": features, "label": label, "sample_weight": sample_weight}
+        shuffled = name == "train" if shuffle is None else shuffle
+        choose("start", start, arriving.STARTS)
+        if start == "early":
+            return self._early(
+                name,
+                columns,
+                batch_size=batch_size,
+                tail=tail,
+                prefetch=prefetch,
+                function=map,
+                shuffle=shuffled,
+                seed=seed,
+            )
         rows = self._rows(name)
         own_rows = once.own_rows(rows, runtime.inbox.wait(Counts).borrowed[name])
         self._check_columns(name, features, label, sample_weight)
-        if seed is None:
-            seed = runtime.seed or 0
         request = DatasetRequest(
             name,
-            {"features": features, "label": label, "sample_weight": sample_weight},
+            columns,
             batch_size,
             rows,
             own_rows,
-            shuffle=name == "train" if shuffle is None else shuffle,
+            shuffle=shuffled,
             seed=seed,
             tail=tail,
             function=map,
             prefetch=prefetch,
         )
         return runtime.mode.dataset(request)
+
+    def _early(
+        self,
+        name: str,
+        columns: Mapping[str, Any],
+        *,
+        batch_size: int,
+        tail: Tail,
+        prefetch: int | None,
+        **options: Any,
+    ) -> Any:
+        """Return a dataset as soon as each rank has rows of it."""
+        from gridflow.feed import early, once
+        from gridflow.feed.arrivals import Arrivals
+        from gridflow.feed.counter import EpochCounter
+
+        runtime = self._runtime
+        strategy = runtime.mode.early_strategy()
+        arriving.check(batch_size, tail)
+        arriving.wait_for_some(runtime.inbox, runtime.channel, name)
+
+        @functools.cache
+        def settled() -> None:
+            self._check_columns(name, *columns.values())
+
+        def own_rows() -> Sequence[int]:
+            return once.own_rows(self._rows(name), runtime.inbox.wait(Counts).borrowed[name])
+
+        counter = EpochCounter()
+        runtime.epoch_counters.append(counter)  # shuffled or not: the first epoch is another one
+        look = functools.partial(arriving.look, runtime.inbox, name)
+        return early.distribute(
+            strategy,
+            runtime.spool(name, growing=True),
+            Arrivals(look, runtime.inbox.wait_for, settled, batch_size=batch_size, tail=tail),
+            **columns,
+            batch_size=batch_size,
+            tail=tail,
+            prefetch=2 if prefetch is None else whole_number("prefetch", prefetch, 0),
+            rank=runtime.rank,
+            own_rows=own_rows,
+            counter=counter,
+            on_epoch=lambda record: runtime.channel.send(EpochFed(record)),
+            **options,
+        )
 
     def adapt_dataset(
         self,
@@ -194,11 +263,7 @@ class Feeding:
 
     def _rows(self, name: str) -> Sequence[int]:
         rows: dict[str, list[int]] = self._runtime.inbox.wait(Counts).rows
-        if name not in rows:
-            there = ", ".join(repr(each) for each in rows) or "none: run() was given no data="
-            raise SchemaError(
-                f"there is no dataset {name!r}; there is {there}.{did_you_mean(name, rows)}"
-            )
+        arriving.refuse_unknown(name, rows)
         return rows[name]
 
     def _check_columns(self, name: str, *forms: Columns | None) -> None:

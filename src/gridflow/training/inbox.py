@@ -15,6 +15,7 @@ from gridflow.wire.messages import Message
 from gridflow.wire.reports import Stack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from gridflow.wire.channel import Channel
@@ -45,6 +46,16 @@ class Inbox:
         with self._changed:
             self._changed.wait_for(lambda: kind in self._messages)
             return cast("M", self._messages[kind])
+
+    def latest(self, kind: type[M]) -> M | None:
+        """Return the last message of a kind, None if none has come."""
+        with self._changed:
+            return cast("M | None", self._messages.get(kind))
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait for messages until a condition holds; False if time is over before."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
 
     def take(self, kind: type[M]) -> M | None:
         """Return a message that has come, and forget it; None if there is none."""

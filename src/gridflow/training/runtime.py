@@ -78,11 +78,11 @@ class TaskRuntime:
         """Whether this task takes part in the training."""
         return self.task.role in TRAINING_ROLES
 
-    def spool(self, dataset: str) -> SpoolReader:
-        """Return the rows of a dataset that have come to this rank."""
+    def spool(self, dataset: str, *, growing: bool = False) -> SpoolReader:
+        """Return the rows of a dataset that have come to this rank, all or while they come."""
         from gridflow.feed.spool import SpoolReader
 
-        return SpoolReader(Path(self.setup.spool), dataset)
+        return SpoolReader(Path(self.setup.spool), dataset, growing=growing)
 
     def progress(self, **fields: Any) -> None:
         """Send a sign of life (see `gridflow.keras.runtime.Runtime`)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from gridflow.spec.place import Place
-from gridflow.wire.commands import Counts, EndEvaluation
+from gridflow.wire.commands import Arrived, Counts, EndEvaluation
 from gridflow.wire.messages import Family, Message
 from gridflow.wire.reports import RELAYED
 
@@ -156,7 +156,7 @@ class Raised(Message):
 
 
 TO_CHILD: Final[Family[Message]] = Family(
-    "the agent", *(Setup, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave)
+    "the agent", *(Setup, Arrived, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave)
 )
 FROM_CHILD: Final[Family[Message]] = Family(
     "the training process", *(Hello, Imported, MadeCheckpoint, Returned, Raised, *RELAYED)

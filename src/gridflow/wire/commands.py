@@ -56,6 +56,30 @@ class Counts(Command):
 
 
 @dataclass(frozen=True)
+class Announce(Command):
+    """Go on saying how many rows of the rank can be read; somebody trains on them already."""
+
+    kind: ClassVar[str] = "announce"
+
+
+@dataclass(frozen=True)
+class Arrived(Command):
+    """So many rows can be read on every rank, and more are to come.
+
+    Attributes
+    ----------
+    certain : dict of dataset to int
+        On each rank that is fed.
+    going_on : dict of dataset to int
+        On each of those of which more rows are to come, where the others have any to repeat.
+    """
+
+    kind: ClassVar[str] = "arrived"
+    certain: dict[str, int]
+    going_on: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Replace(Command):
     """Start the training process again, while the others go on."""
 
@@ -121,5 +145,6 @@ class Close(Command):
 
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
-    *(Start, Counts, Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
+    *(Start, Counts, Announce, Arrived, Replace, Clear),
+    *(Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
 )

@@ -46,6 +46,22 @@ class Spooled(Report):
 
 
 @dataclass(frozen=True)
+class Arriving(Report):
+    """Rows of the rank can be read, and more are to come.
+
+    The first ones of each dataset are reported in any case, further ones after an `Announce`.
+
+    Attributes
+    ----------
+    rows : dict of dataset to int
+        So far, of every dataset.
+    """
+
+    kind: ClassVar[str] = "arriving"
+    rows: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Failed(Report):
     """The task failed."""
 
@@ -114,6 +130,13 @@ class Joined(OfTraining):
 
 
 @dataclass(frozen=True)
+class RowsWanted(OfTraining):
+    """The function trains on rows before all have arrived, and has to know how many there are."""
+
+    kind: ClassVar[str] = "rows_wanted"
+
+
+@dataclass(frozen=True)
 class Progress(OfTraining):
     """A sign of life: steps that were made.
 
@@ -178,7 +201,7 @@ class Stack(OfTraining):
     waiting: bool
 
 
-RELAYED: Final = (Ready, Joined, Progress, EpochEnded, EpochFed, Evaluated, Stack)
+RELAYED: Final = (Ready, Joined, RowsWanted, Progress, EpochEnded, EpochFed, Evaluated, Stack)
 REPORTS: Final[Family[Report]] = Family(
-    "an agent", *(Log, Spooled, Failed, Succeeded, Cleared, Gone, Board, *RELAYED)
+    "an agent", *(Log, Arriving, Spooled, Failed, Succeeded, Cleared, Gone, Board, *RELAYED)
 )

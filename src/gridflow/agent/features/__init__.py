@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gridflow.agent.features.arrivals import Arrivals
 from gridflow.agent.features.board import Board
 from gridflow.agent.features.evaluation import EvaluationNews
 from gridflow.agent.features.loans import Loans
@@ -16,4 +17,4 @@ __all__ = ["features_of"]
 
 def features_of(tools: Tools) -> list[Feature]:
     """Return the features of an agent."""
-    return [EvaluationNews(tools), Loans(tools), Board(tools)]
+    return [EvaluationNews(tools), Arrivals(tools), Loans(tools), Board(tools)]

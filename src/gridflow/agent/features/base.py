@@ -65,6 +65,9 @@ class Feature:
         """Carry a command out; return False if it is none of this feature's."""
         return False
 
+    def arrived(self, dataset: str, rows: int) -> None:
+        """Hear that so many rows of a dataset can be read, from the thread that spools them."""
+
     def forget(self) -> None:
         """Forget what was for the generation before."""
 

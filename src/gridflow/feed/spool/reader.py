@@ -167,7 +167,10 @@ class SpoolReader:
             mapped = pa.memory_map(str(self._directory / file))
             reader = self._files[file] = pa.ipc.open_file(mapped)
         # The first ones may have columns that were left out later.
-        return reader.get_batch(index).select(self.schema.names)
+        batch = reader.get_batch(index)
+        if batch.num_columns == len(self.schema):
+            return batch
+        return batch.select(self.schema.names)  # it has columns that were left out later
 
 
 def _manifest(directory: Path) -> dict[str, Any] | None:

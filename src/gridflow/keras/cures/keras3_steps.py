@@ -14,6 +14,7 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.trainers import epoch_iterator
 
 from gridflow.keras.cures.datasets import endless
+from gridflow.keras.cures.early import coming_steps
 from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _BATCH = 3  # batches of the probes' data; any number does
 _GOES_ON: Final = "_gridflow_goes_on"
+_ASKS: Final = "_gridflow_asks"
 _plain_make_function = trainer.TensorFlowTrainer._make_function
 
 
@@ -182,6 +184,34 @@ def _cure_ending() -> None:
     setattr(trainer.TFEpochIterator, _GOES_ON, True)
 
 
+# --- an epoch whose length comes to be known on the way -----------------------------------------
+
+
+def _steps_are_not_asked_for() -> bool:
+    return not hasattr(trainer.TFEpochIterator, _ASKS)
+
+
+def _cure_asking() -> None:
+    original = trainer.TFEpochIterator._enumerate_iterator
+
+    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+        steps = coming_steps(self)
+        if steps is None:
+            yield from original(self)
+            return
+        self.data_adapter.on_epoch_begin()
+        self._current_iterator = iterator = iter(self._get_iterator())
+        for step in steps:
+            self._steps_seen = step
+            yield step, step, iterator
+        self._current_iterator = None
+        self._steps_seen = 0
+        self.data_adapter.on_epoch_end()
+
+    trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
+    setattr(trainer.TFEpochIterator, _ASKS, True)
+
+
 def with_steps(adapter: Any, steps: int | None) -> Any:
     """Let an adapter of Keras say that its data have so many steps."""
 
@@ -206,6 +236,13 @@ FIXES: Final = (
         "each epoch begins its data twice, and an unknown length is found one too high",
         _epochs_are_miscounted,
         _cure_epochs,
+    ),
+    Fix(
+        "coming_steps",
+        "keras",
+        "the length of an epoch has to be known before it, or is found by running out of data",
+        _steps_are_not_asked_for,
+        _cure_asking,
     ),
     Fix(
         "steps",

@@ -16,6 +16,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.keras.cures import early
 from gridflow.keras.cures.parts import module, part
 from gridflow.keras.fixes import cures_of
 from gridflow.keras.results import FLAVOURS
@@ -203,13 +204,15 @@ def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
 
 
 def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
+    coming = early.coming_steps(data, start.step)  # before an iterator may draw
     data.data_adapter.on_epoch_begin()
     data._current_iterator = iterator = iter(data._get_iterator())
     for _ in range(start.skip):
         next(iterator)
     stride = data.steps_per_execution
     last = data.steps_per_epoch or data._num_batches
-    for step in range(start.step, last, stride) if last else count(start.step, stride):
+    steps = range(start.step, last, stride) if last else count(start.step, stride)
+    for step in coming or steps:
         data._steps_seen = step
         yield step, step + stride - 1, iterator
     if data.steps_per_epoch is None:

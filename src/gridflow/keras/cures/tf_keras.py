@@ -19,6 +19,7 @@ from gridflow.keras.cures.datasets import (
     steps_after_distribution,
     without_autoshard,
 )
+from gridflow.keras.cures.early import refuse
 from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def _cure_ending() -> None:
 
     @functools.wraps(init)
     def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        refuse(x)
         init(self, x, *args, **kwargs)
         steps, known = kwargs.get("steps_per_epoch"), _length(x)
         # Only fit shuffles. To evaluate and to predict, each row comes once.

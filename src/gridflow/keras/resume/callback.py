@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import statistics
-from gridflow.keras.cures import position
+from gridflow.keras.cures import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.resume import building, state
 from gridflow.keras.resume.file import Checkpoint
@@ -67,11 +67,13 @@ class CheckpointAndResume(NeutralCallback):
             raise InvalidArgument(f"checkpoint_every is a number of steps from 1, got {every}.")
         self._runtime = runtime
         self._files: list[Path] = []
+        self._data: Any = None
         position.install_imported()
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Restore what can be restored before the first epoch."""
         del logs
+        self._data = position.data_of(self.model)  # now: a validation brings data of its own
         self._fit = _fits.get(self._runtime, 0)
         _fits[self._runtime] = self._fit + 1
         self._epoch, self._step, self._batches, self._since = 0, 0, 0, 0
@@ -111,7 +113,8 @@ class CheckpointAndResume(NeutralCallback):
             now = [counter.pending for counter in self._runtime.epoch_counters]
             before = self._pending + now[len(self._pending) :]
             self._drawn = [old != new for old, new in zip(before, now, strict=True)]
-        every, steps = self._runtime.checkpoint_every, self.params.get("steps")
+        every = self._runtime.checkpoint_every
+        steps = self.params.get("steps") or early.known_steps(self._data)
         # The last step's checkpoint is that of the epoch's end: an epoch can't go on with no step.
         is_last = steps is not None and batch + 1 >= steps
         if every is not None and self._since >= every and not is_last:
@@ -134,6 +137,7 @@ class CheckpointAndResume(NeutralCallback):
             self._restore_history()
         elif self._epoch + 1 < int(self.params.get("epochs") or 0):
             self._save(self._epoch + 1, 0, finished=True)
+        self._data = None
         position.forget(self.model, self.flavour)
 
     def _step_before(self, batch: int) -> int:

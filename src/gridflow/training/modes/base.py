@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gridflow.errors import GridflowError
+from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.spec.options import whole_number
 from gridflow.wire.reports import EpochFed
 
@@ -137,6 +137,14 @@ class Mode(ABC):
     @abstractmethod
     def dataset(self, request: DatasetRequest) -> Any:
         """Return what ``ctx.dataset`` was asked for, in the form that its ``fit`` takes."""
+
+    def early_strategy(self) -> Any:
+        """Return the strategy whose ``fit`` can begin before all rows have arrived."""
+        raise InvalidArgument(
+            f"start='early' isn't there for {self._where} with "
+            f"backend={self._runtime.backend!r}: it has to know how many rows there are before it "
+            "trains. Use start='complete'."
+        )
 
     @abstractmethod
     def gather(self, content: bytes) -> list[bytes]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow.spec import partitioners
 from gridflow.spec.cluster import PS, WORKER
 from gridflow.spec.options import whole_number
+from gridflow.training.modes.base import Mode
 from gridflow.training.modes.synchronous import Synchronous
 from gridflow.wire.commands import Counts
 
@@ -48,6 +49,10 @@ class Servers(Synchronous):
 
                 self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
             return self._coordinator
+
+    def early_strategy(self) -> Any:
+        """Refuse: workers read their rows without end, inside of TensorFlow's servers."""
+        return Mode.early_strategy(self)
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a function that makes such a dataset in a worker's server."""

@@ -33,9 +33,12 @@ class Synchronous(Mode):
         """Return the strategy; an evaluator, which trains alone, has TensorFlow's default one."""
         import tensorflow as tf
 
+        from gridflow.keras.cures import untuned
+
         runtime = self._runtime
         if runtime.is_evaluator:
             return tf.distribute.get_strategy()
+        untuned.install()
         match runtime.facts.name:
             case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
                 return tf.distribute.MultiWorkerMirroredStrategy(
@@ -57,6 +60,10 @@ class Synchronous(Mode):
             prefetch=request.ahead,
             **request.options(runtime),
         )
+
+    def early_strategy(self) -> Any:
+        """Return the strategy: Keras 3 asks for each step here."""
+        return self.strategy
 
     def gather(self, content: bytes) -> list[bytes]:
         """Return the bytes of all ranks, by the collectives of their strategy."""

@@ -1,0 +1,104 @@
+"""``fit`` over rows that still arrive: each step of the epoch is asked for.
+
+Keras takes an epoch's length from its data once, before it trains, or finds it out by running out
+of data. Here the length comes to be known on the way, the same on all ranks. So the data are asked
+before each step whether there is one, outside of any operation: a rank that waits for rows waits
+there, and so do its peers, at the same step.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import InvalidArgument
+from gridflow.feed.early import EarlySource, early_source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: A wait that is longer is told: no step is to be expected until it is over.
+_PATIENCE_SECONDS: Final = 1.0
+_listeners: list[Callable[[bool], None]] = []
+
+
+def listen(listener: Callable[[bool], None]) -> None:
+    """Tell a listener whenever a fit begins to wait for rows (True), and has got them (False)."""
+    _listeners[:] = [listener]
+
+
+def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
+    """Return the steps of an epoch of a fit one by one, None where their number is known.
+
+    Parameters
+    ----------
+    data : keras.src.trainers.epoch_iterator.EpochIterator
+    first : int
+        The step that the epoch goes on with.
+
+    Raises
+    ------
+    InvalidArgument
+        The fit wants steps of another kind.
+    """
+    source = early_source_of(getattr(data, "_distributed_dataset", None))
+    if source is None or data._num_batches:
+        return None
+    if data.steps_per_epoch:
+        raise InvalidArgument(
+            f"steps_per_epoch={data.steps_per_epoch} is for data whose length is known; with "
+            "ctx.dataset(start='early') an epoch takes all rows, however many will come. Leave it "
+            "out, or use ctx.dataset(…).take(steps)."
+        )
+    if data.steps_per_execution != 1:
+        raise InvalidArgument(
+            f"steps_per_execution={data.steps_per_execution} makes several steps at once, and with "
+            "ctx.dataset(start='early') each one may have to wait for its rows. Compile the model "
+            "without it, or use start='complete'."
+        )
+    if source.counter.pending[0]:  # not the first epoch: it takes all rows
+        _has_step(source, sys.maxsize)
+        data._num_batches = source.steps_if_known()
+        return None
+    return _asked(data, source, first)
+
+
+def refuse(data: object) -> None:
+    """Refuse a dataset whose rows still arrive, in the name of tf_keras."""
+    if early_source_of(data) is not None:
+        raise InvalidArgument(
+            "ctx.dataset(start='early') is for Keras 3: tf_keras has to know the steps of an epoch "
+            "before it trains. Use start='complete'."
+        )
+
+
+def known_steps(data: Any) -> int | None:
+    """Return the steps of the epochs of a fit over such data, None if they aren't known or others.
+
+    Keras tells its callbacks the length that it knew at the beginning.
+    """
+    if early_source_of(getattr(data, "_distributed_dataset", None)) is None:
+        return None
+    steps: int | None = data._num_batches
+    return steps
+
+
+def _asked(data: Any, source: EarlySource, first: int) -> Iterator[int]:
+    step = first
+    while _has_step(source, step):
+        data._num_batches = source.steps_if_known()
+        yield step
+        step += 1
+    data._num_batches = source.steps_if_known()
+
+
+def _has_step(source: EarlySource, step: int) -> bool:
+    known = source.has_step(step, _PATIENCE_SECONDS)
+    if known is not None:
+        return known
+    for listener in _listeners:
+        listener(True)
+    known = source.has_step(step)
+    for listener in _listeners:
+        listener(False)
+    return bool(known)
