@@ -257,6 +257,7 @@ def test_what_can_not_begin_early_is_refused_with_the_reason(options, given, sai
 
 def test_on_spark_steps_are_made_while_the_stage_still_computes_rows(spark, tmp_path):
     go = str(tmp_path / "go")
+    launcher = SparkLauncher(spark, repartition="never")  # executors run this Python from now on
 
     def holding(batches):
         import time
@@ -270,7 +271,6 @@ def test_on_spark_steps_are_made_while_the_stage_still_computes_rows(spark, tmp_
     numbers = spark.range(0, 120_000, 1, 2).mapInArrow(holding, "id long")
     columns = "array(float(id % 7), float(id % 5), float(id % 3), 1.0f)"
     frame = numbers.selectExpr(f"{columns} AS x", "float(id % 7) AS y")
-    launcher = SparkLauncher(spark, repartition="never")
     distributor = TensorflowDistributor(2, "multi_worker_mirrored", launcher=launcher, **QUIET)
     result = distributor.run(train, go, data=frame)
     for value in result.values:
@@ -281,6 +281,7 @@ def test_on_spark_steps_are_made_while_the_stage_still_computes_rows(spark, tmp_
 
 def test_on_spark_rows_that_can_not_be_computed_end_the_job_in_the_first_epoch(spark, tmp_path):
     go = str(tmp_path / "go")
+    launcher = SparkLauncher(spark, repartition="never")  # executors run this Python from now on
 
     def failing(batches):
         import time
@@ -295,7 +296,6 @@ def test_on_spark_rows_that_can_not_be_computed_end_the_job_in_the_first_epoch(s
 
     numbers = spark.range(0, 120_000, 1, 2).mapInArrow(failing, "id long")
     frame = numbers.selectExpr("array(1.0f, 2.0f, 3.0f, 4.0f) AS x", "1.0f AS y")
-    launcher = SparkLauncher(spark, repartition="never")
     distributor = TensorflowDistributor(2, "multi_worker_mirrored", launcher=launcher, **QUIET)
     with pytest.raises(DataError, match="these rows are cursed"):
         distributor.run(train, go, data=frame)
