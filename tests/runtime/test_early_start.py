@@ -27,8 +27,11 @@ def data(rows=2 * ROWS):
     return {"train": {"x": x, "y": (x @ [1.0, -2.0, 0.5, 3.0]).astype("float32")}}
 
 
-def train(ctx, go="", epochs=2, kill_at=None, **options):
-    """Train, and let the last rows come once some steps are made; return what became of it."""
+def train(ctx, go="", epochs=2, kills=(), **options):
+    """Train, and let the last rows come once some steps are made; return what became of it.
+
+    Rank 1 is killed in its first lives, after as many steps of a life as `kills` says.
+    """
     import os
     import signal
     from pathlib import Path
@@ -36,11 +39,12 @@ def train(ctx, go="", epochs=2, kill_at=None, **options):
     import keras
 
     steps = []
+    kill_at = kills[ctx.generation] if ctx.generation < len(kills) else None
 
     class Watch(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             steps.append(batch)
-            if len(steps) == kill_at and ctx.generation == 0 and ctx.rank == 1:
+            if len(steps) == kill_at and ctx.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             if go and len(steps) == 5 and ctx.rank == 0:
                 Path(go).touch()
@@ -104,12 +108,17 @@ def test_the_model_is_that_of_plain_keras_on_the_same_batches(tmp_path):
     np.testing.assert_allclose(result.value["loss"], done.history["loss"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("tail", ["spread", "repeat", "drop"])
-def test_a_rank_that_gets_few_rows_late_makes_the_steps_of_the_others(tail):
-    # Rank 1 gets a third of the rows of rank 0, long after these; the deadline for a step is short.
-    launcher = SlowLauncher(Pace(), Pace(late=5.0, pause=7.0), shares=(3, 1))
+@pytest.mark.parametrize(
+    ("tail", "late", "pause", "step_timeout"),
+    [("spread", 5.0, 5.0, 4.0), ("repeat", 0.5, 0.5, 60.0), ("drop", 0.5, 0.5, 60.0)],
+)
+def test_a_rank_that_gets_few_rows_late_makes_the_steps_of_the_others(
+    tail, late, pause, step_timeout
+):
+    # Rank 1 gets a third of the rows of rank 0, after these; once later than a step may take.
+    launcher = SlowLauncher(Pace(), Pace(late=late, pause=pause), shares=(3, 1))
     distributor = TensorflowDistributor(
-        2, "multi_worker_mirrored", launcher=launcher, step_timeout=4.0, **QUIET
+        2, "multi_worker_mirrored", launcher=launcher, step_timeout=step_timeout, **QUIET
     )
     result = distributor.run(train, data=data(), tail=tail, shuffle=True)
     steps = {"spread": 60, "repeat": 60, "drop": 20}[tail]
@@ -131,23 +140,24 @@ def test_a_source_that_breaks_off_ends_the_job_with_its_words():
     assert caught.value.failures[0].task == "worker:1"
 
 
-@pytest.mark.parametrize("kill_at", [3, 20, 45])
-def test_a_run_that_was_killed_in_its_first_epoch_ends_with_the_same_weights(tmp_path, kill_at):
+def test_a_run_that_was_killed_in_its_first_epoch_ends_with_the_same_weights(tmp_path):
     weights = []
-    for kill in (None, kill_at):
-        go = tmp_path / f"go-{kill}"
+    # Before the last rows have come, in the middle of the epoch, and shortly before its end.
+    for kills in ((), (3, 18, 25)):
+        go = tmp_path / f"go-{len(kills)}"
         launcher = SlowLauncher(*[Pace(holds_until=str(go))] * 2, shares=(3, 2))
         distributor = TensorflowDistributor(
             2,
             "multi_worker_mirrored",
             launcher=launcher,
             seed=7,
-            max_restarts=1,
+            max_restarts=len(kills),
             checkpoint_every=1,
             **QUIET,
         )
-        result = distributor.run(train, str(go), kill_at=kill, data=data(), shuffle=True)
-        assert len(result.attempts) == (1 if kill is None else 2)
+        result = distributor.run(train, str(go), kills=kills, data=data(), shuffle=True)
+        assert len(result.attempts) == len(kills) + 1
+        assert {life.resumed_from[0] for life in result.attempts[1:]} <= {0}
         assert result.ledger.check() == []
         weights.append(result.value["weights"])
     for have, want in zip(*weights, strict=True):
