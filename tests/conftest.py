@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -28,6 +29,8 @@ MARK = f"gridflow-test-{uuid.uuid4().hex}"
 #: The module that a host's fork server runs: it outlives a job, but no executor and no driver.
 FORK_SERVER = "gridflow.agent.forkserver.server"
 _PATIENCE = 8.0
+# Ctrl-C is tried, too: a run in a shell's background ignores it, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

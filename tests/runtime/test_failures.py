@@ -139,9 +139,7 @@ MIRRORED = {"strategy": "multi_worker_mirrored", "heartbeat_timeout": 5}
 @pytest.mark.parametrize("victim", [0, 1], ids=["chief", "worker"])
 @pytest.mark.parametrize("deed", ["SIGKILL", "SIGSEGV", "SIGSTOP", "raise"])
 def test_a_rank_that_fails_in_the_middle_of_an_epoch_is_named(distribute, deed, victim):
-    # After so long a process that is stopped counts as frozen.
-    distributor = distribute(**MIRRORED, heartbeat_timeout=6)
-    error = expect(errors.TrainingFailed, distributor, train_mirrored, deed, victim)
+    error = expect(errors.TrainingFailed, distribute(**MIRRORED), train_mirrored, deed, victim)
     assert error.first.task == f"worker:{victim}", str(error)
     if deed == "raise":
         assert "ValueError: enough" in error.first.summary
