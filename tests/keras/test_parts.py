@@ -202,3 +202,36 @@ def test_a_module_that_is_gone_is_named_and_a_package_that_is_not_installed_is_a
         parts.module("keras.gone")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         parts.module("no_such_package.part")
+
+
+@pytest.mark.slow
+def test_iterators_on_devices_tune_nothing():
+    tuned = in_new_process(
+        """
+        import tensorflow as tf
+        from tensorflow.python.data.ops import multi_device_iterator_ops as home
+        from gridflow.keras.cures import untuned
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        made = []
+
+        def iterate():
+            create = home._create_device_dataset
+            def watched(*args, **kwargs):
+                made.append(create(*args, **kwargs))
+                return made[-1]
+            home._create_device_dataset = watched
+            strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+            rows = strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2))
+            assert len(list(rows)) == 4
+            home._create_device_dataset = create
+            return {each.options().autotune.enabled for each in made}
+
+        before = iterate()
+        made.clear()
+        untuned.install()
+        print(before, iterate())
+        """
+    )
+    assert tuned == "{None} {False}"
