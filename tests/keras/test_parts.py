@@ -213,7 +213,8 @@ def test_iterators_on_devices_tune_nothing():
         from gridflow.keras.cures import untuned
 
         cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        halves = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, halves)
         made = []
 
         def iterate():
