@@ -22,12 +22,14 @@ from gridflow.spec.job import HostOptions, JobSpec, TrainingOptions
 from gridflow.spec.network import Network
 from gridflow.spec.options import (
     LOG_CHOICES,
+    SPOOL_LIMIT,
     WARM_SECONDS,
     Deadlines,
     LogChoice,
     choose,
     read_environment,
     seconds,
+    size_in_bytes,
     whole_number,
 )
 from gridflow.spec.roles import Role, default_strategy, make_tasks
@@ -116,6 +118,9 @@ class TensorflowDistributor:
         For shuffling, and for ``keras.utils.set_random_seed`` before the function runs.
     spool_dir : str, optional
         Where rows are kept on each host. Default: the first of Spark's local folders.
+    spool_limit : str, optional
+        How much of the rows that are pushed (`JobHandle.feed`) may wait on a host for each worker,
+        such as ``"4GiB"``; feeders wait beyond it. Default: 1 GiB.
     job_dir : str or Path, optional
         Where logs, results and event files are put in the driver, a folder for each job. Default:
         a folder in the temporary folder.
@@ -185,6 +190,7 @@ class TensorflowDistributor:
         env: Mapping[str, str] | None = None,
         seed: int | None = None,
         spool_dir: str | None = None,
+        spool_limit: str | None = None,
         job_dir: str | Path | None = None,
         keep_jobs: int | None = 20,
         tensorboard: bool = False,
@@ -236,7 +242,12 @@ class TensorflowDistributor:
                 communication=communication,
             ),
             feed=FeedOptions(nulls=nulls),  # type: ignore[arg-type]
-            hosts=HostOptions(environment, spool_dir, seconds("warm_seconds", warm_seconds)),
+            hosts=HostOptions(
+                environment,
+                spool_dir,
+                seconds("warm_seconds", warm_seconds),
+                SPOOL_LIMIT if spool_limit is None else size_in_bytes("spool_limit", spool_limit),
+            ),
             deadlines=Deadlines(
                 start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout, run_timeout
             ),

@@ -91,7 +91,7 @@ def test_a_large_checkpoint_on_its_way_looks_like_no_death(monkeypatch, tmp_path
 def test_what_fails_late_of_a_life_that_is_over_says_nothing_of_the_next():
     reports, uploads = Reports(), LateUploads()
     options = {"serves": False, "reporter": reports, "uploads": uploads, "frozen_after": 9.0}
-    lives = [Life("worker:0", 0, 0, on_imported=list, **options) for _ in range(2)]
+    lives = [Life("worker:0", 0, 0, on_imported=list, on_other=print, **options) for _ in range(2)]
     result = {"kind": "pickle", "files": ["value"]}
     for life in lives:
         life._take(Returned(result, "/nowhere"))

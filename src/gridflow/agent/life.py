@@ -46,6 +46,8 @@ class Life:
         Seconds after which a frozen process counts as failed.
     on_imported : callable
         Called with what it imported, for processes to come.
+    on_other : callable
+        Called with what it says beside what is the same for all.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Life:
         uploads: Uploads,
         frozen_after: float,
         on_imported: Callable[[list[str]], None],
+        on_other: Callable[[Message], None],
     ) -> None:
         self._task, self._rank, self._generation = task, rank, generation
         self._serves = serves
         self._reporter, self._uploads = reporter, uploads
         self._frozen_after, self._on_imported = frozen_after, on_imported
+        self._on_other = on_other
         self._process: TrainingProcess | None = None
         self._raised: child.Raised | None = None
         self._raised_at = 0.0
@@ -188,6 +192,7 @@ class Life:
                 }
                 self._uploads.file(Path(message.path), header, self._checkpoint_sent)
             case child.Returned():
+                self._on_other(message)
                 self._hand_over(message.result, Path(message.folder))
             case child.Imported():
                 self._on_imported(message.packages)
@@ -197,6 +202,8 @@ class Life:
                 self._reporter.report(replace(message, generation=self._generation))
             case WireError():
                 self.fail("exception", str(message))
+            case _:
+                self._on_other(message)
 
     def _checkpoint_sent(self, error: BaseException | None) -> None:
         if error is not None:

@@ -101,6 +101,7 @@ class TaskRunner:
             uploads=self._uploads,
             frozen_after=self._payload.spec.deadlines.heartbeat_timeout,
             on_imported=self._warm,
+            on_other=self._heard,
         )
 
     # Commands ------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class TaskRunner:
             self._client.download({"kind": "checkpoint", "name": command.resume}, path)
             resume = str(path)
         for feature in self._features:
-            feature.forget()
+            feature.forget(command.generation, command.place)
         self._setup = child.Setup(
             job=self._payload.job,
             task=str(self._task),
@@ -252,6 +253,10 @@ class TaskRunner:
 
     def _tell(self, message: Message) -> None:
         self._life.send(message)
+
+    def _heard(self, message: Message) -> None:
+        """Take what a feature asked the process for."""
+        any(feature.hear(message) for feature in self._features)
 
     def _replace(self) -> None:
         """Start the process again as it was started before."""

@@ -19,8 +19,9 @@ from pyarrow import flight
 from gridflow.coordinator import events as ev
 from gridflow.coordinator import rows
 from gridflow.coordinator.rows import Rows
+from gridflow.coordinator.streams import Streams
 from gridflow.errors import GridflowError
-from gridflow.feed.ledger import Ledger
+from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.spec.cluster import EVALUATOR
 from gridflow.spec.place import Place
 from gridflow.wire import commands, reports
@@ -93,6 +94,7 @@ class Desk:
         self._launch = 0
         self._never_fed = left_out or {}
         self._rows = Rows(self._fed, self._never_fed)
+        self._streams = Streams(self._fed)
         self._mailboxes = [_Mailbox() for _ in parts]
 
     # For the job's loop --------------------------------------------------------------------------
@@ -103,6 +105,7 @@ class Desk:
             self._launch = launch
             self._mailboxes = [_Mailbox() for _ in self._tasks]
             self._rows = Rows(self._fed, self._never_fed)
+            self._streams = Streams(self._fed, was=self._streams)
 
     def has_agents(self, launch: int) -> bool:
         """Return whether an agent of a launch has registered."""
@@ -113,6 +116,32 @@ class Desk:
         """Leave a command for every agent."""
         with self._lock:
             self._broadcast(command)
+
+    def start(self, command: commands.Start) -> None:
+        """Let a generation begin on every agent."""
+        with self._lock:
+            self._broadcast(command)
+            for one in self._streams.begin_generation(command.generation):
+                self._broadcast(one)
+
+    def receivers(self, stream: str) -> tuple[str, ...] | None:
+        """Return where rows of a stream can be sent to, by rank; None while some rank isn't ready.
+
+        Empty once the stream has ended.
+        """
+        with self._lock:
+            return self._streams.receivers(stream)
+
+    def silent_tasks(self, stream: str) -> list[str]:
+        """Return the tasks that don't take a stream's rows yet."""
+        with self._lock:
+            return [str(self._tasks[place]) for place in self._streams.silent(stream)]
+
+    def end_streams(self) -> None:
+        """Let no more rows be pushed."""
+        with self._lock:
+            for command in self._streams.end():
+                self._broadcast(command)
 
     def send(self, rank: int, command: Command) -> None:
         """Leave a command for one agent."""
@@ -263,8 +292,26 @@ class Desk:
             case reports.RowsWanted():
                 with self._lock:
                     self._settle(self._rows.wanted())
+            case reports.Receiving() | reports.Streamed() | reports.FeedingStopped():
+                with self._lock:
+                    self._stream(rank, report)
             case _:
                 self._note(rank, report)
+
+    def _stream(self, rank: int, report: Report) -> None:
+        """Do what follows from rows that are pushed."""
+        found: list[Command] = []
+        match report:
+            case reports.Receiving():
+                self._streams.receiving(rank, report)
+            case reports.Streamed():
+                for name, counts in report.counts.items():
+                    self.ledger.set_counts(name, rank, DatasetCounts(**counts))
+                found = self._streams.streamed(rank, report)
+            case reports.FeedingStopped():
+                found = self._streams.end()
+        for command in found:
+            self._broadcast(command)
 
     def _note(self, rank: int, report: Report) -> None:
         """Take what only the record of the job is concerned with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,8 @@ from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.errors import JobCancelled, StartTimeout
+from gridflow.feed.push import STREAM
+from gridflow.feed.push.sender import Destination
 from gridflow.spec.backends import needed
 from gridflow.spec.cluster import TRAINING_ROLES
 from gridflow.spec.place import Place
@@ -123,6 +126,7 @@ class JobRun:
             job.restart,
             needs=needed(training.backend, training.strategy),
         )
+        self._identity: Identity | None = None
         self._latest: Checkpoint | None = None
         self._resumed: dict[int, Place] = {}
         self._finish: ev.Finish | None = None
@@ -147,6 +151,7 @@ class JobRun:
         try:
             self._latest = self._latest_checkpoint()  # raises before anything is launched
             ours, agents = make_identities()
+            self._identity = agents
             function.write_bytes(job.program)
             modules.write_bytes(job.modules)
             server = listen(job.network, ours, self._desk)
@@ -195,6 +200,35 @@ class JobRun:
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
             tensorboard_url=self._desk.tensorboard_url,
         )
+
+    def destination(self, stream: str) -> Destination | None:
+        """Return where rows of a stream can be pushed to; None while some rank isn't ready.
+
+        Without receivers once the stream has ended.
+        """
+        receivers = self._desk.receivers(stream)
+        if receivers is None or self._identity is None:
+            return None
+        return Destination(stream, uuid.uuid4().hex, receivers, self._identity)
+
+    def silent_tasks(self, stream: str) -> list[str]:
+        """Return the tasks that take no rows of a stream so far."""
+        return self._desk.silent_tasks(stream)
+
+    def end_streams(self) -> None:
+        """Let no more rows be pushed."""
+        self._desk.end_streams()
+
+    @property
+    def rows_pushed(self) -> int:
+        """Rows that have come to the agents."""
+        counts = self._desk.ledger.counts
+        return sum(each.rows_in for (name, _), each in counts.items() if name == STREAM)
+
+    @property
+    def spec(self) -> JobSpec:
+        """Its settings."""
+        return self._job.spec
 
     @property
     def log_paths(self) -> dict[Task, Path]:
@@ -316,7 +350,8 @@ class JobRun:
         if latest:
             self._compare_workers()
         resume = latest.name if latest else None
-        self._desk.broadcast(commands.Start(command.generation, command.addresses, resume))
+        place = latest.place if latest else None
+        self._desk.start(commands.Start(command.generation, command.addresses, resume, place))
 
     def _latest_checkpoint(self) -> Checkpoint | None:
         latest, unreadable = self._checkpoints.latest()

@@ -142,7 +142,7 @@ class EpochResults(NeutralCallback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Hand over."""
-        if self._runtime.is_chief:
+        if self._runtime.is_chief and not early.is_empty(self.model):
             self._told = epoch, numbers(logs), logs
             self._runtime.epoch_end(epoch, self._told[1], fit=self._fit)
 
@@ -199,7 +199,8 @@ class TensorBoardOf(NeutralCallback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Pass on."""
-        self._delegate.on_epoch_end(epoch, numbers(logs))
+        if not early.is_empty(self.model):
+            self._delegate.on_epoch_end(epoch, numbers(logs))
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Pass on."""

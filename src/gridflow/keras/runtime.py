@@ -91,6 +91,9 @@ class Runtime(Protocol):
     ) -> None:
         """Take the results of a complete epoch, restored ones of a life before this one, too."""
 
+    def mark(self, place: Place) -> None:
+        """Take note, on each rank, that a checkpoint is made here: what the data can go on from."""
+
     def checkpoint(self, path: Path, place: Place) -> None:
         """Take over a finished checkpoint file of the training up to a place."""
 

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
+    from pyspark.sql import DataFrame
+
     from gridflow.errors import GridflowError
+    from gridflow.feed.push.sender import Destination
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.options import Deadlines
     from gridflow.wire.payload import AgentPayload
@@ -120,6 +123,30 @@ class Launcher(Protocol):
         listener: LaunchListener,
     ) -> Launch:
         """Start an agent for every task of the payload; returns at once."""
+        ...
+
+    def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
+        """Push rows into a running job; return how many of them its agents have taken.
+
+        Fewer than there are where the job wants no more.
+
+        Raises
+        ------
+        InvalidArgument, SchemaError, NotEnoughSlots
+            At the call: what can't be pushed.
+        DataError
+            What kept the rows from being computed or taken.
+        """
+        ...
+
+    def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
+        """Return a DataFrame with columns of answers beside those of another, not yet computed.
+
+        Raises
+        ------
+        InvalidArgument, NotEnoughSlots
+            At the call.
+        """
         ...
 
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:

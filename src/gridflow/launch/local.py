@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from gridflow.agent.folder import temporary_folder
+from gridflow.errors import InvalidArgument
+from gridflow.feed.push.sender import check_columns
 from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pyspark.sql import DataFrame
+
+    from gridflow.feed.push.sender import Destination
     from gridflow.feed.sources.arrays import ArraySource, FileRows
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from gridflow.wire.payload import AgentPayload
 
 _TERM_SECONDS: Final = 15.0
+_ROWS_PER_BATCH: Final = 10_000
 
 
 class LocalLauncher:
@@ -91,6 +97,26 @@ class LocalLauncher:
         if self._source is None or self._source[0] is not data:
             self._source = data, ArraySource(data)
         return self._source[1]
+
+    def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
+        """Push arrays or a table from here."""
+        from gridflow.feed.push.sender import send_all
+        from gridflow.feed.sources.arrays import feedable
+
+        table, _ = feedable(rows, destination.stream)
+        if columns is not None:
+            check_columns(columns, table.column_names)
+            table = table.select(list(columns))
+        return send_all(destination, 0, 0, table.to_batches(max_chunksize=_ROWS_PER_BATCH))
+
+    def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
+        """Refuse: that is for DataFrames."""
+        del destination, schema, timeout
+        raise InvalidArgument(
+            f"infer() takes a DataFrame of Spark and needs its executors, with SparkLauncher; got "
+            f"{type(rows).__name__} and LocalLauncher. Predict in the function: its value comes "
+            "back as result.value."
+        )
 
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Return a thread."""

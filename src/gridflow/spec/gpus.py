@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import InvalidArgument
 from gridflow.spec import strategies
 from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, TRAINING_ROLES
+from gridflow.spec.options import size_in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,6 @@ VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _MOST_SHARES: Final = 10
 #: ``0.33`` is meant as a third.
 _TOLERANCE: Final = 0.0051
-_UNITS: Final = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}
 
 
 @dataclass(frozen=True)
@@ -112,19 +111,7 @@ class GpuOptions:
                 f"give either gpu_memory= or allow_growth=True; got gpu_memory={memory!r} beside "
                 "it. TensorFlow knows a limit that is taken at once, or growth without a limit."
             )
-        return cls(_bytes(memory))
-
-
-def _bytes(size: Any) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]i?B)", size) if isinstance(size, str) else None
-    if found and found[2] in _UNITS:
-        value = int(float(found[1]) * _UNITS[found[2]])
-        if value >= 1 << 20:
-            return value
-    raise InvalidArgument(
-        f"gpu_memory= is a size of at least 1 MiB with its unit ({', '.join(_UNITS)}), "
-        f"such as '2GiB'; got {size!r}."
-    )
+        return cls(size_in_bytes("gpu_memory", memory))
 
 
 def needs_of(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gridflow.spec.cluster import TRAINING_ROLES, Task
 from gridflow.spec.gpus import GpuNeed, GpuOptions
-from gridflow.spec.options import WARM_SECONDS, Deadlines
+from gridflow.spec.options import SPOOL_LIMIT, WARM_SECONDS, Deadlines
 from gridflow.spec.roles import Part, Role, parts_of
 
 if TYPE_CHECKING:
@@ -66,11 +66,14 @@ class HostOptions:
         Where spools lie; None: the first of Spark's local folders, or the temporary folder.
     warm_seconds : float
         How long a host's fork server stays without a process; 0: none is used.
+    spool_limit : int
+        Bytes of rows of a stream that may wait for a rank.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
     spool_dir: str | None = None
     warm_seconds: float = WARM_SECONDS
+    spool_limit: int = SPOOL_LIMIT
 
 
 @dataclass(frozen=True)

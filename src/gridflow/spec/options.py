@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, get_args
 
@@ -10,8 +11,30 @@ from gridflow.errors import InvalidArgument, did_you_mean
 
 #: Five minutes: the time between two tries in a notebook.
 WARM_SECONDS: Final = 300.0
+#: Bytes. Minutes of rows for most models, and nothing that a disk would notice.
+SPOOL_LIMIT: Final = 1 << 30
+_UNITS: Final = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}
 LogChoice = Literal["all", "chief", "none"]
 LOG_CHOICES: Final = get_args(LogChoice)
+
+
+def size_in_bytes(what: str, size: Any) -> int:
+    """Return the bytes of a size such as ``"2GiB"``.
+
+    Raises
+    ------
+    InvalidArgument
+        It is none, has no unit, or is less than a MiB.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]i?B)", size) if isinstance(size, str) else None
+    if found and found[2] in _UNITS:
+        value = int(float(found[1]) * _UNITS[found[2]])
+        if value >= 1 << 20:
+            return value
+    raise InvalidArgument(
+        f"{what}= is a size of at least 1 MiB with its unit ({', '.join(_UNITS)}), "
+        f"such as '2GiB'; got {size!r}."
+    )
 
 
 def choose(what: str, value: str, allowed: tuple[str, ...]) -> None:

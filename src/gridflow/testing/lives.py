@@ -56,6 +56,9 @@ class Life:
     def epoch_end(self, epoch: int, logs: Mapping[str, float], **fit: Any) -> None:
         """Drop it: the History has it."""
 
+    def mark(self, place: Place) -> None:
+        """Ignore it: what is told here has no stream."""
+
     def checkpoint(self, path: Path, place: Place) -> None:
         """Commit the first life's checkpoints."""
         del place

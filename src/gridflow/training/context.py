@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gridflow.keras import runtime as _runtime
 from gridflow.training.feeding import Feeding
 from gridflow.training.fitting import Fitting
+from gridflow.training.streaming import Streaming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ def current_context() -> TrainingContext:
     return cast("TaskRuntime", _runtime.current()).context
 
 
-class TrainingContext(Feeding, Fitting):
+class TrainingContext(Feeding, Streaming, Fitting):
     """The place of a task in its job, and what gridflow does for it.
 
     Attributes

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gridflow.feed.counter import EpochCounter
     from gridflow.feed.spool import SpoolReader
+    from gridflow.feed.stream import StreamSource
     from gridflow.spec.place import Place
     from gridflow.training.context import TrainingContext
     from gridflow.training.inbox import Inbox
@@ -59,6 +60,7 @@ class TaskRuntime:
         writes_events = self.is_chief or self.is_evaluator
         self.tensorboard_dir = Path(setup.tensorboard) if writes_events else None
         self.epoch_counters: list[EpochCounter] = []
+        self.stream: StreamSource | None = None
         self.backend: str = setup.backend
         self.facts = strategies.of(setup.strategy)
         self.mode = modes.mode_of(self)
@@ -95,6 +97,11 @@ class TaskRuntime:
         """Send an epoch's results."""
         values = {name: float(value) for name, value in logs.items()}
         self.channel.send(reports.EpochEnded(epoch, values, fit, restored))
+
+    def mark(self, place: Place) -> None:
+        """Say where a stream stands at a checkpoint."""
+        if self.stream is not None:
+            self.channel.send(child.StreamMark(self.stream.name, place, self.stream.rows_fitted()))
 
     def checkpoint(self, path: Path, place: Place) -> None:
         """Hand a finished checkpoint over."""

@@ -155,9 +155,84 @@ class Raised(Message):
     failure_kind: str | None
 
 
+@dataclass(frozen=True)
+class StreamNews(Message):
+    """What is known of the rows that are pushed, by stream.
+
+    Attributes
+    ----------
+    first, segments : dict of stream to int
+        The first segment that is there, and the number after the last.
+    skip : dict of stream to int
+        Rows of the first segment that count as taken.
+    before : dict of stream to int
+        Rows that the generations before have had.
+    certain : dict of stream to int
+        Rows that every rank has got, since the generation began.
+    counts : dict of stream to list of int
+        Of each rank, once no more will come.
+    """
+
+    kind: ClassVar[str] = "stream_news"
+    first: dict[str, int]
+    segments: dict[str, int]
+    skip: dict[str, int]
+    before: dict[str, int]
+    certain: dict[str, int]
+    counts: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class StreamOpened(Message):
+    """The function takes rows that are pushed.
+
+    Attributes
+    ----------
+    name : str
+    together : bool
+        Whether all ranks make equal steps.
+    """
+
+    kind: ClassVar[str] = "stream_opened"
+    name: str
+    together: bool
+
+
+@dataclass(frozen=True)
+class StreamTaken(Message):
+    """So many rows of a stream were taken since the generation began: they aren't needed again."""
+
+    kind: ClassVar[str] = "stream_taken"
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class StreamMark(Message):
+    """A checkpoint is made at a place, with so many rows of a stream since the generation began."""
+
+    kind: ClassVar[str] = "stream_mark"
+    name: str
+    place: Place
+    rows: int
+
+
+@dataclass(frozen=True)
+class StreamResults(Message):
+    """What the function answered to rows; an Arrow file that is to be deleted once it is read."""
+
+    kind: ClassVar[str] = "stream_results"
+    name: str
+    segment: int
+    path: str
+
+
 TO_CHILD: Final[Family[Message]] = Family(
-    "the agent", *(Setup, Arrived, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave)
+    "the agent",
+    *(Setup, Arrived, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave, StreamNews),
 )
 FROM_CHILD: Final[Family[Message]] = Family(
-    "the training process", *(Hello, Imported, MadeCheckpoint, Returned, Raised, *RELAYED)
+    "the training process",
+    *(Hello, Imported, MadeCheckpoint, Returned, Raised, *RELAYED),
+    *(StreamOpened, StreamTaken, StreamMark, StreamResults),
 )

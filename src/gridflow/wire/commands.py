@@ -24,12 +24,15 @@ class Start(Command):
         Where each task listens, by its place.
     resume : str or None
         Name of the checkpoint to go on from.
+    place : Place or None
+        That of the checkpoint.
     """
 
     kind: ClassVar[str] = "start"
     generation: int
     addresses: tuple[str, ...]
     resume: str | None
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,32 @@ class Arrived(Command):
     kind: ClassVar[str] = "arrived"
     certain: dict[str, int]
     going_on: dict[str, int]
+
+
+@dataclass(frozen=True)
+class StreamStanding(Command):
+    """What all ranks have got of the rows that are pushed.
+
+    Attributes
+    ----------
+    generation : int
+    certain : dict of stream to int
+        Rows that every rank has got since the generation began.
+    counts : dict of stream to list of int
+        Rows of each rank, of streams that have ended.
+    """
+
+    kind: ClassVar[str] = "stream_standing"
+    generation: int
+    certain: dict[str, int]
+    counts: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class EndStreams(Command):
+    """Take no more rows."""
+
+    kind: ClassVar[str] = "end_streams"
 
 
 @dataclass(frozen=True)
@@ -145,6 +174,6 @@ class Close(Command):
 
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
-    *(Start, Counts, Announce, Arrived, Replace, Clear),
+    *(Start, Counts, Announce, Arrived, StreamStanding, EndStreams, Replace, Clear),
     *(Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
 )

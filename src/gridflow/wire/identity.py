@@ -1,9 +1,9 @@
 """The certificates of one job: who may talk to its coordinator.
 
 A certificate authority is made for the job and forgotten with it. The coordinator's server shows
-one certificate, every agent another; each side checks the other's (mutual TLS), so a stranger gets
-no further than the handshake. Keys travel inside the launcher's own payload only: never in a log,
-on a command line or in the environment.
+one certificate, every agent, and whoever feeds agents, another; each side checks the other's
+(mutual TLS), so a stranger gets no further than the handshake. Keys travel inside the launcher's
+own payload only: never in a log, on a command line or in the environment.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: The name on the server's certificate; agents look for it whatever address they connect to.
 SERVER_NAME: Final = "gridflow-coordinator"
+#: The name on the agents' certificate; those who feed them look for it.
+AGENT_NAME: Final = "gridflow-agent"
 _LIFETIME: Final = dt.timedelta(days=30)
 
 
@@ -40,7 +42,9 @@ def make_identities() -> tuple[Identity, Identity]:
     authority = _Authority()
     return (
         authority.issue(SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH),
-        authority.issue("gridflow-agent", ExtendedKeyUsageOID.CLIENT_AUTH),
+        authority.issue(
+            AGENT_NAME, ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+        ),
     )
 
 
@@ -55,7 +59,7 @@ class _Authority:
             .sign(self._key, hashes.SHA256())
         )
 
-    def issue(self, name: str, usage: ObjectIdentifier) -> Identity:
+    def issue(self, name: str, *usages: ObjectIdentifier) -> Identity:
 
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
@@ -63,7 +67,7 @@ class _Authority:
             _builder(name, self._name, key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         pem = serialization.Encoding.PEM

@@ -62,6 +62,47 @@ class Arriving(Report):
 
 
 @dataclass(frozen=True)
+class Receiving(Report):
+    """Rows of a stream can be pushed to the agent.
+
+    Attributes
+    ----------
+    stream : str
+    address : str
+        ``host:port`` of its receiver.
+    together : bool
+        Whether the ranks make equal steps on these rows.
+    """
+
+    kind: ClassVar[str] = "receiving"
+    stream: str
+    address: str
+    together: bool
+
+
+@dataclass(frozen=True)
+class Streamed(Report):
+    """Rows were pushed to the agent.
+
+    Attributes
+    ----------
+    generation : int
+    rows : dict of stream to int
+        Since the generation began.
+    ended : bool
+        Whether these are all.
+    counts : dict of stream to dict
+        The fields of `gridflow.feed.ledger.DatasetCounts`, over all generations.
+    """
+
+    kind: ClassVar[str] = "streamed"
+    generation: int
+    rows: dict[str, int]
+    ended: bool
+    counts: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class Failed(Report):
     """The task failed."""
 
@@ -137,6 +178,13 @@ class RowsWanted(OfTraining):
 
 
 @dataclass(frozen=True)
+class FeedingStopped(OfTraining):
+    """The function wants no more rows."""
+
+    kind: ClassVar[str] = "feeding_stopped"
+
+
+@dataclass(frozen=True)
 class Progress(OfTraining):
     """A sign of life: steps that were made.
 
@@ -201,7 +249,12 @@ class Stack(OfTraining):
     waiting: bool
 
 
-RELAYED: Final = (Ready, Joined, RowsWanted, Progress, EpochEnded, EpochFed, Evaluated, Stack)
+RELAYED: Final = (
+    *(Ready, Joined, RowsWanted, FeedingStopped),
+    *(Progress, EpochEnded, EpochFed, Evaluated, Stack),
+)
 REPORTS: Final[Family[Report]] = Family(
-    "an agent", *(Log, Arriving, Spooled, Failed, Succeeded, Cleared, Gone, Board, *RELAYED)
+    "an agent",
+    *(Log, Arriving, Spooled, Receiving, Streamed),
+    *(Failed, Succeeded, Cleared, Gone, Board, *RELAYED),
 )

@@ -8,6 +8,7 @@ from gridflow.agent.features.arrivals import Arrivals
 from gridflow.agent.features.board import Board
 from gridflow.agent.features.evaluation import EvaluationNews
 from gridflow.agent.features.loans import Loans
+from gridflow.agent.features.streams import Streams
 
 if TYPE_CHECKING:
     from gridflow.agent.features.base import Feature, Tools
@@ -17,4 +18,4 @@ __all__ = ["features_of"]
 
 def features_of(tools: Tools) -> list[Feature]:
     """Return the features of an agent."""
-    return [EvaluationNews(tools), Arrivals(tools), Loans(tools), Board(tools)]
+    return [EvaluationNews(tools), Arrivals(tools), Loans(tools), Streams(tools), Board(tools)]

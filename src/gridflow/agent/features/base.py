@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
+    from gridflow.spec.place import Place
     from gridflow.wire.client import CoordinatorClient
     from gridflow.wire.commands import Command
     from gridflow.wire.messages import Message
@@ -65,11 +66,15 @@ class Feature:
         """Carry a command out; return False if it is none of this feature's."""
         return False
 
+    def hear(self, message: Message) -> bool:  # noqa: ARG002
+        """Take what the training process says; return False if it is none of this feature's."""
+        return False
+
     def arrived(self, dataset: str, rows: int) -> None:
         """Hear that so many rows of a dataset can be read, from the thread that spools them."""
 
-    def forget(self) -> None:
-        """Forget what was for the generation before."""
+    def forget(self, generation: int, resume: Place | None) -> None:
+        """Forget what was for the generation before this one, which goes on from a place."""
 
     def messages(self) -> Sequence[Message]:
         """Return what a training process that is started again has to be told, too."""

@@ -13,6 +13,7 @@ from gridflow.wire import child, commands
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gridflow.spec.place import Place
     from gridflow.wire.commands import Command
     from gridflow.wire.messages import Message
 
@@ -42,7 +43,7 @@ class EvaluationNews(Feature):
                 return False
         return True
 
-    def forget(self) -> None:
+    def forget(self, generation: int, resume: Place | None) -> None:  # noqa: ARG002
         """Checkpoints of the generation before are of no interest."""
         self._newest = self._end = None
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["Repartition", "Tags", "check", "stage_frame"]
+__all__ = ["Repartition", "Tags", "check", "plain_frame", "stage_frame"]
 
 Repartition = Literal["auto", "always", "never"]
 
@@ -183,6 +183,14 @@ def _is_vector(kind: DataType) -> bool:
     return type(kind).__name__ == "VectorUDT" and type(kind).__module__.startswith("pyspark.ml")
 
 
+def plain_frame(name: str, frame: DataFrame) -> tuple[DataFrame, Tags]:
+    """Return a DataFrame of what can be fed, as it lies, and what gives its columns their names."""
+    frame = _vectors_to_arrays(_feedable(frame, name))
+    own = frame.columns
+    frame = _plainly_named(frame)
+    return frame, Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
+
+
 def stage_frame(
     datasets: Mapping[str, DataFrame],
     num_partitions: int,
@@ -210,16 +218,14 @@ def stage_frame(
         raise InvalidArgument(f"num_partitions must be at least 1, got {num_partitions}.")
     check_partitions(datasets, num_partitions, repartition)
     check(datasets)
-    frames = {name: _vectors_to_arrays(_feedable(frame, name)) for name, frame in datasets.items()}
-    if len(frames) == 1:
-        ((name, frame),) = frames.items()
-        own = frame.columns
-        frame = _plainly_named(frame)
-        tags = Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
+    if len(datasets) == 1:
+        ((name, given),) = datasets.items()
+        frame, tags = plain_frame(name, given)
         keeps = repartition == "never" or (
             repartition == "auto" and _partitions(frame) == num_partitions
         )
         return (frame if keeps else _repartitioned(frame, num_partitions)), tags
+    frames = {name: _vectors_to_arrays(_feedable(frame, name)) for name, frame in datasets.items()}
     union, tags = _tagged_union(frames)
     return _repartitioned(union, num_partitions), tags
 

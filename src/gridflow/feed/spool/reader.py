@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,88 +22,28 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class SpoolReader:
-    """Maps one dataset of a spool.
-
-    Its rows lie in *chunks*, the record batches of all segments in order.
-
-    Parameters
-    ----------
-    directory
-        The spool's, as given to `SpoolWriter`.
-    dataset
-        The name.
-    growing : bool, default False
-        Whether a dataset will do of which more rows are to come; see `refresh`.
+class Chunks(ABC):
+    """Columns of rows that lie in *chunks*, record batches of one schema.
 
     Attributes
     ----------
+    dataset : str
     chunk_rows : tuple of int
         Rows in each chunk.
     specs : dict
         Element type and shape by column (see `tensor_specs`).
-    counts : DatasetCounts
-        What the writer counted; only of a complete dataset these are the rows that can be read.
-    is_complete : bool
-        Whether all rows are there.
-    left_out : dict
-        Columns that turned out not to be feedable, and why.
-
-    Raises
-    ------
-    InvalidArgument
-        When there is no such dataset, or its writer did not finish.
     """
 
-    def __init__(self, directory: Path, dataset: str, *, growing: bool = False) -> None:
-        self.dataset = dataset
-        self._spool, self._directory = directory, directory / dataset
-        self._growing = growing
-        self.schema: pa.Schema = pa.schema([])
-        self._files: dict[str, pa.ipc.RecordBatchFileReader] = {}
+    dataset: str
+    schema: pa.Schema
+    specs: dict[str, TensorSpec]
+    chunk_rows: tuple[int, ...]
+
+    def __init__(self) -> None:
         #: Opening a chunk, and finding a column by its name, take time for each of its columns.
         self._chunks: dict[int, pa.RecordBatch] = {}
         self._columns: dict[tuple[int, str], np.ndarray | pa.Array] = {}
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Look at what there is by now; chunks keep their numbers.
-
-        Raises
-        ------
-        InvalidArgument
-            As when it was made.
-        """
-        manifest = _manifest(self._directory)
-        if manifest is None or not (manifest["complete"] or self._growing):
-            found = sorted(path.parent for path in self._spool.glob(f"*/{MANIFEST}"))
-            there = [path.name for path in found if (_manifest(path) or {}).get("complete")]
-            raise InvalidArgument(
-                f"there is no finished dataset {self.dataset!r} in the spool {self._spool}; there "
-                f"are: {', '.join(there) or 'none'}.{did_you_mean(self.dataset, there)}"
-            )
-        self.is_complete: bool = manifest["complete"]
-        self.left_out: dict[str, str] = manifest["left_out"]
-        self.counts = DatasetCounts(
-            manifest["rows_in"], manifest["rows"], manifest["dropped"], nulls=manifest["nulls"]
-        )
-        schema = pa.schema([])
-        if manifest["schema"] is not None:
-            encoded = pa.py_buffer(base64.b64decode(manifest["schema"]))
-            schema = pa.ipc.read_schema(encoded)
-        if schema != self.schema:  # a column was left out
-            self._chunks.clear()
-            self.schema = schema
-        self.specs: dict[str, TensorSpec] = tensor_specs(self.schema)
-        self._places = [
-            (segment["file"], i)
-            for segment in manifest["segments"]
-            for i in range(len(segment["batches"]))
-        ]
-        self.chunk_rows: tuple[int, ...] = tuple(
-            rows for segment in manifest["segments"] for rows in segment["batches"]
-        )
-        self._numbers = {name: number for number, name in enumerate(self.schema.names)}
+        self._numbers: dict[str, int] = {}
 
     @property
     def rows(self) -> int:
@@ -154,6 +95,92 @@ class SpoolReader:
         if batch is None:
             batch = self._chunks[chunk] = self._batch(chunk)
         return batch
+
+    @abstractmethod
+    def _batch(self, chunk: int) -> pa.RecordBatch:
+        """Return a chunk."""
+
+
+class SpoolReader(Chunks):
+    """Maps one dataset of a spool.
+
+    Its rows lie in *chunks*, the record batches of all segments in order.
+
+    Parameters
+    ----------
+    directory
+        The spool's, as given to `SpoolWriter`.
+    dataset
+        The name.
+    growing : bool, default False
+        Whether a dataset will do of which more rows are to come; see `refresh`.
+
+    Attributes
+    ----------
+    chunk_rows : tuple of int
+        Rows in each chunk.
+    specs : dict
+        Element type and shape by column (see `tensor_specs`).
+    counts : DatasetCounts
+        What the writer counted; only of a complete dataset these are the rows that can be read.
+    is_complete : bool
+        Whether all rows are there.
+    left_out : dict
+        Columns that turned out not to be feedable, and why.
+
+    Raises
+    ------
+    InvalidArgument
+        When there is no such dataset, or its writer did not finish.
+    """
+
+    def __init__(self, directory: Path, dataset: str, *, growing: bool = False) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self._spool, self._directory = directory, directory / dataset
+        self._growing = growing
+        self.schema = pa.schema([])
+        self._files: dict[str, pa.ipc.RecordBatchFileReader] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at what there is by now; chunks keep their numbers.
+
+        Raises
+        ------
+        InvalidArgument
+            As when it was made.
+        """
+        manifest = _manifest(self._directory)
+        if manifest is None or not (manifest["complete"] or self._growing):
+            found = sorted(path.parent for path in self._spool.glob(f"*/{MANIFEST}"))
+            there = [path.name for path in found if (_manifest(path) or {}).get("complete")]
+            raise InvalidArgument(
+                f"there is no finished dataset {self.dataset!r} in the spool {self._spool}; there "
+                f"are: {', '.join(there) or 'none'}.{did_you_mean(self.dataset, there)}"
+            )
+        self.is_complete: bool = manifest["complete"]
+        self.left_out: dict[str, str] = manifest["left_out"]
+        self.counts = DatasetCounts(
+            manifest["rows_in"], manifest["rows"], manifest["dropped"], nulls=manifest["nulls"]
+        )
+        schema = pa.schema([])
+        if manifest["schema"] is not None:
+            encoded = pa.py_buffer(base64.b64decode(manifest["schema"]))
+            schema = pa.ipc.read_schema(encoded)
+        if schema != self.schema:  # a column was left out
+            self._chunks.clear()
+            self.schema = schema
+        self.specs = tensor_specs(self.schema)
+        self._places = [
+            (segment["file"], i)
+            for segment in manifest["segments"]
+            for i in range(len(segment["batches"]))
+        ]
+        self.chunk_rows = tuple(
+            rows for segment in manifest["segments"] for rows in segment["batches"]
+        )
+        self._numbers = {name: number for number, name in enumerate(self.schema.names)}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the chunks as Arrow record batches."""

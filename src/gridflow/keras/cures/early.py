@@ -9,17 +9,33 @@ there, and so do its peers, at the same step.
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.feed.early import EarlySource, early_source_of
+from gridflow.feed.stream import StreamSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 #: A wait that is longer is told: no step is to be expected until it is over.
 _PATIENCE_SECONDS: Final = 1.0
+_MODEL: Final = "_gridflow_model"
+_OVER: Final = "_gridflow_over"
 _listeners: list[Callable[[bool], None]] = []
+
+
+def keep_model(data: Any, model: Any) -> None:
+    """Let the data of a fit that begins know their model."""
+    model.__dict__.pop(_OVER, None)
+    data.__dict__[_MODEL] = weakref.ref(model)
+
+
+def model_of(data: Any) -> Any:
+    """Return the model that is trained on the data of a fit, None if it isn't known."""
+    found = data.__dict__.get(_MODEL)
+    return None if found is None else found()
 
 
 def listen(listener: Callable[[bool], None]) -> None:
@@ -44,23 +60,45 @@ def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
     source = early_source_of(getattr(data, "_distributed_dataset", None))
     if source is None or data._num_batches:
         return None
+    if isinstance(source, StreamSource):
+        _refuse_many_at_once(data, "ctx.stream()", "")
+        return _streamed(data, source, first)
     if data.steps_per_epoch:
         raise InvalidArgument(
             f"steps_per_epoch={data.steps_per_epoch} is for data whose length is known; with "
             "ctx.dataset(start='early') an epoch takes all rows, however many will come. Leave it "
             "out, or use ctx.dataset(…).take(steps)."
         )
-    if data.steps_per_execution != 1:
-        raise InvalidArgument(
-            f"steps_per_execution={data.steps_per_execution} makes several steps at once, and with "
-            "ctx.dataset(start='early') each one may have to wait for its rows. Compile the model "
-            "without it, or use start='complete'."
-        )
+    _refuse_many_at_once(data, "ctx.dataset(start='early')", ", or use start='complete'")
     if source.counter.pending[0]:  # not the first epoch: it takes all rows
         _has_step(source, sys.maxsize)
         data._num_batches = source.steps_if_known()
         return None
     return _asked(data, source, first)
+
+
+def iterator_of(data: Any) -> Any:
+    """Return the iterator that an epoch of a fit draws from: a new one, but for a stream's."""
+    source = early_source_of(getattr(data, "_distributed_dataset", None))
+    if not isinstance(source, StreamSource):
+        return iter(data._get_iterator())
+    if source.progress.iterator is None:
+        source.progress.iterator = iter(data._get_iterator())
+    return source.progress.iterator
+
+
+def goes_on(data: Any) -> bool:
+    """Return whether the data of a fit begin by themselves where a checkpoint was made."""
+    return isinstance(early_source_of(getattr(data, "_distributed_dataset", None)), StreamSource)
+
+
+def _refuse_many_at_once(data: Any, what: str, otherwise: str) -> None:
+    if data.steps_per_execution != 1:
+        raise InvalidArgument(
+            f"steps_per_execution={data.steps_per_execution} makes several steps at once, and with "
+            f"{what} each one may have to wait for its rows. Compile the model without it"
+            f"{otherwise}."
+        )
 
 
 def refuse(data: object) -> None:
@@ -90,6 +128,37 @@ def _asked(data: Any, source: EarlySource, first: int) -> Iterator[int]:
         yield step
         step += 1
     data._num_batches = source.steps_if_known()
+
+
+def _streamed(data: Any, source: StreamSource, first: int) -> Iterator[int]:
+    """Yield the steps of an epoch over rows that are pushed, until they end or it does."""
+    step = first
+    while not data.steps_per_epoch or step < data.steps_per_epoch:
+        if not _has_step(source, source.progress.fitted):
+            _end(model_of(data), is_empty=step == first)
+            return
+        source.progress.fitted += 1
+        yield step
+        step += 1
+
+
+def _end(model: Any, *, is_empty: bool) -> None:
+    """Let a fit end: no epoch that comes has a step.
+
+    That an epoch has none is known when it has begun: all ranks begin it, as none may know more
+    than the others. It leaves nothing in the History.
+    """
+    if model is None:
+        return
+    model.stop_training = True
+    if is_empty:
+        object.__setattr__(model, _OVER, True)
+        model.history.on_epoch_end = lambda *_, **__: None
+
+
+def is_empty(model: Any) -> bool:
+    """Return whether the fit of a model is in an epoch that turned out to have no step."""
+    return bool(model.__dict__.get(_OVER))
 
 
 def _has_step(source: EarlySource, step: int) -> bool:

@@ -14,7 +14,7 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.trainers import epoch_iterator
 
 from gridflow.keras.cures.datasets import endless
-from gridflow.keras.cures.early import coming_steps
+from gridflow.keras.cures.early import coming_steps, iterator_of
 from gridflow.keras.fixes import Fix
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _cure_asking() -> None:
             yield from original(self)
             return
         self.data_adapter.on_epoch_begin()
-        self._current_iterator = iterator = iter(self._get_iterator())
+        self._current_iterator = iterator = iterator_of(self)
         for step in steps:
             self._steps_seen = step
             yield step, step, iterator

@@ -192,6 +192,7 @@ def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
     def build_with(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None:
             _keep(self, iterator)
+            early.keep_model(iterator, self)
         build(self, iterator=iterator, data_batch=data_batch)
 
     def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
@@ -206,9 +207,10 @@ def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
 def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
     coming = early.coming_steps(data, start.step)  # before an iterator may draw
     data.data_adapter.on_epoch_begin()
-    data._current_iterator = iterator = iter(data._get_iterator())
-    for _ in range(start.skip):
-        next(iterator)
+    data._current_iterator = iterator = early.iterator_of(data)
+    if not early.goes_on(data):
+        for _ in range(start.skip):
+            next(iterator)
     stride = data.steps_per_execution
     last = data.steps_per_epoch or data._num_batches
     steps = range(start.step, last, stride) if last else count(start.step, stride)

@@ -122,6 +122,8 @@ class CheckpointAndResume(NeutralCallback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Write the epoch's checkpoint."""
+        if early.is_empty(self.model):
+            return
         for name, value in numbers(logs).items():
             self._history.setdefault(name, []).append(value)
         self._epochs.append(epoch)
@@ -190,6 +192,7 @@ class CheckpointAndResume(NeutralCallback):
         self._since = 0
         if self._fit < self._awaited:
             return
+        self._runtime.mark(Place(self._fit, epoch, step))
         statistics.synchronise(self.model)
         entries = state.collect(self.model, self.flavour, metrics=step > 0)
         if not self._runtime.is_chief:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import InvalidArgument, NotEnoughSlots
 from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
+from gridflow.launch.spark import feeding
 from gridflow.launch.spark.errors import slots_of_master
 from gridflow.launch.spark.gpus import SparkGpuSettings, make_profile, shortage
 from gridflow.launch.spark.launch import SparkLaunch
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from gridflow.errors import NotEnoughGpus
+    from gridflow.feed.push.sender import Destination
     from gridflow.feed.sources.base import RankRows
     from gridflow.feed.sources.dataframes import Repartition
     from gridflow.feed.sources.frames import FrameSource
@@ -82,6 +84,7 @@ class SparkLauncher:
         run_this_python_where_it_can(self._spark)
         self._repartition = repartition
         self._source: tuple[Mapping[str, Any], FrameSource] | None = None
+        self._launched = 0
 
     def for_job(self) -> SparkLauncher:
         """Return one for the same session, which has launched nothing."""
@@ -143,6 +146,7 @@ class SparkLauncher:
     ) -> SparkLaunch:
         """Start the Spark jobs, each in a thread of its own."""
         source = self._source_of(data)
+        self._launched = len(payload.spec.tasks)
         hide_stage_bar(self._spark)
         stages = _stages(
             len(payload.spec.tasks), payload.spec.fed, payload.spec.gpus, has_data=bool(data)
@@ -161,6 +165,16 @@ class SparkLauncher:
             has_data=bool(data),
             is_barrier=not self._is_dynamic(),
         )
+
+    def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
+        """Push rows in a Spark job of their own."""
+        self._refuse_full()
+        return feeding.feed(self._spark, destination, rows, columns)
+
+    def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
+        """Return a DataFrame whose tasks ask the agents."""
+        self._refuse_full()
+        return feeding.infer(destination, rows, schema, timeout)
 
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Return a thread that has the caller's Spark properties (job group, description, tags)."""
@@ -198,6 +212,18 @@ class SparkLauncher:
         profile = None if amount is None else make_profile(amount, settings, self._setting)
         barrier = not self._is_dynamic()
         return frame.mapInArrow(body, "rank int", barrier=barrier, profile=profile)
+
+    def _refuse_full(self) -> None:
+        """Refuse to push rows where no slot is left for the tasks that do it.
+
+        Raises
+        ------
+        NotEnoughSlots
+            With the numbers, and the ways out.
+        """
+        slots = None if self._is_dynamic() else task_slots(self._spark)
+        if slots is not None and slots <= self._launched:
+            raise NotEnoughSlots(no_slot_for_feeders(self._launched, slots), 1, 0)
 
     def _gpu_settings(self) -> SparkGpuSettings:
         return SparkGpuSettings.read(self._setting, is_dynamic=self._is_dynamic())
@@ -295,6 +321,15 @@ class SparkLauncher:
         if context is not None:
             return str(context.getConf().get(name, default))
         return str(self._spark.conf.get(name, default))
+
+
+def no_slot_for_feeders(tasks: int, slots: int) -> str:
+    """Return why rows can't be pushed: the job itself takes all slots."""
+    return (
+        f"the job's {tasks} tasks take all {slots} task slots of Spark, so none is left for the "
+        "tasks that push rows into it. Use fewer workers, more executors or cores, or give the "
+        "rows to run(data=…), which needs no further slot."
+    )
 
 
 def _stages(

@@ -109,6 +109,15 @@ def tag_this_thread(spark: SparkSession, tag: str) -> None:
         spark.addTag(tag)
 
 
+def forget_tag(spark: SparkSession, tag: str) -> None:
+    """Mark further jobs of this thread no more."""
+    context = classic_context(spark)
+    if context is not None:
+        context.removeJobTag(tag)
+    else:
+        spark.removeTag(tag)
+
+
 def name_this_thread(spark: SparkSession, name: str) -> None:
     """Name the stages and jobs of this thread, where Spark shows them."""
     context = classic_context(spark)

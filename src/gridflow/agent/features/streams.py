@@ -1,0 +1,319 @@
+"""Rows that are pushed to this agent while its training process runs."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.ipc
+from pyarrow import flight
+
+from gridflow.agent.environment import local_address
+from gridflow.agent.features.base import Feature
+from gridflow.errors import DataError
+from gridflow.feed.push.inflow import Inflow, Superseded
+from gridflow.spec.network import host_and_port
+from gridflow.wire import child, commands, reports
+from gridflow.wire.receiver import Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gridflow.agent.features.base import Tools
+    from gridflow.spec.place import Place
+    from gridflow.wire.commands import Command
+    from gridflow.wire.messages import Message
+
+#: News of rows that come go to the coordinator as often as this, or less often in a large group.
+_PACE_SECONDS: Final = 0.05
+_REPORTS_PER_SECOND: Final = 500
+_SHUTDOWN_SECONDS: Final = 2.0
+
+
+class Streams(Feature):
+    """Opens a port when the function first takes rows from outside, and keeps what comes.
+
+    Parameters
+    ----------
+    tools : Tools
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._lock = threading.RLock()
+        self._inflows: dict[str, Inflow] = {}
+        self._together: set[str] = set()
+        self._receiver: Receiver | None = None
+        self._standing: commands.StreamStanding | None = None
+        self._generation = tools.payload.generation
+        self._has_ended = False
+        self._answers = _Answers()
+        self._news = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # What the agent asks -------------------------------------------------------------------------
+
+    def hear(self, message: Message) -> bool:
+        """Carry out what the training process says of its streams."""
+        match message:
+            case child.StreamOpened():
+                self._open(message.name, together=message.together)
+            case child.StreamTaken():
+                self._inflows[message.name].take(message.rows)
+            case child.StreamMark():
+                self._inflows[message.name].mark(message.place, message.rows)
+            case child.StreamResults():
+                self._answers.arrived(message)
+            case child.Returned():
+                for inflow in self._inflows.values():
+                    inflow.end()
+                return False
+            case _:
+                return False
+        return True
+
+    def obey(self, command: Command) -> bool:
+        """Carry out `StreamStanding` and `EndStreams`."""
+        match command:
+            case commands.StreamStanding(generation=self._generation):
+                self._standing = command
+                self._tell()
+            case commands.StreamStanding():
+                pass  # of a generation that is over
+            case commands.EndStreams():
+                self._end()
+            case _:
+                return False
+        return True
+
+    def forget(self, generation: int, resume: Place | None) -> None:
+        """Count from now on what is left of the generation before."""
+        with self._lock:
+            if generation != self._generation:
+                self._generation, self._standing = generation, None
+                for inflow in self._inflows.values():
+                    lost = inflow.begin_generation(resume)
+                    if lost:
+                        self._say_lost(inflow.name, lost)
+                    if not self._has_ended:
+                        inflow.open()
+                self._answers.fail("the function was started again")
+                if self._inflows or self._has_ended:
+                    self._report()
+
+    def messages(self) -> Sequence[Message]:
+        """Return what is known by now; rows outlive a process."""
+        return [self._known()] if self._inflows or self._has_ended else []
+
+    def close(self) -> None:
+        """Let all feeders go, and close the port."""
+        self._closed.set()
+        self._news.set()
+        self._end()
+        self._answers.fail("the job has ended")
+        if self._thread is not None:
+            self._thread.join()
+        if self._receiver is not None:
+            # A feeder that waits for rows of its own keeps its call open: it is left to itself.
+            shutdown = threading.Thread(target=self._receiver.shutdown, daemon=True)
+            shutdown.start()
+            shutdown.join(_SHUTDOWN_SECONDS)
+
+    # What feeders ask, from the receiver's threads -----------------------------------------------
+
+    def begin_partition(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Let a feeder begin with a partition."""
+        inflow = self._inflow(header)
+        try:
+            return inflow.begin(header["feed"], header["partition"], header["attempt"])
+        except Superseded as error:
+            raise flight.FlightCancelledError(str(error)) from error
+
+    def put(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Take rows, once there is room."""
+        return self._put(header, first, batch, is_asked=False)
+
+    def _put(
+        self, header: dict[str, Any], first: int, batch: pa.RecordBatch, *, is_asked: bool
+    ) -> dict[str, Any]:
+        key = header["feed"], header["partition"], header["attempt"]
+        try:
+            return self._inflow(header).put(*key, first, batch, is_asked=is_asked)
+        except Superseded as error:
+            raise flight.FlightCancelledError(str(error)) from error
+        except DataError as error:
+            raise flight.FlightServerError(str(error)) from error
+
+    def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the function answers to rows."""
+        inflow = self._inflow(header)
+        where = f"partition {header['partition']}, rows {first} to {first + batch.num_rows - 1}"
+        with self._answers.asking() as number_of:
+            _, number, _ = inflow.segments
+            number_of(number, where)
+            answer = self._put(header, first, batch, is_asked=True)
+            if answer["ended"]:
+                raise flight.FlightServerError(f"{where}: the function takes no more rows")
+        return self._answers.wait(number, header["timeout"])
+
+    def _inflow(self, header: dict[str, Any]) -> Inflow:
+        found = self._inflows.get(header["stream"])
+        if found is None:
+            raise flight.FlightServerError(f"there is no stream {header['stream']!r}")
+        return found
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _say_lost(self, name: str, rows: int) -> None:
+        words = f"{rows:,} rows of {name!r} were taken since the checkpoint, and are not fed again"
+        self.tools.reporter.lines([f"gridflow: {words}"])
+
+    def _open(self, name: str, *, together: bool) -> None:
+        with self._lock:
+            if name not in self._inflows:
+                self._inflows[name] = self._make(name)
+            if together:
+                self._together.add(name)
+            if self._receiver is None:
+                self._listen()
+            assert self._receiver is not None
+            address = host_and_port(self._host, self._receiver.port)
+            self.tools.reporter.report(reports.Receiving(name, address, together))
+            self._report()
+        self._tell()
+
+    def _make(self, name: str) -> Inflow:
+        spec = self.tools.payload.spec
+        folder = self.tools.folder / "streams" / name
+        keeps = spec.training.checkpoint_every is not None
+        limit = spec.hosts.spool_limit
+        inflow = Inflow(name, folder, spec.feed, limit, self._news.set, keeps=keeps)
+        if self._has_ended:
+            inflow.end()
+        return inflow
+
+    def _listen(self) -> None:
+        payload = self.tools.payload
+        self._host = local_address(payload.coordinator)
+        self._receiver = Receiver(self._host, payload.identity, self)
+        self._thread = threading.Thread(target=self._announce, name="gridflow-streams")
+        self._thread.start()
+
+    def _announce(self) -> None:
+        """Pass on that rows have come, not too often."""
+        pace = max(_PACE_SECONDS, len(self.tools.payload.spec.tasks) / _REPORTS_PER_SECOND)
+        while True:
+            self._news.wait()
+            if self._closed.is_set():
+                return
+            self._news.clear()
+            with self._lock:
+                self._report()
+            self._tell()
+            self._closed.wait(pace)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._has_ended = True
+            for inflow in self._inflows.values():
+                inflow.end()
+            if not self._closed.is_set():
+                self._report()
+        self._tell()
+
+    def _report(self) -> None:
+        self.tools.reporter.report(
+            reports.Streamed(
+                self._generation,
+                {name: inflow.rows for name, inflow in self._inflows.items()},
+                self._has_ended,
+                {name: asdict(inflow.counts) for name, inflow in self._inflows.items()},
+            )
+        )
+
+    def _tell(self) -> None:
+        with self._lock:
+            self.tools.tell(self._known())
+
+    def _known(self) -> child.StreamNews:
+        standing, certain, counts = self._standing, {}, {}
+        first, segments, skip, before = {}, {}, {}, {}
+        for name, inflow in self._inflows.items():
+            first[name], segments[name], skip[name] = inflow.segments
+            before[name] = inflow.before
+            if name not in self._together:
+                certain[name] = inflow.rows
+                if self._has_ended:
+                    counts[name] = [inflow.rows]
+            elif standing is not None:
+                certain[name] = standing.certain.get(name, 0)
+                if name in standing.counts:
+                    counts[name] = standing.counts[name]
+        return child.StreamNews(first, segments, skip, before, certain, counts)
+
+
+class _Answers:
+    """What the function answers, by the segment of the rows."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._one_at_a_time = threading.Lock()
+        self._asked: dict[int, str] = {}
+        self._found: dict[int, pa.RecordBatch | str] = {}
+
+    def asking(self) -> _Asking:
+        """Return a context in which rows become the next segment, and no others."""
+        return _Asking(self._one_at_a_time, self._ask)
+
+    def _ask(self, segment: int, where: str) -> None:
+        with self._changed:
+            self._asked[segment] = where
+
+    def arrived(self, message: child.StreamResults) -> None:
+        """Take an answer."""
+        from pathlib import Path
+
+        found = _read(Path(message.path))
+        with self._changed:
+            if message.segment in self._asked:
+                self._found[message.segment] = found
+            self._changed.notify_all()
+
+    def wait(self, segment: int, timeout: float) -> pa.RecordBatch:
+        """Return the answer to a segment, that has to come within some seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: segment in self._found, timeout)
+            found = self._found.pop(segment, f"not within {timeout:g} s: does it call ctx.results?")
+            where = self._asked.pop(segment)
+        if isinstance(found, str):
+            raise flight.FlightServerError(f"{where}: no answer, {found}")
+        return found
+
+    def fail(self, why: str) -> None:
+        """Let all who wait know that no answer will come."""
+        with self._changed:
+            self._found.update(dict.fromkeys(self._asked.keys() - self._found.keys(), why))
+            self._changed.notify_all()
+
+
+class _Asking:
+    def __init__(self, lock: threading.Lock, ask: Any) -> None:
+        self._lock, self._ask = lock, ask
+
+    def __enter__(self) -> Any:
+        self._lock.acquire()
+        return self._ask
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def _read(path: Path) -> pa.RecordBatch:
+    with pa.OSFile(str(path), "rb") as source:
+        batch = pa.ipc.open_file(source).get_batch(0)
+    path.unlink(missing_ok=True)
+    return batch

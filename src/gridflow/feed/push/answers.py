@@ -1,0 +1,101 @@
+"""What a function answers to rows, as Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["COLUMN", "conform", "to_batch", "write"]
+
+#: The column of answers that have no name.
+COLUMN: Final = "prediction"
+
+
+def to_batch(values: Any) -> pa.RecordBatch:
+    """Return the answers to a batch as columns.
+
+    Raises
+    ------
+    GridflowError
+        They have different lengths, or are nothing that a column can hold.
+    """
+    named = values if isinstance(values, Mapping) else {COLUMN: values}
+    columns = {str(name): _column(str(name), each) for name, each in named.items()}
+    if len({len(column) for column in columns.values()}) > 1:
+        lengths = ", ".join(f"{name}: {len(column)}" for name, column in columns.items())
+        raise GridflowError(f"ctx.results() was given columns of different length: {lengths}.")
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def write(path: Path, parts: Sequence[Any]) -> None:
+    """Write the answers to one segment, which were given in parts."""
+    batch = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+    partial = path.with_suffix(".partial")
+    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as file:
+        file.write_batch(batch)
+    partial.rename(path)
+
+
+def conform(answers: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+    """Return the columns that were announced, in their types.
+
+    Raises
+    ------
+    GridflowError
+        One is missing, or has another type.
+    """
+    found = []
+    for field in schema:
+        if field.name not in answers.schema.names:
+            raise GridflowError(
+                f"infer() announced the column {field.name!r}, and ctx.results() was given "
+                f"{', '.join(map(repr, answers.schema.names))}. Say what comes: "
+                "infer(df, schema='name type, …')."
+            )
+        column = answers.column(field.name)
+        try:
+            found.append(_fitting(column, field.type))
+        except pa.ArrowException as error:
+            raise GridflowError(
+                f"ctx.results() gave {field.name!r} as {column.type}, infer() announced "
+                f"{field.type}: {error}. Say what comes: infer(df, schema='{field.name} type')."
+            ) from error
+    return found
+
+
+def _fitting(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as another type: one number of each row alone, too, and the other way."""
+    is_list = pa.types.is_fixed_size_list(column.type)
+    wants_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if is_list and not wants_list and column.type.list_size == 1:
+        column = column.flatten()
+    elif wants_list and not is_list and not pa.types.is_list(column.type):
+        column = pa.FixedSizeListArray.from_arrays(column, 1)
+    return column.cast(kind)
+
+
+def _column(name: str, values: Any) -> pa.Array:
+    if isinstance(values, list | tuple) and any(isinstance(v, str | bytes) for v in values):
+        return pa.array(values)
+    try:
+        array = np.asarray(values)
+        if array.dtype == object or array.dtype.kind in "US":
+            return pa.array(array.tolist())
+        if array.ndim == 0:
+            raise GridflowError(f"ctx.results() was given one value for {name!r}, not one a row.")
+        column = pa.array(array.reshape(-1))
+        for size in reversed(array.shape[1:]):
+            column = pa.FixedSizeListArray.from_arrays(column, size)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise GridflowError(f"ctx.results() can't make a column of {name!r}: {error}") from error
+    return column

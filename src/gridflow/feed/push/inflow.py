@@ -1,0 +1,327 @@
+"""What has come of one stream to one rank: each row once, in bounded room, until it is taken.
+
+A feeder's task sends the rows of one partition with their places in it. A task that is tried again
+asks first which places have come (`Inflow.begin`), from all agents, and sends the others; whoever
+tried before it is refused from then on. So no row is lost or doubled, as long as a partition's
+rows come in the same order each time.
+
+Rows lie in segments, an Arrow file each, in the order in which they came from all feeders. While
+`limit` bytes lie there, feeders wait. A segment is deleted when all its rows were taken; where
+checkpoints are made in the middle of an epoch, when the two last ones no longer need them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from gridflow.errors import DataError
+from gridflow.feed.ledger import DatasetCounts
+from gridflow.feed.push.ranges import Ranges
+from gridflow.feed.schema import FeedOptions, Findings, normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gridflow.spec.place import Place
+
+__all__ = ["ASKED", "LEFT_OUT", "Inflow", "Superseded", "segment_path"]
+
+#: Checkpoints that a group may go on from: the newest, and the one before it.
+_KEPT: Final = 2
+#: Of a segment's schema: columns that can't be fed, and why.
+LEFT_OUT: Final = b"gridflow.left_out"
+#: Of a segment's schema: each of its rows is to be answered.
+ASKED: Final = b"gridflow.asked"
+
+
+class Superseded(Exception):
+    """The same partition is being sent by a later attempt."""
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Return where a segment of a stream lies."""
+    return folder / f"{number:08d}.arrow"
+
+
+@dataclass(frozen=True)
+class _Segment:
+    number: int
+    rows: int
+    bytes: int
+
+
+@dataclass
+class _Partition:
+    """How far a partition has come, and which attempt to send it is the newest."""
+
+    attempt: int
+    ranges: Ranges
+
+
+class Inflow:
+    """The rows of a stream that have come to this rank.
+
+    Parameters
+    ----------
+    name : str
+    folder : Path
+        Of its segments; made when missing.
+    options : FeedOptions
+        The rule for nulls.
+    limit : int
+        Bytes that may lie here; a single batch may be larger.
+    on_change : callable
+        Called, from the thread of a feeder, whenever rows have come.
+    keeps : bool, default False
+        Whether rows are kept until a checkpoint covers them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        options: FeedOptions,
+        limit: int,
+        on_change: Callable[[], None],
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self.name, self.folder = name, folder
+        self._options, self._limit, self._on_change = options, limit, on_change
+        self._changed = threading.Condition()
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._segments: deque[_Segment] = deque()
+        self._bytes = 0
+        self._schema: pa.Schema | None = None
+        self._types: dict[str, pa.DataType] = {}
+        self._findings = Findings()
+        self._rows_in = self._rows = self._dropped = 0
+        self._next = 0
+        #: Rows that were taken in all, and those in generations that have ended.
+        self._taken = self._before = 0
+        self._freed = 0
+        self._keeps = keeps
+        self._marks: list[tuple[Place, int]] = []
+        self._is_open = True
+        self._is_asked: bool | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # For feeders ---------------------------------------------------------------------------------
+
+    def begin(self, feed: str, partition: int, attempt: int) -> dict[str, Any]:
+        """Let an attempt to send a partition begin; those before it are refused from now on.
+
+        Returns
+        -------
+        dict
+            ``ranges``, the places that have come; ``pending``, rows that wait here; ``ended``.
+
+        Raises
+        ------
+        Superseded
+            A later attempt has begun.
+        """
+        with self._changed:
+            known = self._partitions.get((feed, partition))
+            if known is None:
+                known = self._partitions[feed, partition] = _Partition(attempt, Ranges())
+            self._check(known, attempt)
+            known.attempt = attempt
+            self._changed.notify_all()
+            return {**self._standing(), "ranges": [list(each) for each in known.ranges]}
+
+    def put(
+        self,
+        feed: str,
+        partition: int,
+        attempt: int,
+        first: int,
+        batch: pa.RecordBatch,
+        *,
+        is_asked: bool = False,
+    ) -> dict[str, Any]:
+        """Take rows of a partition, once there is room.
+
+        Parameters
+        ----------
+        first : int
+            The place of the first row in its partition.
+        is_asked : bool, default False
+            Whether the rows are to be answered.
+
+        Returns
+        -------
+        dict
+            ``pending`` and ``ended``. Where the stream had ended, the rows were not taken.
+
+        Raises
+        ------
+        Superseded
+            A later attempt has begun.
+        DataError
+            The rows break a rule, or the disk is full.
+        """
+        with self._changed:
+            known = self._partitions[feed, partition]
+            self._changed.wait_for(
+                lambda: (
+                    not self._is_open or known.attempt != attempt or self._has_room(batch.nbytes)
+                )
+            )
+            self._check(known, attempt)
+            if self._is_open:
+                self._check_kind(is_asked=is_asked)
+                for begin, end in known.ranges.missing(first, first + batch.num_rows):
+                    self._store(batch.slice(begin - first, end - begin))
+                    known.ranges.add(begin, end)
+            standing = self._standing()
+        self._on_change()
+        return standing
+
+    def open(self) -> None:
+        """Take rows again."""
+        with self._changed:
+            self._is_open = True
+
+    def end(self) -> None:
+        """Take no more rows."""
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+
+    def _check(self, known: _Partition, attempt: int) -> None:
+        if known.attempt > attempt:
+            raise Superseded(f"attempt {attempt} is over: {known.attempt} has begun.")
+
+    def _has_room(self, size: int) -> bool:
+        if self._keeps and self._taken == self._rows and self._bytes + size > self._limit:
+            # Whoever trains waits for rows, and these for a checkpoint that would need them.
+            self._keeps = False
+            self._free()
+        return not self._bytes or self._bytes + size <= self._limit
+
+    def _check_kind(self, *, is_asked: bool) -> None:
+        if self._is_asked not in {None, is_asked}:
+            raise DataError(
+                "rows come either by feed(), to be trained on, or by infer(), to be answered: not "
+                "both in one job."
+            )
+        self._is_asked = is_asked
+
+    def _standing(self) -> dict[str, Any]:
+        return {"pending": self._rows - self._taken, "ended": not self._is_open}
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        for field in schema:
+            known = self._types.setdefault(field.name, field.type)
+            if known != field.type:
+                raise DataError(
+                    f"the column {field.name!r} came as {known} before, and comes as {field.type} "
+                    "now: cast it, so that all rows of the stream have one type."
+                )
+
+    def _store(self, batch: pa.RecordBatch) -> None:
+        rows_in = batch.num_rows
+        self._check_types(batch.schema)
+        batch, dropped = normalise(batch, self.name, self._options, self._schema, self._findings)
+        self._rows_in += rows_in
+        self._dropped += dropped
+        if not batch.num_rows:
+            return
+        self._schema = batch.schema
+        facts: dict[bytes, Any] = {ASKED: b""} if self._is_asked else {}
+        if self._findings.left_out:  # whoever wants such a column is told why it isn't there
+            facts[LEFT_OUT] = json.dumps(self._findings.left_out)
+        batch = batch.replace_schema_metadata(facts) if facts else batch
+        path = segment_path(self.folder, self._next)
+        partial = path.with_suffix(".partial")
+        try:
+            with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as file:
+                file.write_batch(batch)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise DataError(
+                f"rows that were pushed can't be kept in {self.folder}: {error}. Give a larger "
+                "disk with spool_dir=, or a smaller spool_limit=."
+            ) from error
+        partial.rename(path)
+        self._segments.append(_Segment(self._next, batch.num_rows, batch.nbytes))
+        self._next += 1
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+
+    # For the agent -------------------------------------------------------------------------------
+
+    def take(self, rows: int) -> None:
+        """Note how many rows were taken since the generation began; free what isn't needed."""
+        with self._changed:
+            self._taken = max(self._taken, min(self._before + rows, self._rows))
+            self._free()
+
+    def mark(self, place: Place, rows: int) -> None:
+        """Note how many rows since the generation began a checkpoint covers."""
+        with self._changed:
+            self._marks = [*self._marks, (place, self._before + rows)][-_KEPT:]
+            self._free()
+
+    def begin_generation(self, resume: Place | None) -> int:
+        """Count from now on what a checkpoint, or none, leaves to be trained on.
+
+        Returns
+        -------
+        int
+            Rows that would have to come again, and are gone.
+        """
+        with self._changed:
+            wanted = 0
+            if resume is not None:
+                wanted = next((rows for place, rows in self._marks if place == resume), self._taken)
+            self._marks = [each for each in self._marks if each[1] <= wanted]
+            self._before = self._taken = max(wanted, self._freed)
+            return self._before - wanted
+
+    def _free(self) -> None:
+        """Delete the segments that nobody reads again."""
+        needed = self._taken
+        if self._keeps:
+            needed = self._marks[0][1] if len(self._marks) == _KEPT else 0
+        while self._segments and self._freed + self._segments[0].rows <= needed:
+            segment = self._segments.popleft()
+            self._freed += segment.rows
+            self._bytes -= segment.bytes
+            segment_path(self.folder, segment.number).unlink(missing_ok=True)
+        self._changed.notify_all()
+
+    @property
+    def before(self) -> int:
+        """Rows that the generations before this one have had."""
+        with self._changed:
+            return self._before
+
+    @property
+    def rows(self) -> int:
+        """Rows that have come since the generation began, or had not been taken before."""
+        with self._changed:
+            return self._rows - self._before
+
+    @property
+    def segments(self) -> tuple[int, int, int]:
+        """The first segment that is there, the number after the last, and rows to skip."""
+        with self._changed:
+            first = self._segments[0].number if self._segments else self._next
+            return first, self._next, max(0, self._before - self._freed)
+
+    @property
+    def counts(self) -> DatasetCounts:
+        """What has come, over all generations."""
+        with self._changed:
+            nulls = dict(self._findings.nulls)
+            return DatasetCounts(self._rows_in, self._rows, self._dropped, nulls=nulls)

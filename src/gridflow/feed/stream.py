@@ -1,0 +1,446 @@
+"""From rows that are pushed to batches: in the order in which they come, until no more will.
+
+A rank's agent keeps the rows in segments (`gridflow.feed.push.inflow`). They are mapped, made into
+batches by one copy, and given back; so a stream may be longer than any disk. Imports TensorFlow
+only where a dataset is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from gridflow.errors import DataError, GridflowError, InvalidArgument
+from gridflow.feed.assemble import assemble, window_rows_for
+from gridflow.feed.batches import BatchPlan
+from gridflow.feed.dataset import made, shared
+from gridflow.feed.early import EarlySource
+from gridflow.feed.ledger import EpochRecord
+from gridflow.feed.push.inflow import ASKED, LEFT_OUT, segment_path
+from gridflow.feed.schema import tensor_specs
+from gridflow.feed.selection import refuse_left_out, select
+from gridflow.feed.spool.reader import Chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from gridflow.feed.selection import Columns
+    from gridflow.feed.stream_plan import StreamArrivals
+
+__all__ = ["StreamProgress", "StreamReader", "StreamSource", "distribute", "source_of"]
+
+_LOOK_SECONDS = 0.2
+
+
+class StreamReader:
+    """The rows of a stream that are there, from the first one that wasn't taken.
+
+    Parameters
+    ----------
+    name : str
+    folder : Path
+        Of the segments.
+    first : int
+        The segment to begin with.
+    skip : int, default 0
+        Rows of it that were taken before.
+
+    Attributes
+    ----------
+    taken : int
+        Rows that were taken since.
+    """
+
+    def __init__(self, name: str, folder: Path, first: int, skip: int = 0) -> None:
+        self.name, self._folder = name, folder
+        self._next, self._skip = first, skip
+        self._segments: deque[pa.RecordBatch] = deque()
+        self.taken = 0
+        #: The last rows that were taken, to be repeated where the others have more.
+        self.last: pa.RecordBatch | None = None
+
+    @property
+    def mapped(self) -> int:
+        """The number after the last segment that was mapped."""
+        return self._next
+
+    @property
+    def rows(self) -> int:
+        """Rows that are there."""
+        return sum(batch.num_rows for batch in self._segments)
+
+    def look(self, segments: int) -> None:
+        """Map what has come: all segments before this number."""
+        while self._next < segments:
+            with pa.memory_map(str(segment_path(self._folder, self._next))) as source:
+                batch = pa.ipc.open_file(source).get_batch(0)
+            self._next += 1
+            self._segments.append(batch.slice(self._skip) if self._skip else batch)
+            self._skip = 0
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of the next rows."""
+        return self._segments[0].schema
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the rows are to be answered."""
+        return ASKED in (self.schema().metadata or {})
+
+    def segment(self) -> tuple[int, pa.RecordBatch]:
+        """Return the number of the next segment, and its rows that are left."""
+        return self._next - len(self._segments), self._segments[0]
+
+    def next(self, rows: int) -> list[pa.RecordBatch]:
+        """Return the next rows without taking them."""
+        found = []
+        for batch in self._segments:
+            if rows <= 0:
+                break
+            found.append(batch.slice(0, rows))
+            rows -= found[-1].num_rows
+        return found
+
+    def take(self, rows: int) -> None:
+        """Take rows: they are not returned again."""
+        self.taken += rows
+        while rows:
+            batch = self._segments.popleft()
+            used = min(rows, batch.num_rows)
+            if used < batch.num_rows:
+                self._segments.appendleft(batch.slice(used))
+            rows -= used
+            self.last = batch.slice(used - 1, 1)
+
+
+class _Rows(Chunks):
+    """Some rows of a stream, as what batches are made of."""
+
+    def __init__(self, name: str, batches: Sequence[pa.RecordBatch], wanted: Sequence[str]) -> None:
+        super().__init__()
+        self.dataset = name
+        self._found = [_only(name, batch, wanted) for batch in batches]
+        self.schema = self._found[0].schema
+        self.specs = tensor_specs(self.schema)
+        self.chunk_rows = tuple(batch.num_rows for batch in batches)
+        self._numbers = {column: number for number, column in enumerate(self.schema.names)}
+
+    def _batch(self, chunk: int) -> pa.RecordBatch:
+        return self._found[chunk]
+
+
+@dataclass
+class StreamProgress:
+    """How far a stream has been handed out; datasets made of one another share it.
+
+    Attributes
+    ----------
+    has_begun : bool
+        Whether somebody reads it.
+    fitted, drawn : int
+        Steps that fits were told of, and batches that loops have drawn.
+    iterator
+        That of a fit, for the next epoch or fit to go on with.
+    rest : BatchPlan or None
+        That of the last steps, once they have begun.
+    asked : deque of (segment, rows, rows left in the segment)
+        Batches that wait for their answers, in order.
+    """
+
+    has_begun: bool = False
+    fitted: int = 0
+    drawn: int = 0
+    iterator: Any = None
+    asked: deque[tuple[int, int, int]] = field(default_factory=deque)
+    rest: BatchPlan | None = None
+
+
+@dataclass
+class StreamSource(EarlySource):
+    """A `Source` of rows that are pushed, in one pass; its first epoch is the only one."""
+
+    stream: StreamReader = None  # type: ignore[assignment]  # (no field before it lacks a default)
+    #: Returns the number of segments that have come; waits for more than those given, so long.
+    segments: Callable[[int, float], int] = None  # type: ignore[assignment]
+    #: Is told how many rows were taken.
+    on_taken: Callable[[int], None] = None  # type: ignore[assignment]
+    #: Rows that generations before this one had.
+    rows_before: int = 0
+    #: Whether each batch is to be answered; it then never holds rows of two segments.
+    is_asked: bool = False
+    arrivals: StreamArrivals = None  # type: ignore[assignment]
+    progress: StreamProgress = field(default_factory=StreamProgress)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no more rows will come, and all were handed out."""
+        if not self.arrivals.are_complete:
+            return False
+        if self.is_asked:
+            return not (self.stream.rows or self.progress.asked)
+        return max(self.progress.fitted, self.progress.drawn) >= self.arrivals.steps()
+
+    @property
+    def name(self) -> str:
+        """The stream's."""
+        return self.stream.name
+
+    def rows_fitted(self) -> int:
+        """Return how many rows the steps that were made have had, since the generation began."""
+        steps = max(self.progress.fitted, self.progress.drawn)
+        arrivals = self.arrivals
+        if arrivals.are_complete and steps > arrivals.full():
+            full = arrivals.full()
+            plan = self.progress.rest
+            assert plan is not None
+            begun = plan.rows_before((steps - full) * self.replicas)
+            return full * self.batch_size + min(plan.rows, begun)
+        return steps * self.batch_size
+
+    def complete(self) -> StreamSource:
+        """Refuse: a stream has no second pass."""
+        raise InvalidArgument(
+            "rows of ctx.stream() come once, for training: to evaluate or to predict use "
+            "ctx.dataset(), or evaluate each batch in a loop of your own."
+        )
+
+    def steps_if_known(self) -> int | None:
+        """Return None: a fit is told of each step."""
+        return None
+
+    def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the rows window by window, as they come."""
+        if self.progress.has_begun:
+            raise InvalidArgument(
+                "the rows of ctx.stream() come once, and are read already. To train on them "
+                "several times let feed(epochs=…) send them again, and fit with epochs=1."
+            )
+        self.progress.has_begun = True
+        yield from self._asked() if self.is_asked else self._trained()
+
+    def dataset(self, prefetch: int = 2) -> Any:
+        """Return the ``tf.data.Dataset``, whose iterators count."""
+        dataset = super().dataset(prefetch)
+        return _counted(dataset, self) if self.replicas == 1 else dataset
+
+    def numpy_batches(self) -> Iterator[Any]:
+        """Yield the batches as numpy arrays, for what isn't TensorFlow."""
+        for windows in self.epoch():
+            for arrays in zip(*windows, strict=True):
+                self.progress.drawn += 1
+                batch = self.selection.pack(arrays)
+                parts = batch if isinstance(batch, tuple) else (batch,)
+                yield batch if self.function is None else self.function(*parts)
+
+    def static_rows(self) -> int | None:
+        """Return the rows of an element, None where they may come to differ."""
+        if self.is_asked:
+            return None
+        return super().static_rows()
+
+    def window(self, *, shuffle: bool) -> int:  # noqa: ARG002 (never shuffled)
+        """Return how many rows to hold at a time."""
+        _, batch = self.stream.segment()
+        size = int(_only(self.stream.name, batch, self.selection.columns).nbytes)
+        return int(window_rows_for(size // max(1, batch.num_rows), shuffle=False))
+
+    def _trained(self) -> Iterator[tuple[np.ndarray, ...]]:
+        done = fed = repeated = 0
+        completed = False
+        try:
+            while True:
+                steps = self.arrivals.steps_beyond(done, _LOOK_SECONDS)
+                limit = self.arrivals.full() if steps is None else steps
+                if done < limit:
+                    count = min(limit - done, max(1, self._fitting_rows() // self.batch_size))
+                    yield from self._full(count)
+                    done += count
+                elif steps is None:
+                    break
+                else:
+                    yield self._nothing()
+            fed = self.stream.taken
+            rest = self.arrivals.steps() - done
+            for batches in self._rest(rest):
+                size = len(batches[0]) * len(batches[0][0])
+                fed += size
+                yield batches
+            self._look()
+            left = self.stream.rows
+            repeated = max(0, fed - self.stream.taken)
+            completed = True
+            self._tell(fed, repeated, left)
+        finally:
+            if not completed:
+                self._look()
+                self._tell(self.stream.taken, 0, self.stream.rows, complete=False)
+
+    def _full(self, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield full batches, and give their rows back."""
+        rows, size = steps * self.batch_size, self.batch_size // self.replicas
+        self._look()
+        chunks = _Rows(self.stream.name, self.stream.next(rows), self.selection.columns)
+        plan = BatchPlan(chunks.chunk_rows, size, steps * self.replicas, "drop", window_rows=rows)
+        yield from assemble(chunks, self.selection.tensors, plan)
+        self._take(rows)
+
+    def _rest(self, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the last batches: what is left, dealt out to the steps that all ranks make."""
+        if not steps:
+            return
+        self._look()
+        rows = self.stream.rows
+        batches = self.stream.next(rows) if rows else [self.stream.last]
+        chunks = _Rows(self.stream.name, batches, self.selection.columns)
+        plan = BatchPlan(
+            chunks.chunk_rows, self.batch_size // self.replicas, steps * self.replicas, self.tail
+        )
+        self.progress.rest = plan
+        yield from assemble(chunks, self.selection.tensors, plan)
+        self._take(rows)
+
+    def _asked(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield batches that are to be answered, each of rows of one segment."""
+        while True:
+            ended = self.arrivals.are_complete
+            if not self._look(0.0 if ended else _LOOK_SECONDS) and not self.stream.rows:
+                if ended:
+                    return
+                yield self._nothing()
+                continue
+            number, batch = self.stream.segment()
+            rows = min(batch.num_rows, self.batch_size)
+            chunks = _Rows(self.stream.name, [batch.slice(0, rows)], self.selection.columns)
+            plan = BatchPlan(chunks.chunk_rows, rows, 1, "drop", window_rows=rows)
+            self.progress.asked.append((number, rows, batch.num_rows - rows))
+            yield from assemble(chunks, self.selection.tensors, plan)
+            self._take(rows)
+
+    def _fitting_rows(self) -> int:
+        self._look()
+        return self.window(shuffle=False)
+
+    def _look(self, seconds: float = 0.0) -> bool:
+        """Map what has come; where nothing waits here, wait for some. Return whether there is."""
+        seconds = 0.0 if self.stream.rows else seconds
+        self.stream.look(self.segments(self.stream.mapped, seconds))
+        return self.stream.rows > 0
+
+    def _take(self, rows: int) -> None:
+        self.stream.take(rows)
+        self.on_taken(self.stream.taken)
+
+    def _tell(self, fed: int, repeated: int, left: int, *, complete: bool = True) -> None:
+        if self.on_epoch is None:
+            return
+        record = EpochRecord(
+            self.stream.name,
+            self.rank,
+            0,
+            fed,
+            repeated,
+            left,
+            complete=complete,
+            rows_before=self.rows_before,
+        )
+        self.on_epoch(record.to_dict())
+
+    def answered(self, rows: int) -> tuple[int, bool]:
+        """Return the segment of the batch that is answered with so many rows, and if it is whole.
+
+        Raises
+        ------
+        GridflowError
+            There is no such batch, or it has another number of rows.
+        """
+        if not self.progress.asked:
+            raise GridflowError(
+                "ctx.results() answers batches of ctx.stream() that come from infer(), each once "
+                "and in order; there is none that waits for an answer."
+            )
+        segment, wanted, left = self.progress.asked.popleft()
+        if rows != wanted:
+            raise GridflowError(
+                f"ctx.results() was given {rows} rows for a batch of {wanted}: one row is due for "
+                "each row of the batch, in the same order."
+            )
+        return segment, not left
+
+
+@functools.cache
+def _counting(base: Any) -> Any:
+    """Return the class of a dataset or iterator, so that batches are counted that a loop draws."""
+
+    class Counting(base):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            found = super().__iter__()
+            if found is not self:
+                found.__class__ = _counting(found.__class__)
+                found.gridflow_progress = self.gridflow_progress
+            return found
+
+        def __next__(self) -> Any:
+            found = super().__next__()
+            self.gridflow_progress.drawn += 1
+            return found
+
+    Counting.__name__ = base.__name__
+    return Counting
+
+
+def _counted(dataset: Any, source: StreamSource) -> Any:
+    """Let a dataset count what loops draw of it; return it."""
+    dataset.__class__ = _counting(dataset.__class__)
+    dataset.gridflow_progress = source.progress
+    return dataset
+
+
+def _only(name: str, batch: pa.RecordBatch, wanted: Sequence[str]) -> pa.RecordBatch:
+    """Return the columns that are used; refuse rows that lack one."""
+    missing = [column for column in wanted if column not in batch.schema.names]
+    if missing:
+        known = (batch.schema.metadata or {}).get(LEFT_OUT)
+        refuse_left_out(wanted, json.loads(known) if known else {})
+        raise DataError(
+            f"rows that were pushed into {name!r} have no column {missing[0]!r}; they have "
+            f"{', '.join(map(repr, batch.schema.names))}."
+        )
+    return batch.select(list(dict.fromkeys(wanted)))
+
+
+def source_of(
+    stream: StreamReader,
+    *,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    **options: Any,
+) -> StreamSource:
+    """Return the source of a stream that has a row; other parameters are the source's fields."""
+    specs = tensor_specs(stream.schema())
+    selection = select(specs, features, label, sample_weight, stream.name)
+    return StreamSource(
+        reader=None,  # type: ignore[arg-type]  # (its rows are the stream's)
+        selection=selection,
+        steps=0,
+        stream=stream,
+        **options,
+    )
+
+
+def distribute(strategy: Any, source: StreamSource, prefetch: int) -> tuple[Any, StreamSource]:
+    """Return the dataset in the form that the strategy's ``Model.fit`` wants, and its source."""
+    source = shared(strategy, source)
+    dataset = made(strategy, source, prefetch, None)
+    if hasattr(dataset, "source"):  # distributed: a step takes a batch for each replica
+        dataset = _counted(dataset, source)
+    return dataset, source

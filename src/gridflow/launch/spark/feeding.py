@@ -1,0 +1,108 @@
+"""Spark jobs that push rows into a running job, or ask it for answers; what the driver does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from gridflow.errors import DataError, InvalidArgument
+from gridflow.feed.push.sender import check_columns
+from gridflow.feed.sources import dataframes
+from gridflow.feed.sources.frames import as_frames
+from gridflow.launch.spark import errors, feeders
+from gridflow.launch.spark.session import cancel, forget_tag, tag_this_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from gridflow.feed.push.sender import Destination
+
+
+def feed(
+    spark: SparkSession, destination: Destination, rows: Any, columns: Sequence[str] | None
+) -> int:
+    """Push a DataFrame, an RDD or what lies in the driver; see `Launcher.feed`."""
+    if hasattr(rows, "mapPartitionsWithIndex"):
+        return _feed_rdd(spark, destination, rows, columns)
+    (frame,) = as_frames(spark, {destination.stream: rows}, {}).values()
+    if columns is not None:
+        check_columns(columns, frame.columns)
+        frame = frame[list(columns)]
+    dataframes.check({destination.stream: frame})
+    frame, tags = dataframes.plain_frame(destination.stream, frame)
+
+    def push(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        taken = feeders.push(destination, (batch for _, batch in tags.batches(batches)))
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([taken], pa.int64())})
+
+    pushed = frame.mapInArrow(push, "rows long")
+    return _in_job(spark, destination, lambda: sum(row.rows for row in pushed.collect()))
+
+
+def _feed_rdd(
+    spark: SparkSession, destination: Destination, rdd: Any, columns: Sequence[str] | None
+) -> int:
+    """Push an RDD of Rows, or of tuples whose columns get these names."""
+    names = None if columns is None else tuple(columns)
+
+    def push(rows: Iterable[Any]) -> Iterator[int]:
+        yield feeders.push(destination, feeders.record_batches(rows, names))
+
+    pushed = rdd.mapPartitions(push)
+    return _in_job(spark, destination, lambda: sum(pushed.collect()))
+
+
+def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
+    """Return a DataFrame whose tasks ask the agents; see `Launcher.infer`."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    if not hasattr(rows, "mapInArrow") or rows.isStreaming:
+        what = "a streaming DataFrame" if hasattr(rows, "mapInArrow") else type(rows).__name__
+        raise InvalidArgument(
+            f"infer() takes a DataFrame that ends, got {what}. Of a stream each batch is one: "
+            "writeStream.foreachBatch(lambda df, _: cluster.infer(df).write…)."
+        )
+    try:
+        answers = cast("StructType", StructType.fromDDL(schema))
+    except PySparkException as error:
+        raise InvalidArgument(
+            f"schema= is a list of columns and types such as 'prediction float, z array<float>'; "
+            f"got {schema!r}: {error}"
+        ) from error
+    twice = [name for name in answers.names if name in rows.columns]
+    if twice:
+        raise InvalidArgument(
+            f"the DataFrame has a column {twice[0]!r} already; give the answers another name: "
+            f"infer(df, schema='other_{twice[0]} type'), with ctx.results({{'other_{twice[0]}': …"
+            "}})."
+        )
+    reasons = dataframes.check({destination.stream: rows}).get(destination.stream, {})
+    sent = tuple(name for name in rows.columns if name not in reasons)
+    wanted = to_arrow_schema(answers)
+
+    def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from feeders.ask(destination, batches, sent, wanted, timeout)
+
+    asked: DataFrame = rows.mapInArrow(ask, StructType([*rows.schema.fields, *answers.fields]))
+    return asked
+
+
+def _in_job(spark: SparkSession, destination: Destination, work: Callable[[], int]) -> int:
+    """Run Spark jobs; of what they fail with say what a user can use."""
+    tag = f"gridflow-feed-{destination.feed}"
+    tag_this_thread(spark, tag)
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit):
+        cancel(spark, tag)
+        raise
+    except Exception as error:
+        raise DataError(f"rows could not be pushed: {errors.words_of(str(error))}") from error
+    finally:
+        forget_tag(spark, tag)

@@ -1,0 +1,133 @@
+"""An agent's own port: an Arrow Flight server to which rows are pushed, with mutual TLS.
+
+It is opened only where the function takes such rows. Rows travel as record batches, each with the
+place of its first row, and each is answered once it lies on the agent's disk.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gridflow.spec.network import host_and_port
+from gridflow.wire.identity import AGENT_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow.wire.identity import Identity
+
+__all__ = ["Receiver", "ReceiverClient", "ReceiverHandler"]
+
+
+class ReceiverHandler(Protocol):
+    """What takes the rows, whichever thread the server calls it from."""
+
+    def begin_partition(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Let a feeder begin."""
+        ...
+
+    def put(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Take rows, once there is room."""
+        ...
+
+    def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the function answers to rows."""
+        ...
+
+
+class Receiver(flight.FlightServerBase):  # type: ignore[misc]
+    """Serve one agent on one interface, on any free port.
+
+    Parameters
+    ----------
+    host : str
+        The address to bind.
+    identity : Identity
+        The agents'.
+    handler : ReceiverHandler
+    """
+
+    def __init__(self, host: str, identity: Identity, handler: ReceiverHandler) -> None:
+        super().__init__(
+            f"grpc+tls://{host_and_port(host, 0)}",
+            tls_certificates=[(identity.certificate, identity.key)],
+            verify_client=True,
+            root_certificates=identity.authority,
+        )
+        self._handler = handler
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:  # noqa: ARG002
+        """Answer ``begin``."""
+        if action.type != "begin":
+            raise flight.FlightServerError(f"no action {action.type!r}")
+        answer = self._handler.begin_partition(json.loads(action.body.to_pybytes()))
+        yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+        """Take rows, batch by batch."""
+        header = json.loads(descriptor.command)
+        for chunk in reader:
+            first = int(chunk.app_metadata.to_pybytes())
+            answer = self._handler.put(header, first, chunk.data)
+            writer.write(pa.py_buffer(json.dumps(answer).encode()))
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+        """Answer rows, batch by batch."""
+        header = json.loads(descriptor.command)
+        has_begun = False
+        for chunk in reader:
+            first = int(chunk.app_metadata.to_pybytes())
+            answer = self._handler.ask(header, first, chunk.data)
+            if not has_begun:
+                writer.begin(answer.schema)
+                has_begun = True
+            writer.write_batch(answer)
+
+    # Everything else that Flight offers is refused by the base class: NotImplementedError.
+
+
+class ReceiverClient:
+    """A connection to one agent's receiver.
+
+    Parameters
+    ----------
+    address : str
+        ``host:port``.
+    identity : Identity
+    """
+
+    def __init__(self, address: str, identity: Identity) -> None:
+        self.address = address
+        self._client = flight.connect(
+            f"grpc+tls://{address}",
+            tls_root_certs=identity.authority,
+            cert_chain=identity.certificate,
+            private_key=identity.key,
+            override_hostname=AGENT_NAME,
+        )
+
+    def begin(self, header: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Announce a partition; return what the agent knows of it."""
+        action = flight.Action("begin", json.dumps(header).encode())
+        (answer,) = self._client.do_action(action, flight.FlightCallOptions(timeout=timeout))
+        return dict(json.loads(answer.body.to_pybytes()))
+
+    def put(self, header: dict[str, Any], schema: pa.Schema) -> tuple[Any, Any]:
+        """Open a stream of rows; return its writer, and the reader of its answers."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
+        writer, reader = self._client.do_put(descriptor, schema)
+        return writer, reader
+
+    def exchange(self, header: dict[str, Any]) -> tuple[Any, Any]:
+        """Open a stream of rows that are answered by others."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
+        writer, reader = self._client.do_exchange(descriptor)
+        return writer, reader
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()

@@ -1,0 +1,272 @@
+"""Rows that are pushed into a running job: each once, in equal steps, whoever fails."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from gridflow import (
+    DataError,
+    InvalidArgument,
+    LocalLauncher,
+    SparkLauncher,
+    TensorflowDistributor,
+    TrainingFailed,
+)
+
+pytestmark = pytest.mark.slow
+
+QUIET = {"logs": "none", "progress": False}
+
+
+def numbers(rows, first=0):
+    """Return rows that know their number."""
+    x = np.arange(first, first + rows)
+    return {"x": np.stack([x, x + 0.5], axis=1).astype("float32"), "y": x.astype("float32")}
+
+
+def loop(ctx, batch_size=8, tail="spread"):
+    """Draw all batches; return their sizes, the rows, and whether it was to stop."""
+    import numpy as np
+
+    sizes, rows, stops = [], [], []
+    for batch in ctx.stream(batch_size, features="x", label="y", tail=tail):
+        if ctx.strategy.num_replicas_in_sync > 1:
+            x, y = (ctx.strategy.experimental_local_results(part)[0] for part in batch)
+        else:
+            x, y = batch
+        assert np.array_equal(np.asarray(x)[:, 0], np.asarray(y))
+        sizes.append(len(y))
+        rows += np.asarray(y).astype(int).tolist()
+        stops.append(ctx.should_stop)
+    return sizes, rows, stops
+
+
+def fit(ctx, epochs=1, steps_per_epoch=None, fail_at=None, **options):
+    """Train a linear model; return its weights, its steps and the History."""
+    import os
+    import signal
+
+    import keras
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if ctx.generation == 0 and ctx.rank == 1 and batch + 1 == fail_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with ctx.strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")]
+        )
+        model.compile(keras.optimizers.SGD(1e-6), "mse")
+    rows = ctx.stream(8, features="x", label="y", **options)
+    done = model.fit(
+        rows,
+        epochs=epochs,
+        steps_per_epoch=steps_per_epoch,
+        verbose=0,
+        callbacks=[*ctx.callbacks(), Fail()],
+    )
+    return {
+        "weights": [w.tolist() for w in model.get_weights()],
+        "steps": int(model.optimizer.iterations.numpy()),
+        "loss": done.history["loss"],
+        "stop": ctx.should_stop,
+    }
+
+
+def local(strategy="none", workers=2, **options):
+    return TensorflowDistributor(workers, strategy, launcher=LocalLauncher(), **QUIET, **options)
+
+
+@pytest.mark.parametrize("strategy", ["none", "multi_worker_mirrored"])
+def test_rows_come_once_and_in_equal_steps(strategy):
+    with local(strategy).start(loop) as job:
+        assert job.feed(numbers(50)) == 50
+        assert job.feed(numbers(7, 50), epochs=2) == 14
+    result = job.result()
+    rows = sorted(row for _, rows, _ in result.values for row in rows)
+    assert rows == sorted([*range(50), *range(50, 57), *range(50, 57)])
+    for sizes, _, stops in result.values:
+        assert len(sizes) == 4
+        assert stops == [False, False, False, True]
+    assert result.ledger.check() == []
+    assert sum(counts.rows_in for counts in result.ledger.counts.values()) == 64
+
+
+def test_keras_trains_on_a_stream_as_on_the_same_batches():
+    import keras
+
+    with local("multi_worker_mirrored").start(fit, epochs=9, steps_per_epoch=3) as job:
+        for first in range(0, 128, 32):
+            job.feed(numbers(32, first))
+            time.sleep(0.2)
+    result = job.result()
+    one, other = result.values
+    assert one["weights"] == other["weights"]
+    # 8 steps, 3 an epoch: the third epoch has two, and no other begins.
+    assert (one["steps"], len(one["loss"]), one["stop"]) == (8, 3, True)
+    assert len(result.history["loss"]) == 3
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(1e-6), "mse")
+    data = numbers(128)
+    for first in range(0, 128, 32):  # each feed is dealt out half to each rank
+        halves = [slice(first, first + 16), slice(first + 16, first + 32)]
+        for at in (0, 8):
+            both = [slice(h.start + at, h.start + at + 8) for h in halves]
+            x, y = (np.concatenate([data[name][b] for b in both]) for name in "xy")
+            model.train_on_batch(x, y)
+    for have, want in zip(one["weights"], model.get_weights(), strict=True):
+        np.testing.assert_allclose(have, want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("tail", ["spread", "repeat", "drop"])
+def test_what_is_left_on_one_rank_is_dealt_out_or_left_out(tail):
+    with local("multi_worker_mirrored").start(loop, tail=tail) as job:
+        job.feed(numbers(16))
+        # Ten rows for the one that has fewer, none for the other: 17 and 9 there.
+        job.feed(numbers(1, 16))
+        job.feed(numbers(16, 17))
+    result = job.result()
+    assert result.ledger.check() == []
+    steps = {len(sizes) for sizes, _, _ in result.values}
+    assert len(steps) == 1
+    fed = [record for record in result.ledger.records if record.complete]
+    trained = {row for _, rows, _ in result.values for row in rows}
+    if tail == "drop":
+        assert sum(record.rows_left_out for record in fed) == 33 - len(trained) == 1
+    else:
+        assert trained == set(range(33))
+        assert sum(record.rows_repeated for record in fed) > 0
+
+
+def test_a_worker_that_is_killed_goes_on_where_the_checkpoint_was():
+    def run(fail_at):
+        distributor = local("multi_worker_mirrored", checkpoint_every=3, max_restarts=1)
+        with distributor.start(fit, fail_at=fail_at) as job:
+            job.feed(numbers(130))
+        return job.result()
+
+    through, killed = run(None), run(5)
+    assert killed.values[0] == through.values[0]
+    assert len(killed.attempts) == 2
+    assert killed.ledger.check() == []
+
+
+def stop_soon(ctx):
+    """End the feeding after a few batches."""
+    seen = 0
+    for _ in ctx.stream(8, features="x"):
+        seen += 1
+        if seen == 3:
+            ctx.stop_feeding()
+            break
+    return seen
+
+
+def test_the_function_ends_the_feeding_and_the_rest_isnt_read():
+    with local("none", 1, spool_limit="1MiB").start(stop_soon) as job:
+        wide = {"x": np.zeros((100_000, 100), "float32")}  # 40 MB, of which 1 MiB may wait
+        taken = job.feed(wide)
+    assert 24 <= taken < 50_000
+    assert job.result().value == 3
+
+
+def slow(ctx):
+    import time
+
+    rows = 0
+    for x in ctx.stream(1000, features="x"):
+        rows += len(x)
+        time.sleep(0.002)
+    return rows
+
+
+def test_more_rows_than_the_spool_holds_pass_through_it():
+    with local("none", 2, spool_limit="1MiB").start(slow) as job:
+        assert job.feed({"x": np.zeros((200_000, 25), "float32")}) == 200_000
+    assert sum(job.result().values) == 200_000
+
+
+def test_what_cant_be_fed_is_said_at_the_call():
+    with local("none", 1).start(loop) as job:
+        with pytest.raises(InvalidArgument, match="epochs"):
+            job.feed(numbers(5), epochs=0)
+        with pytest.raises(DataError, match=r"no column 'z'"):
+            job.feed(numbers(5), columns=["z"])
+        with pytest.raises(InvalidArgument, match="DataFrame of Spark"):
+            job.infer(numbers(5))
+        job.feed(numbers(5))
+    with pytest.raises(InvalidArgument, match="has ended"):
+        job.feed(numbers(5))
+
+
+def test_a_function_that_takes_no_rows_and_one_that_fails():
+    with local("none", 2).start(
+        lambda ctx: ctx.barrier if False else __import__("time").sleep(4)
+    ) as job:
+        with pytest.raises(TimeoutError, match=r"worker:0, worker:1 did not call ctx.stream"):
+            job.feed(numbers(5), timeout=0.5)
+
+    def fails(ctx):
+        for _ in ctx.stream(4, features="x"):
+            raise ValueError("no")
+
+    job = local("none", 1, spool_limit="1MiB").start(fails)
+    with pytest.raises(TrainingFailed, match="ValueError: no"):
+        job.feed({"x": np.zeros((1_000_000, 10), "float32")})
+
+
+def test_rows_of_the_same_stream_twice_or_too_late():
+    def twice(ctx):
+        ctx.stream(4, features="x")
+        ctx.stream(4, features="x")
+
+    with pytest.raises(TrainingFailed, match="called before"), local("none", 1).start(twice) as job:
+        job.feed(numbers(5))
+
+    def none(ctx):
+        ctx.stream(4, features="x")
+
+    with pytest.raises(DataError, match="ended before a row came"), local("none", 1).start(none):
+        pass
+
+
+def test_a_dataframe_and_an_rdd_are_pushed_while_feeders_fail(spark, tmp_path):
+    """Tasks die in the middle of their partitions, and are tried again."""
+    sent = spark.range(0, 3000, 1, 6).selectExpr("array(id * 1d, id + 0.5d) x", "id * 1d y")
+    folder = str(tmp_path)
+
+    def stumble(batches):
+        import os
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        partition = TaskContext.get().partitionId()
+        for number, batch in enumerate(batches):
+            once = Path(folder) / f"{partition}"
+            if number == 2 and partition % 2 == 0 and not once.exists():
+                once.touch()
+                if partition:
+                    os._exit(1)
+                raise RuntimeError("stumbled")
+            yield batch
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        launcher = SparkLauncher(spark)
+        distributor = TensorflowDistributor(1, "none", launcher=launcher, **QUIET)
+        with distributor.start(loop) as job:
+            assert job.feed(sent.mapInArrow(stumble, sent.schema)) == 3000
+            rdd = spark.sparkContext.parallelize(
+                [([float(n), 0.0], float(n)) for n in range(3000, 3100)], 2
+            )
+            assert job.feed(rdd, columns=["x", "y"]) == 100
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    ((_, rows, _),) = job.result().values
+    assert sorted(rows) == [*range(3100)]
+    assert len(list(tmp_path.iterdir())) == 3
