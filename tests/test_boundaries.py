@@ -185,9 +185,13 @@ def test_the_context_has_what_users_need_and_no_more():
         "is_chief",
         "is_evaluator",
         "report",
+        "results",
         "server",
+        "should_stop",
         "steps_per_epoch",
+        "stop_feeding",
         "strategy",
+        "stream",
     }
 
 

@@ -37,6 +37,8 @@ _SLICE_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 0.05
 #: Beyond the heartbeat's own timeout, for a job to notice that an agent is gone.
 _SETTLE_SECONDS: Final = 2.0
+#: What is in the traceback of a task that pushes or asks.
+_FEEDERS: Final = "gridflow/feed/push/"
 _running: weakref.WeakSet[JobHandle] = weakref.WeakSet()
 
 
@@ -242,13 +244,21 @@ class JobHandle:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop feeding and wait for the result; after an error cancel the job."""
+        """Stop feeding and wait for the result; after an error cancel the job.
+
+        Where a feeder's error is but the echo of the job's own, that is raised.
+        """
         if kind is None:
             self.stop()
             self.result_in_foreground()
             return
+        if _FEEDERS in str(error):
+            self._wait(self._run.spec.deadlines.heartbeat_timeout + _SETTLE_SECONDS)
+        failed = self._error if self._ended.is_set() else None
         self.cancel()
         self._wait(None)  # shutdown_timeout bounds it
+        if failed is not None and _FEEDERS in str(error):
+            raise failed from error
 
     def _destination(self, timeout: float | None) -> Destination:
         """Wait until all ranks take rows; return where they are to go."""

@@ -75,16 +75,15 @@ class Streaming:
         DataError
             The stream ended before this rank had a row.
         """
-        from gridflow.feed.stream import StreamReader, distribute, source_of
+        from gridflow.feed.stream import StreamReader, source_of
         from gridflow.feed.stream_plan import StreamArrivals
-        from gridflow.keras.cures import position
 
         runtime = self._runtime
         if self._stream is not None:
             raise InvalidArgument("ctx.stream() was called before: the rows of a job come once.")
         arriving.check(batch_size, tail)
-        strategy = self._stream_strategy()
-        news = self._open()
+        make = runtime.mode.streams(together=self._together)
+        news = self._open(batch_size)
         folder = Path(runtime.setup.spool).parent / "streams" / STREAM
         reader = StreamReader(STREAM, folder, news.first[STREAM], news.skip[STREAM])
         reader.look(self._news().segments[STREAM])
@@ -107,13 +106,8 @@ class Streaming:
             "label": label,
             "sample_weight": sample_weight,
         }
-        if runtime.backend != "tensorflow":
-            self._stream = source_of(reader, **columns, **options)
-            return self._stream.numpy_batches()
-        position.install_imported()
         ahead = 2 if prefetch is None else whole_number("prefetch", prefetch, 0)
-        self._stream = source_of(reader, **columns, **options)
-        dataset, self._stream = distribute(strategy, self._stream, ahead)
+        dataset, self._stream = make(source_of(reader, **columns, **options), ahead)
         runtime.stream = self._stream
         return dataset
 
@@ -172,27 +166,10 @@ class Streaming:
     def _together(self) -> bool:
         return self._runtime.facts.exchanges_gradients and self._runtime.num_workers > 1
 
-    def _stream_strategy(self) -> Any:
-        runtime, facts = self._runtime, self._runtime.facts
-        if facts.hands_out_steps or not runtime.trains:
-            raise InvalidArgument(
-                f"ctx.stream() isn't there on {runtime.task} of strategy={facts.name!r}: the "
-                "function has no rows of its own there. Use 'multi_worker_mirrored' or 'none'."
-            )
-        if runtime.backend == "tensorflow":
-            return runtime.mode.strategy
-        if self._together:
-            raise InvalidArgument(
-                f"ctx.stream() under backend={runtime.backend!r} is for strategy='none': Keras has "
-                "to know how many rows there are before ranks train one model on them. Use "
-                "backend='tensorflow', or ctx.dataset()."
-            )
-        return None
-
-    def _open(self) -> StreamNews:
+    def _open(self, batch_size: int) -> StreamNews:
         """Let the agent take rows, and wait for the first one."""
         runtime = self._runtime
-        runtime.channel.send(StreamOpened(STREAM, self._together))
+        runtime.channel.send(StreamOpened(STREAM, batch_size, self._together))
 
         def has_row() -> bool:
             news = runtime.inbox.latest(StreamNews)

@@ -189,12 +189,15 @@ class StreamOpened(Message):
     Attributes
     ----------
     name : str
+    batch_size : int
+        Rows that it needs at once.
     together : bool
         Whether all ranks make equal steps.
     """
 
     kind: ClassVar[str] = "stream_opened"
     name: str
+    batch_size: int
     together: bool
 
 

@@ -61,7 +61,7 @@ class Streams(Feature):
         """Carry out what the training process says of its streams."""
         match message:
             case child.StreamOpened():
-                self._open(message.name, together=message.together)
+                self._open(message.name, message.batch_size, together=message.together)
             case child.StreamTaken():
                 self._inflows[message.name].take(message.rows)
             case child.StreamMark():
@@ -113,7 +113,8 @@ class Streams(Feature):
         """Let all feeders go, and close the port."""
         self._closed.set()
         self._news.set()
-        self._end()
+        for inflow in self._inflows.values():
+            inflow.close()
         self._answers.fail("the job has ended")
         if self._thread is not None:
             self._thread.join()
@@ -172,10 +173,11 @@ class Streams(Feature):
         words = f"{rows:,} rows of {name!r} were taken since the checkpoint, and are not fed again"
         self.tools.reporter.lines([f"gridflow: {words}"])
 
-    def _open(self, name: str, *, together: bool) -> None:
+    def _open(self, name: str, batch_size: int, *, together: bool) -> None:
         with self._lock:
             if name not in self._inflows:
                 self._inflows[name] = self._make(name)
+            self._inflows[name].needs(batch_size)
             if together:
                 self._together.add(name)
             if self._receiver is None:

@@ -42,8 +42,17 @@ LEFT_OUT: Final = b"gridflow.left_out"
 ASKED: Final = b"gridflow.asked"
 
 
+def _element(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the numbers or texts that a column holds, whatever form they are in."""
+    while (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
+        kind = kind.value_type
+    return kind
+
+
 class Superseded(Exception):
-    """The same partition is being sent by a later attempt."""
+    """The same partition is being sent by a later attempt, or nobody takes it any more."""
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -77,7 +86,7 @@ class Inflow:
     options : FeedOptions
         The rule for nulls.
     limit : int
-        Bytes that may lie here; a single batch may be larger.
+        Bytes that may lie here; more only where whoever trains would wait for ever.
     on_change : callable
         Called, from the thread of a feeder, whenever rows have come.
     keeps : bool, default False
@@ -110,7 +119,8 @@ class Inflow:
         self._freed = 0
         self._keeps = keeps
         self._marks: list[tuple[Place, int]] = []
-        self._is_open = True
+        self._batch_size = 1
+        self._is_open, self._is_closed = True, False
         self._is_asked: bool | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -197,16 +207,27 @@ class Inflow:
             self._is_open = False
             self._changed.notify_all()
 
+    def close(self) -> None:
+        """Let all feeders fail: the agent ends."""
+        with self._changed:
+            self._is_open, self._is_closed = False, True
+            self._changed.notify_all()
+
     def _check(self, known: _Partition, attempt: int) -> None:
+        if self._is_closed:
+            raise Superseded("the agent ends.")
         if known.attempt > attempt:
             raise Superseded(f"attempt {attempt} is over: {known.attempt} has begun.")
 
     def _has_room(self, size: int) -> bool:
-        if self._keeps and self._taken == self._rows and self._bytes + size > self._limit:
-            # Whoever trains waits for rows, and these for a checkpoint that would need them.
-            self._keeps = False
+        if self._bytes + size <= self._limit:
+            return True
+        # Whoever trains may wait for these rows to fill a batch: nothing would ever be taken.
+        starves = self._rows - self._taken < self._batch_size
+        if starves and self._keeps:
+            self._keeps = False  # nor would there be the checkpoint that needs what is kept
             self._free()
-        return not self._bytes or self._bytes + size <= self._limit
+        return starves
 
     def _check_kind(self, *, is_asked: bool) -> None:
         if self._is_asked not in {None, is_asked}:
@@ -221,10 +242,11 @@ class Inflow:
 
     def _check_types(self, schema: pa.Schema) -> None:
         for field in schema:
-            known = self._types.setdefault(field.name, field.type)
-            if known != field.type:
+            kind = _element(field.type)
+            known = self._types.setdefault(field.name, kind)
+            if known != kind:
                 raise DataError(
-                    f"the column {field.name!r} came as {known} before, and comes as {field.type} "
+                    f"the column {field.name!r} came as {known} before, and comes as {kind} "
                     "now: cast it, so that all rows of the stream have one type."
                 )
 
@@ -259,6 +281,12 @@ class Inflow:
         self._bytes += batch.nbytes
 
     # For the agent -------------------------------------------------------------------------------
+
+    def needs(self, batch_size: int) -> None:
+        """Note how many rows whoever trains needs at once: they are let in whatever the limit."""
+        with self._changed:
+            self._batch_size = batch_size
+            self._changed.notify_all()
 
     def take(self, rows: int) -> None:
         """Note how many rows were taken since the generation began; free what isn't needed."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gridflow.feed.batches import Tail
     from gridflow.feed.spool import SpoolReader
+    from gridflow.feed.stream import StreamSource
     from gridflow.training.runtime import TaskRuntime
 
 
@@ -144,6 +145,20 @@ class Mode(ABC):
             f"start='early' isn't there for {self._where} with "
             f"backend={self._runtime.backend!r}: it has to know how many rows there are before it "
             "trains. Use start='complete'."
+        )
+
+    def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
+        """Return what makes a dataset of rows that are pushed, with so many batches ahead.
+
+        Parameters
+        ----------
+        together : bool
+            Whether the ranks make equal steps on them.
+        """
+        del together
+        raise InvalidArgument(
+            f"ctx.stream() isn't there for {self._where}: the function has no rows of its own "
+            "there. Use strategy='multi_worker_mirrored' or 'none'."
         )
 
     @abstractmethod

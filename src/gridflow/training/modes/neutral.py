@@ -12,8 +12,9 @@ from gridflow.training.groups import base
 from gridflow.training.modes.base import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from gridflow.feed.stream import StreamSource
     from gridflow.training.modes.base import DatasetRequest
     from gridflow.training.runtime import TaskRuntime
 
@@ -65,6 +66,16 @@ class Neutral(Mode):
             parts=None if is_alone else self._group.equal_parts(),
             **options,
         )
+
+    def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
+        """Return what makes an iterator over numpy arrays, for ranks that train alone."""
+        if together:
+            raise InvalidArgument(
+                f"ctx.stream() under backend={self._runtime.backend!r} is for strategy='none': "
+                "Keras has to know how many rows there are before ranks train one model on them. "
+                "Use backend='tensorflow', or ctx.dataset()."
+            )
+        return lambda source, _: (source.numpy_batches(), source)
 
     def gather(self, content: bytes) -> list[bytes]:
         """Return the bytes of all ranks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError
@@ -11,6 +12,9 @@ from gridflow.spec import communication
 from gridflow.training.modes.base import Mode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow.feed.stream import StreamSource
     from gridflow.training.modes.base import DatasetRequest, Trainer
 
 
@@ -64,6 +68,17 @@ class Synchronous(Mode):
     def early_strategy(self) -> Any:
         """Return the strategy: Keras 3 asks for each step here."""
         return self.strategy
+
+    def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
+        """Return what makes a ``tf.data.Dataset``, or the strategy's own."""
+        del together
+        from gridflow.feed.stream import distribute
+        from gridflow.keras.cures import position
+
+        if not self._runtime.trains:
+            return super().streams(together=False)
+        position.install_imported()
+        return partial(distribute, self.strategy)
 
     def gather(self, content: bytes) -> list[bytes]:
         """Return the bytes of all ranks, by the collectives of their strategy."""
