@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gridflow.launch.local import LocalLauncher
     from gridflow.launch.spark.launcher import SparkLauncher
     from gridflow.ml.model import TrainedModel
+    from gridflow.ml.predict import predict_udf
     from gridflow.result import Result
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
@@ -73,6 +74,7 @@ _HOMES: Final = {
     "TrainingFailed": "errors",
     "UnpicklableFunction": "errors",
     "current_context": "context",
+    "predict_udf": "ml.predict",
 }
 
 __all__ = [
@@ -108,6 +110,7 @@ __all__ = [
     "TrainingFailed",
     "UnpicklableFunction",
     "current_context",
+    "predict_udf",
 ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor, errors
-from gridflow.ml.model import _arranged
+from gridflow.ml.columns import Slot
+from gridflow.ml.predict import arranged
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
 pytestmark = [
@@ -59,8 +60,8 @@ def test_a_model_with_parts_of_its_own_predicts_by_the_names_of_its_inputs(spark
         predict("x", "y")
 
 
-ONE = {"x": [None, 3]}
-TWO = {"age": [None, 1], "name": [None, 1]}
+ONE = {"x": Slot((3,))}
+TWO = {"age": Slot((1,)), "name": Slot((1,))}
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,12 @@ TWO = {"age": [None, 1], "name": [None, 1]}
         (TWO, ("a",), {"name": "b"}, "got 1 in order and 'name' by name"),
         (TWO, (), {"name": "b"}, "inputs 'age' got no column"),
         (TWO, (), {"name": "b", "aged": "a"}, "no input 'aged'.*Did you mean 'age'"),
-        ({"image": [None, 8, 8]}, ("a", "b"), {}, r"\('image'\); got 2"),
+        ({"image": Slot((8, 8))}, ("a", "b"), {}, r"\('image'\); got 2"),
     ],
 )
 def test_columns_that_dont_fit_the_model_are_refused_at_the_call(inputs, columns, by_input, said):
     with pytest.raises(errors.InvalidArgument, match=said):
-        _arranged(columns, by_input, inputs)
+        arranged(columns, by_input, inputs)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,10 @@ def test_columns_that_dont_fit_the_model_are_refused_at_the_call(inputs, columns
     [
         (ONE, ("array",), {}, ["array"]),
         (ONE, ("a", "b", "c"), {}, ["a", "b", "c"]),
-        ({"x": [None, None]}, ("a", "b"), {}, ["a", "b"]),
+        ({"x": Slot((None,))}, ("a", "b"), {}, ["a", "b"]),
         (TWO, ("a", "n"), {}, ["a", "n"]),
         (TWO, (), {"name": "n", "age": "a"}, ["a", "n"]),
     ],
 )
 def test_columns_are_put_in_the_order_of_the_inputs(inputs, columns, by_input, order):
-    assert list(_arranged(columns, by_input, inputs)) == order
+    assert list(arranged(columns, by_input, inputs)) == order

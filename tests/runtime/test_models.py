@@ -49,11 +49,9 @@ def test_a_model_predicts_columns_stacked_into_its_input(spark):
     assert [row.p for row in found] == [11 * i + 1 for i in range(5)]
 
 
-def test_a_model_of_several_outputs_gives_the_one_that_is_asked_for(spark):
+def test_a_model_of_several_outputs_gives_the_one_that_is_asked_for_or_a_struct(spark):
     model = trained(two_outputs)
     assert list(model.inputs) == ["x", "more"]
-    with pytest.raises(errors.InvalidArgument, match="choose one with output=.*'total'"):
-        model.predict_udf()
     with pytest.raises(errors.InvalidArgument, match="no output 'thrice'"):
         model.predict_udf(output="thrice")
     rows = spark.range(3).selectExpr("array(float(id), 1f) AS x", "float(0) AS more")
@@ -62,6 +60,9 @@ def test_a_model_of_several_outputs_gives_the_one_that_is_asked_for(spark):
     assert sorted((row.total, tuple(row.twice)) for row in collected(found)) == [
         (i + 1.0, (2.0 * i, 2.0)) for i in range(3)
     ]
+    both = rows.select(model.predict_udf()("x", "more").alias("p"))
+    assert both.dtypes == [("p", "struct<total:float,twice:array<float>>")]
+    assert sorted(row.p.total for row in collected(both)) == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.slow

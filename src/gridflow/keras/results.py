@@ -83,8 +83,8 @@ def pack(value: Any, directory: Path, is_chief: bool, group: Any = None) -> dict
     Returns
     -------
     dict
-        The header: ``kind``, ``files`` (names in `directory`), for a model also ``class`` and the
-        shapes of its ``inputs`` and ``outputs`` by name.
+        The header: ``kind``, ``files`` (names in `directory`), for a model also what `described`
+        says of it.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def _pack_shared(model: Any, flavour: str, directory: Path) -> dict[str, Any]:
     # that is summed or averaged over the ranks when it is read.
     if flavour == "tf_keras":
         _pack_model(model, flavour, directory / _MODEL_FILE)
-    return {"kind": "shared", "files": [], **_described(model)}
+    return {"kind": "shared", "files": [], **described(model)}
 
 
 def _pack_model(model: Any, flavour: str, path: Path) -> dict[str, Any]:
@@ -199,32 +199,53 @@ def _pack_model(model: Any, flavour: str, path: Path) -> dict[str, Any]:
             f"the model that the training function returned ({name}) can't be saved: {error} "
             "A model class of your own needs get_config(), or return model.get_weights()."
         ) from error
-    return {"kind": flavour, "files": [path.name], **_described(model)}
+    return {"kind": flavour, "files": [path.name], **described(model)}
 
 
-def _described(model: Any) -> dict[str, Any]:
-    return {
+def described(model: Any) -> dict[str, Any]:
+    """Return what can be said of a model without loading it, as JSON knows it.
+
+    Returns
+    -------
+    dict
+        ``class``; the shapes of its ``inputs`` and ``outputs`` by name, none where a model doesn't
+        declare them; their ``dtypes``, in the same order; of Keras 3 the ``backend``.
+    """
+    inputs, outputs = _declared(model, "input"), _declared(model, "output")
+    about = {
         "class": type(model).__name__,
-        "inputs": _shapes(model, "input"),
-        "outputs": _shapes(model, "output"),
+        "inputs": {title: _shape(tensor) for title, tensor in inputs.items()},
+        "outputs": {title: _shape(tensor) for title, tensor in outputs.items()},
+        "dtypes": {
+            "inputs": [_dtype(tensor) for tensor in inputs.values()],
+            "outputs": [_dtype(tensor) for tensor in outputs.values()],
+        },
     }
+    if flavour_of(model) == "keras":
+        about["backend"] = sys.modules["keras"].config.backend()
+    return about
 
 
-def _shapes(model: Any, kind: str) -> dict[str, list[int | None]]:
-    """Return the shapes of a model's inputs or outputs; none for one that doesn't declare them.
+def _declared(model: Any, kind: str) -> dict[str, Any]:
+    """Return a model's symbolic inputs or outputs; none for one that doesn't declare them.
 
     Their names are the keys of the dict that the model was made with, else those of the layers.
     """
     declared = getattr(model, f"{kind}s", None) or []
     titles = getattr(model, f"{kind}_names", None) or [tensor.name for tensor in declared]
-    named = dict(zip(titles, declared, strict=False))
     structure = parts.structure(model, kind)
     if isinstance(structure, dict) and all(hasattr(each, "shape") for each in structure.values()):
-        named = structure
-    return {
-        title: [None if size is None else int(size) for size in tensor.shape]
-        for title, tensor in named.items()
-    }
+        return structure
+    return dict(zip(titles, declared, strict=False))
+
+
+def _shape(tensor: Any) -> list[int | None]:
+    return [None if size is None else int(size) for size in tensor.shape]
+
+
+def _dtype(tensor: Any) -> str:
+    """Return the name of a tensor's type, which is a string in Keras 3."""
+    return str(getattr(tensor.dtype, "name", tensor.dtype))
 
 
 def _load_model(flavour: str, path: Path, name: str, options: Mapping[str, Any]) -> Any:

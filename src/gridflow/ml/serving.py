@@ -1,97 +1,385 @@
-"""Prediction inside Spark's Python workers: load once, feed columns, return arrays."""
+"""Prediction inside Spark's Python workers: load a model once, feed it columns, return columns."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+import contextlib
+import importlib
+import inspect
+import os
+import sys
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gridflow.agent.folder import temporary_folder
-from gridflow.errors import InvalidArgument
+from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
+from gridflow.gpu import devices
+from gridflow.ml import columns as arrow
+from gridflow.ml.parcel import unzip
+from gridflow.spec import backends
+from gridflow.spec.backends import KERAS_VARIABLE
+from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    import pandas as pd
+    import pyarrow as pa
 
-#: A Python worker lives on from task to task; so does the last model that it loaded.
-_loaded: dict[str, Any] = {}
+    from gridflow.ml.columns import Slot
+    from gridflow.ml.parcel import Parcel
 
+    #: Takes the inputs in order, gives the outputs by name.
+    Predict = Callable[[Sequence[np.ndarray]], Mapping[str, Any]]
 
-def load(key: str, model: bytes, options: bytes, header: Mapping[str, Any]) -> Any:
-    """Return the model of a ``.keras`` file's bytes, read with pickled options."""
-    if key not in _loaded:
-        import cloudpickle
-
-        from gridflow.keras import results
-
-        _loaded.clear()
-        with temporary_folder("gridflow-model-") as folder:  # goes even if Spark kills the worker
-            (folder / header["files"][0]).write_bytes(model)
-            _loaded[key] = results.unpack(header, folder, cloudpickle.loads(options))
-    return _loaded[key]
+#: Models that a Python worker keeps, which lives on from task to task. A query may use several.
+_KEPT: Final = 3
+_loaded: OrderedDict[tuple[Any, ...], Predict] = OrderedDict()
+_lock: Final = threading.Lock()
+#: What this process was told of GPUs; CUDA looks only once.
+_shown: Final[list[str]] = []
 
 
-def inputs(
-    columns: Sequence[pd.Series], names: Sequence[str], shapes: Sequence[Sequence[int | None]]
-) -> dict[str, np.ndarray] | np.ndarray:
-    """Return columns as what the model's inputs take.
+@dataclass(frozen=True)
+class Model:
+    """What a Python worker has to know of a model.
+
+    Attributes
+    ----------
+    kind : str
+        ``"keras"`` or ``"tf_keras"``: the parcel is a ``.keras`` file; ``"saved_model"``: a folder;
+        ``"function"``: a pickled function that makes a function.
+    parcel : Parcel
+    inputs : dict of str to Slot
+        In the order of the columns.
+    outputs : tuple of str
+        Names of all outputs, in order.
+    chosen : dict of str to pyarrow.DataType
+        The outputs that are asked for, and the types of their columns.
+    is_struct : bool
+        Whether they are the fields of one column.
+    options : bytes
+        Pickled: by which arguments it is read.
+    backend : str or None
+        Of Keras 3.
+    arguments : tuple of str
+        The inputs in the model's own order.
+    structure : str
+        How a Keras model takes them: ``"one"``, ``"list"`` or ``"dict"``.
+    """
+
+    kind: str
+    parcel: Parcel
+    inputs: dict[str, Slot]
+    outputs: tuple[str, ...]
+    chosen: dict[str, pa.DataType]
+    is_struct: bool
+    options: bytes
+    backend: str | None = None
+    arguments: tuple[str, ...] = ()
+    structure: str = "one"
+
+
+def predictions(
+    model: Model, batches: Iterator[Any], batch_size: int, nulls: str
+) -> Iterator[pa.Array]:
+    """Yield a column of predictions for each batch of columns, row by row the same order.
+
+    Parameters
+    ----------
+    model : Model
+    batches : iterator of pyarrow.Array or tuple of them
+        As Spark gives them: a tuple where there are several columns.
+    batch_size : int
+        Rows that the model is given at once, at most.
+    nulls : {"error", "null"}
+    """
+    with _device(model.kind) as device:
+        predict = _load(model, device)
+        for batch in batches:
+            columns = batch if isinstance(batch, tuple) else (batch,)
+            null = arrow.is_null(columns) if nulls == "null" else None
+            if null is not None:
+                columns = tuple(column.filter(~null) for column in columns)
+            found = _predicted(model, predict, columns, batch_size)
+            yield found if null is None else arrow.scattered(found, null)
+
+
+def _predicted(
+    model: Model, predict: Predict, columns: Sequence[pa.Array], batch_size: int
+) -> pa.Array:
+    import pyarrow as pa
+
+    rows = len(columns[0])
+    parts: dict[str, list[pa.Array]] = {name: [] for name in model.chosen}
+    inputs = _inputs(model, columns) if rows else []
+    is_padded = model.backend is not None and backends.of(model.backend).compiles_each_size
+    for first in range(0, rows, batch_size):
+        given = [array[first : first + batch_size] for array in inputs]
+        count = len(given[0])
+        if is_padded:
+            given = [_padded(array, batch_size) for array in given]
+        outputs = predict(given)
+        for name, kind in model.chosen.items():
+            if name not in outputs:
+                there = ", ".join(repr(each) for each in outputs)
+                raise InvalidArgument(f"the model gave no output {name!r}; it gave {there}.")
+            part = arrow.to_column(outputs[name], kind, name)
+            if len(part) != len(given[0]):
+                raise DataError(
+                    f"the output {name!r} has {len(part)} rows for {len(given[0])} rows of inputs; "
+                    "each row needs a prediction."
+                )
+            parts[name].append(part[:count])
+    whole = {
+        name: pa.concat_arrays(parts[name]) if parts[name] else pa.array([], kind)
+        for name, kind in model.chosen.items()
+    }
+    if not model.is_struct:
+        return next(iter(whole.values()))
+    return pa.StructArray.from_arrays(
+        list(whole.values()), fields=[pa.field(name, kind) for name, kind in model.chosen.items()]
+    )
+
+
+def _inputs(model: Model, columns: Sequence[pa.Array]) -> list[np.ndarray]:
+    slots = model.inputs
+    if len(slots) == 1 and len(columns) > 1:
+        ((name, slot),) = slots.items()
+        if slot.shape is not None and slot.shape not in ((len(columns),), (None,)):
+            raise InvalidArgument(
+                f"the model's input {name!r} takes rows of the shape {slot}; got {len(columns)} "
+                "columns."
+            )
+        return [arrow.stacked(columns, slot, name)]
+    if slots and len(columns) != len(slots):
+        raise InvalidArgument(
+            f"the model has {len(slots)} inputs ({', '.join(slots)}), got {len(columns)} columns."
+        )
+    named = slots or {str(place): arrow.Slot() for place in range(len(columns))}
+    return [
+        arrow.to_input(column, slot, name)
+        for column, (name, slot) in zip(columns, named.items(), strict=True)
+    ]
+
+
+def _load(model: Model, device: int | None) -> Predict:
+    """Return the model's function; loaded by the first task of a worker that needs it."""
+    named = (*model.inputs, *(model.chosen if model.kind == "function" else ()))
+    key = (model.parcel.key, model.kind, model.options, model.backend, named, device)
+    with _lock:
+        if key not in _loaded:
+            _loaded[key] = _LOADERS[model.kind](model, device)
+            while len(_loaded) > _KEPT:
+                _loaded.popitem(last=False)
+        _loaded.move_to_end(key)
+        return _loaded[key]
+
+
+def _load_keras(model: Model, device: int | None) -> Predict:
+    import cloudpickle
+
+    from gridflow.keras import results
+
+    _choose_backend(model)
+    header = {"kind": model.kind, "files": ["model.keras"]}
+    scope = _scope(model.kind, device)
+    with scope(), temporary_folder("gridflow-model-") as folder:  # goes even if Spark kills us
+        (folder / "model.keras").write_bytes(model.parcel.open())
+        loaded = results.unpack(header, folder, cloudpickle.loads(model.options))
+    names = list(model.inputs)
+
+    def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
+        x: Any = given[0]
+        if model.structure == "dict":
+            x = dict(zip(names, given, strict=True))
+        elif model.structure == "list":
+            by_name = dict(zip(names, given, strict=True))
+            x = [by_name[name] for name in model.arguments]
+        with scope():
+            return _named(loaded.predict_on_batch(x), model.outputs)
+
+    return predict
+
+
+def _load_saved_model(model: Model, device: int | None) -> Predict:
+    import cloudpickle
+    import tensorflow as tf
+
+    options = cloudpickle.loads(model.options)
+    scope = _scope(model.kind, device)
+    with scope(), temporary_folder("gridflow-model-") as folder:
+        unzip(model.parcel.open(), folder)
+        loaded = tf.saved_model.load(str(folder), tags=options["tags"])
+    function = loaded.signatures[options["signature"]]
+    names = list(model.inputs)
+
+    def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
+        _ = loaded  # whose variables and tables live as long as it does
+        with scope():
+            tensors = {name: tf.constant(array) for name, array in zip(names, given, strict=True)}
+            return {name: value.numpy() for name, value in function(**tensors).items()}
+
+    return predict
+
+
+def _load_function(model: Model, device: int | None) -> Predict:
+    import cloudpickle
+
+    function = cloudpickle.loads(model.parcel.open())()
+    if not callable(function):
+        raise InvalidArgument(
+            f"the function given to predict_udf returned {type(function).__name__}; it makes the "
+            "function that predicts, and returns that."
+        )
+    parameters = list(inspect.signature(function).parameters.values())
+    takes_any = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
+    _ = device  # it sees no other
+
+    def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
+        if not takes_any and len(given) != len(parameters):
+            taken = ", ".join(each.name for each in parameters)
+            raise InvalidArgument(
+                f"the function takes {len(parameters)} arrays ({taken}), got {len(given)} columns."
+            )
+        return _named(_by_name(function(*given)), tuple(model.chosen))
+
+    return predict
+
+
+_LOADERS: Final = {
+    "keras": _load_keras,
+    "tf_keras": _load_keras,
+    "saved_model": _load_saved_model,
+    "function": _load_function,
+}
+
+
+def _by_name(found: Any) -> Any:
+    """Return rows of dicts, which a function may give, as a dict of arrays."""
+    if isinstance(found, list) and found and isinstance(found[0], dict):
+        return {name: np.asarray([row[name] for row in found]) for name in found[0]}
+    return found
+
+
+def _named(found: Any, names: Sequence[str]) -> Mapping[str, Any]:
+    if isinstance(found, dict):
+        return found
+    if isinstance(found, list | tuple) and len(names) > 1:
+        return dict(zip(names, found, strict=True))
+    if isinstance(found, list | tuple) and len(found) == 1:
+        found = found[0]
+    return {names[0] if names else "output": found}
+
+
+def _padded(array: np.ndarray, most: int) -> np.ndarray:
+    """Return the rows, the last one repeated up to a power of two: few sizes to compile for."""
+    more = min(1 << (len(array) - 1).bit_length(), most) - len(array)
+    return np.concatenate([array, np.repeat(array[-1:], more, axis=0)]) if more else array
+
+
+def _choose_backend(model: Model) -> None:
+    """Let Keras 3 be imported with the model's backend.
 
     Raises
     ------
-    InvalidArgument
-        Their number doesn't fit the model.
+    GridflowError
+        Another task of this worker has imported it with another one.
     """
-    if len(names) == 1 and (len(columns) > 1 or _is_one_number(columns[0], shapes[0])):
-        return np.stack([column.to_numpy(dtype="float32") for column in columns], axis=1)
-    if len(columns) != len(names):
-        raise InvalidArgument(
-            f"the model has {len(names)} inputs ({', '.join(names)}), got {len(columns)} columns."
+    if model.backend is None:
+        return
+    if "keras" not in sys.modules:
+        os.environ[KERAS_VARIABLE] = model.backend
+        try:
+            importlib.import_module("keras")
+        except ModuleNotFoundError as error:
+            raise MissingDependency(
+                f"the model predicts with {model.backend}, and the executors' Python has no "
+                f"{error.name}: pip install 'gridflow[{model.backend}]'."
+            ) from error
+    there = sys.modules["keras"].config.backend()
+    if there != model.backend:
+        raise GridflowError(
+            f"Keras runs on {there} in this Python worker of Spark, and the model needs "
+            f"{model.backend}. Give backend={there!r} to predict_udf if the model runs on it, or "
+            f"start the application with spark.executorEnv.{KERAS_VARIABLE}={model.backend}."
         )
-    arrays = [_tensor(*each) for each in zip(columns, shapes, names, strict=True)]
-    return arrays[0] if len(names) == 1 else dict(zip(names, arrays, strict=True))
 
 
-def predict(
-    model: Any,
-    given: dict[str, np.ndarray] | np.ndarray,
-    output: str,
-    outputs: Sequence[str],
-    batch_size: int,
-) -> np.ndarray:
-    """Return the predictions of one of the model's outputs."""
-    rows = len(next(iter(given.values())) if isinstance(given, dict) else given)
-    parts = []
-    for first in range(0, rows, batch_size):
-        part = slice(first, first + batch_size)
-        piece = {k: v[part] for k, v in given.items()} if isinstance(given, dict) else given[part]
-        predicted = model.predict_on_batch(piece)
-        if isinstance(predicted, dict):
-            predicted = predicted[output]
-        elif isinstance(predicted, list | tuple):
-            predicted = predicted[outputs.index(output)]
-        parts.append(np.asarray(predicted))
-    return np.concatenate(parts)
+@contextlib.contextmanager
+def _device(kind: str) -> Iterator[int | None]:
+    """Give the place of the task's GPU among those of this process; None: no GPU.
 
+    A Python worker of Spark serves tasks with different GPUs, while CUDA looks at its variables
+    once. So the process sees all GPUs of its host, with memory taken as it is needed, and each
+    task's model is loaded onto the task's own. A function can't be told, so it sees that one alone.
 
-def _is_one_number(column: pd.Series, shape: Sequence[int | None]) -> bool:
-    """Return whether a column of plain numbers is to fill an input of shape (rows, 1)."""
-    return len(shape) == 2 and shape[1] == 1 and column.dtype != object  # noqa: PLR2004
+    Raises
+    ------
+    GridflowError
+        The GPU isn't there; or another one was shown to this process before.
+    """
+    from pyspark import TaskContext
 
-
-def _tensor(column: pd.Series, shape: Sequence[int | None], name: str) -> np.ndarray:
-    values = column.to_numpy()
-    if values.dtype == object and column.isna().any():
-        raise InvalidArgument(
-            f"the column for the model's input {name!r} holds nulls, which only plain numbers may "
-            "(they become NaN). Fill them before, df.fillna({'column': value}), with what stood "
-            "for them in training, or drop their rows."
+    context = TaskContext.get()
+    granted = context.resources().get("gpu") if context is not None else None
+    addresses = granted.addresses if granted is not None else []
+    first = devices.first_environment()
+    if not addresses:
+        if VISIBLE not in first:  # else whoever started the executors has chosen
+            os.environ[VISIBLE] = "-1"
+        yield None
+        return
+    os.environ |= {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    every = [] if kind == "function" else _every_gpu()
+    if not every:
+        _show(addresses[0])
+        yield 0
+        return
+    seen = devices.visible(every, first.get(VISIBLE))
+    own = devices.visible(every, addresses[0])
+    if len(own) != 1 or own[0] not in seen:
+        raise GridflowError(
+            f"Spark gave this task the GPU {addresses[0]}, which its host doesn't have or hides: "
+            f"there are {', '.join(str(device.index) for device in seen) or 'none'}."
         )
-    if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
-        values = np.stack([np.asarray(value) for value in values])
-    if None not in shape[1:] and math.prod(values.shape[1:]) == math.prod(
-        size for size in shape[1:] if size is not None
-    ):
-        values = values.reshape(len(values), *[size for size in shape[1:] if size is not None])
-    return values
+    _show(",".join(str(device.index) for device in seen))
+    yield seen.index(own[0])
+
+
+def _every_gpu() -> list[devices.Device]:
+    try:
+        return devices.find()
+    except devices.NoAnswer:
+        return []
+
+
+def _show(gpus: str) -> None:
+    if _shown and _shown[0] != gpus:
+        raise GridflowError(
+            f"this Python worker of Spark was shown the GPU {_shown[0]} for another task, and "
+            f"can't change to {gpus} any more. Start the application with "
+            "spark.python.worker.reuse=false, or with one GPU for each executor."
+        )
+    _shown[:] = [gpus]
+    os.environ[VISIBLE] = gpus
+
+
+def _scope(kind: str, device: int | None) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what puts a model, and what it computes, onto a GPU."""
+    if device is None:
+        return contextlib.nullcontext
+    if kind == "keras":
+        import keras
+
+        return lambda: keras.device(f"gpu:{device}")
+    import tensorflow as tf
+
+    return lambda: tf.device(f"/GPU:{device}")

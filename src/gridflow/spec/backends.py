@@ -46,6 +46,8 @@ class BackendFacts:
         Whether it learns of its peers by ``TF_CONFIG``.
     takes_communication : bool
         Whether its collective operations know `CommunicationOptions`.
+    compiles_each_size : bool
+        Whether it compiles a model anew for each number of rows that it is given.
     """
 
     name: Backend
@@ -56,6 +58,7 @@ class BackendFacts:
     roles: tuple[str, ...] = TRAINING_ROLES
     reads_tf_config: bool = False
     takes_communication: bool = False
+    compiles_each_size: bool = False
 
 
 _FACTS: Final = (
@@ -69,7 +72,7 @@ _FACTS: Final = (
         reads_tf_config=True,
         takes_communication=True,
     ),
-    BackendFacts("jax", ("jax", "keras")),
+    BackendFacts("jax", ("jax", "keras"), compiles_each_size=True),
     BackendFacts("torch", ("torch", "keras")),
 )
 _BY_NAME: Final = {facts.name: facts for facts in _FACTS}

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
 #: In Java's milliseconds.
 _FAR_FUTURE: Final = 1 << 62
+#: Of a context's environment.
+_environment_lock: Final = threading.Lock()
 #: Masters whose executors run on this machine.
 _HERE: Final = ("local", "spark://127.", "spark://localhost")
 
@@ -182,3 +184,23 @@ def run_this_python_where_it_can(spark: SparkSession | None = None) -> None:
     chosen = "PYSPARK_PYTHON" in os.environ
     if context is not None and not chosen and str(context.master).startswith(_HERE):
         context.pythonExec = sys.executable
+
+
+@contextlib.contextmanager
+def worker_environment(spark: SparkSession, variables: Mapping[str, str]) -> Iterator[None]:
+    """Give variables to the Python workers of functions that are used for the first time herein.
+
+    Spark keeps workers of other variables apart. Over Spark Connect there is no way to say any.
+    """
+    context = classic_context(spark)
+    if context is None:
+        yield
+        return
+    with _environment_lock:
+        before = dict(context.environment)
+        context.environment.update(variables)
+        try:
+            yield
+        finally:
+            context.environment.clear()
+            context.environment.update(before)

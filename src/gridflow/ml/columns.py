@@ -1,0 +1,263 @@
+"""Columns as the arrays of a model's inputs, and a model's outputs as columns: Arrow and numpy.
+
+Numbers are copied nowhere on their way in, as long as they have the type that the model takes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridflow.errors import DataError, InvalidArgument, SchemaError
+from gridflow.feed.column import Where, is_list, is_text, null_rows, reason_against, shaped, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STRING: Final = "string"
+#: Types of tensors that numpy doesn't know or Spark has no column for, and what stands for them.
+_STAND_INS: Final = {"bfloat16": "float32", "float16": "float32", "uint64": "int64"}
+#: Types of tensors by numpy's names, as columns of Spark.
+_SPARK_TYPES: Final = {
+    "float32": "float",
+    "float64": "double",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "uint8": "smallint",
+    "uint16": "int",
+    "uint32": "bigint",
+    "bool": "boolean",
+    STRING: "string",
+}
+#: The fields of a vector of Spark ML, as Arrow shows it.
+_VECTOR: Final = ("type", "size", "indices", "values")
+_DENSE: Final = 1
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An input or output of a model.
+
+    Attributes
+    ----------
+    shape : tuple of int or None, or None
+        Of one row; a size that isn't fixed is None, as is a shape of which nothing is known.
+    dtype : str or None
+        numpy's name, or ``"string"``; None: whatever comes.
+    """
+
+    shape: tuple[int | None, ...] | None = None
+    dtype: str | None = None
+
+    @classmethod
+    def of_batch(cls, shape: Sequence[int | None] | None, dtype: str | None = None) -> Slot:
+        """Return the slot of a tensor whose first axis is that of the rows."""
+        row = None if shape is None else tuple(None if n is None else int(n) for n in shape[1:])
+        return cls(row, dtype)
+
+    @property
+    def stored(self) -> str | None:
+        """The name of a type that numpy knows."""
+        return _STAND_INS.get(self.dtype, self.dtype) if self.dtype else None
+
+    @property
+    def spark_type(self) -> str:
+        """The type of the column that Spark makes of it; float where nothing is known.
+
+        Raises
+        ------
+        InvalidArgument
+            There is none.
+        """
+        stored = self.stored or "float32"
+        if stored not in _SPARK_TYPES:
+            raise InvalidArgument(
+                f"a tensor of type {self.dtype} can't be a column; let the model cast it, or "
+                "choose other outputs with outputs=."
+            )
+        depth = 0 if self.shape in (None, (), (1,)) else len(self.shape or ())
+        return "array<" * depth + _SPARK_TYPES[stored] + ">" * depth
+
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if size is None else str(size) for size in self.shape or ())
+        return f"({sizes})"
+
+
+def is_null(columns: Sequence[pa.Array]) -> np.ndarray | None:
+    """Return which rows have a null in any column, at any depth; None when there is none."""
+    found: np.ndarray | None = None
+    for column in columns:
+        null = null_rows(storage(column))
+        if null is not None:
+            found = null if found is None else found | null
+    return found
+
+
+def to_input(column: pa.Array, slot: Slot, name: str) -> np.ndarray:
+    """Return a column as what an input takes: one row of the first axis for each row.
+
+    A flat array becomes the shape of the input. Nulls become NaN in plain numbers for an input of
+    floating-point numbers.
+
+    Raises
+    ------
+    SchemaError
+        The column has a type that the input can't take.
+    DataError
+        Arrays of different length, or of another shape than the input's, or nulls.
+    """
+    where = f"the column for the model's input {name!r}"
+    column = storage(column)
+    if _is_vector(column.type):
+        column = _dense(column, where)
+    reason = reason_against(column.type, where)
+    if reason is not None:
+        raise SchemaError(reason)
+    values = _tensor(column, slot, where)
+    return _as_shape(_as_type(values, slot, where), slot, where)
+
+
+def stacked(columns: Sequence[pa.Array], slot: Slot, name: str) -> np.ndarray:
+    """Return columns of numbers side by side, as the input (rows, columns) of a model."""
+    kind = slot.stored or "float32"
+    table = np.empty((len(columns[0]), len(columns)), kind)
+    for place, column in enumerate(columns):
+        values = to_input(column, Slot((), kind), name)
+        if values.ndim > 1:
+            raise SchemaError(
+                f"the model's input {name!r} is given {len(columns)} columns, one of which holds "
+                "arrays. Give columns of numbers, or one column of arrays."
+            )
+        table[:, place] = values
+    return table
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and tuple(field.name for field in kind) == _VECTOR
+
+
+def _dense(column: pa.StructArray, where: str) -> pa.Array:
+    """Return vectors of Spark ML as arrays."""
+    if column.null_count:
+        raise DataError(f"{where} holds nulls; drop their rows before.")
+    kinds, sizes, indices, values = (column.field(i) for i in range(len(_VECTOR)))
+    if pc.min_max(kinds)["min"].as_py() == _DENSE:
+        return values
+    width = pc.max(pc.coalesce(sizes, pc.list_value_length(values))).as_py()
+    table = np.zeros((len(column), width))
+    for row, (kind, place, value) in enumerate(
+        zip(kinds.to_numpy(), indices.to_pylist(), values.to_pylist(), strict=True)
+    ):
+        table[row, slice(None) if kind == _DENSE else place] = value
+    return pa.FixedSizeListArray.from_arrays(pa.array(table.ravel()), width)
+
+
+def _tensor(column: pa.Array, slot: Slot, where: str) -> np.ndarray:
+    """Return a column without nulls, or one of numbers with NaN for them, as an array."""
+    if null_rows(column) is not None:
+        takes_nan = slot.stored is None or slot.stored.startswith("float")
+        if is_list(column.type) or is_text(column.type) or not takes_nan:
+            raise DataError(
+                f"{where} holds nulls, which only plain numbers for an input of floating-point "
+                "numbers may (they become NaN). Fill them before, df.fillna({'column': value}), "
+                "with what stood for them in training, drop their rows, or take nulls='null'."
+            )
+        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    shape = [len(column)]
+    while is_list(column.type):
+        widths = pc.min_max(pc.list_value_length(column))
+        least, most = widths["min"].as_py(), widths["max"].as_py()
+        if least != most:
+            raise DataError(
+                f"{where} has arrays of {least} and of {most} items. All rows need the same "
+                "length: pad or cut them before (Spark: slice, concat with array_repeat)."
+            )
+        shape.append(int(most or 0))
+        column = column.flatten()
+    if not pa.types.is_boolean(column.type):  # numpy's booleans are bytes, Arrow's are bits
+        column = shaped(column, Where("", where, None))
+    return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(shape)
+
+
+def _as_type(values: np.ndarray, slot: Slot, where: str) -> np.ndarray:
+    wanted = slot.stored
+    if wanted is None or (wanted == STRING and values.dtype == object):
+        return values
+    if wanted == STRING or values.dtype == object:
+        has = "text or bytes" if values.dtype == object else f"numbers ({values.dtype})"
+        raise SchemaError(f"{where} holds {has}, and the input is of {slot.dtype}. Cast it before.")
+    return values.astype(wanted, copy=False)
+
+
+def _as_shape(values: np.ndarray, slot: Slot, where: str) -> np.ndarray:
+    if slot.shape is None:
+        return values
+    rows, given = len(values), values.shape[1:]
+    if None not in slot.shape and math.prod(given) == math.prod(size or 0 for size in slot.shape):
+        return values.reshape(rows, *[size or 0 for size in slot.shape])
+    if len(given) == len(slot.shape) - 1 and slot.shape[-1] in (None, 1):
+        values = values[..., np.newaxis]
+    fits = len(values.shape) - 1 == len(slot.shape) and all(
+        size in (None, real) for size, real in zip(slot.shape, values.shape[1:], strict=True)
+    )
+    if not fits:
+        raise DataError(f"{where} has rows of the shape {given}, and the input takes {slot}.")
+    return values
+
+
+def to_column(values: Any, kind: pa.DataType, name: str) -> pa.Array:
+    """Return a model's output as a column of a type.
+
+    Raises
+    ------
+    DataError
+        The output's rows have another shape than the type.
+    """
+    array = np.asarray(values)
+    if array.dtype.name in _STAND_INS:
+        array = array.astype(_STAND_INS[array.dtype.name])
+    depth, leaf = 0, kind
+    while is_list(leaf):
+        depth, leaf = depth + 1, leaf.value_type
+    rows = len(array)
+    if depth == 0 and math.prod(array.shape[1:]) == 1:
+        array = array.reshape(rows)
+    if depth == 1 and array.ndim == 1 and array.dtype != object:
+        array = array[:, np.newaxis]
+    if array.ndim == 1 and array.dtype == object and depth:  # rows of different length
+        return pa.array([np.asarray(row).tolist() for row in array], kind)
+    if array.ndim - 1 != depth:
+        raise DataError(
+            f"the output {name!r} has rows of the shape {array.shape[1:]}, which are no {kind}. "
+            "Say with outputs= what they are: array<float> for one axis, array<array<float>> for "
+            "two."
+        )
+    flat = _flat(array, leaf)
+    for size in reversed(array.shape[1:]):
+        count = len(flat) // size if size else rows
+        offsets = pa.array(np.arange(count + 1, dtype=np.int64) * size, pa.int32())
+        flat = pa.ListArray.from_arrays(offsets, flat)
+    return flat if flat.type == kind else flat.cast(kind)
+
+
+def _flat(array: np.ndarray, leaf: pa.DataType) -> pa.Array:
+    values = array.reshape(-1)
+    if values.dtype.kind in "OSU":
+        items = values.tolist()
+        is_bytes = any(isinstance(item, bytes) for item in items)
+        found = pa.array(items, pa.binary() if is_bytes else None)
+        return found.cast(leaf)
+    return pa.array(values).cast(leaf, safe=False)
+
+
+def scattered(column: pa.Array, null: np.ndarray) -> pa.Array:
+    """Put the rows of a column back to their places, with nulls between them."""
+    places = np.cumsum(~null) - 1
+    return column.take(pa.array(places, mask=null))

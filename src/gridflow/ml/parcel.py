@@ -1,0 +1,79 @@
+"""How a model comes to Spark's Python workers: once to each host, read by those who lack it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.agent.folder import temporary_folder
+from gridflow.launch.spark.session import classic_context
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Up to this size it travels with the function itself: both of the ways below cost a job more.
+_INLINE_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Bytes that a function of Spark brings along.
+
+    Attributes
+    ----------
+    key : str
+        Says what is inside: equal for equal bytes.
+    """
+
+    key: str
+    _inline: bytes | None = None
+    _broadcast: Any = None
+    _file: str | None = None
+
+    def open(self) -> bytes:
+        """Return the bytes; in a Python worker of Spark, or where the parcel was made."""
+        if self._inline is not None:
+            return self._inline
+        if self._broadcast is not None:
+            return bytes(self._broadcast.value)
+        from pyspark import SparkFiles
+
+        return Path(SparkFiles.get(self._file or "")).read_bytes()
+
+
+def send(content: bytes, spark: SparkSession) -> Parcel:
+    """Return a parcel that the session's workers can open.
+
+    A broadcast where there is a SparkContext, as its bytes are read only when they are asked for,
+    and removed with the function. Over Spark Connect it is an artifact of the session.
+    """
+    key = hashlib.sha256(content).hexdigest()
+    if len(content) <= _INLINE_BYTES:
+        return Parcel(key, _inline=content)
+    context = classic_context(spark)
+    if context is not None:
+        return Parcel(key, _broadcast=context.broadcast(content))
+    name = f"gridflow-model-{key}"
+    with temporary_folder("gridflow-artifact-") as folder:
+        (folder / name).write_bytes(content)
+        spark.addArtifact(str(folder / name), file=True)
+    return Parcel(key, _file=name)
+
+
+def zipped(folder: Path) -> bytes:
+    """Return a folder as one file."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:  # weights can't be compressed to speak of
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, path.relative_to(folder))
+    return written.getvalue()
+
+
+def unzip(content: bytes, folder: Path) -> None:
+    """Write a folder that `zipped` read."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        archive.extractall(folder)

@@ -1,0 +1,305 @@
+"""Any model as a function of columns: ``gridflow.predict_udf``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow.ml import parcel, servable
+from gridflow.ml.columns import Slot
+from gridflow.ml.serving import Model, predictions
+from gridflow.spec import backends
+from gridflow.spec.options import choose, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
+
+    from gridflow.ml.servable import Servable
+
+_NULLS: Final = ("error", "null")
+
+
+def predict_udf(
+    model: Any,
+    *,
+    inputs: Sequence[str] | Mapping[str, Sequence[int | None]] | None = None,
+    outputs: str | Sequence[str] | Mapping[str, str | DataType] | DataType | None = None,
+    batch_size: int = 1024,
+    nulls: Literal["error", "null"] = "error",
+    signature: str | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    safe_mode: bool = True,
+    backend: backends.Backend | None = None,
+) -> Any:
+    """Return a function of columns that predicts, for DataFrames, streams and SQL.
+
+    Parameters
+    ----------
+    model
+        What predicts:
+
+        * a model of Keras 3 or tf_keras, or ``result.model``;
+        * the path of a ``.keras`` file, or of the folder of a SavedModel, whoever wrote it; also
+          on a file system that pyarrow knows (``hdfs://``, ``s3://``, ``gs://``);
+        * a function without arguments that returns the function that predicts, as
+          `pyspark.ml.functions.predict_batch_udf` takes it: an array of the rows of a batch for
+          each column, to an array, a dict of arrays, or a list of dicts. It needs ``outputs``.
+    inputs : sequence of str or mapping of str to shape, optional
+        The model's inputs in the order of the columns. A mapping says the shape of a row, without
+        the rows' own axis, where the model doesn't: ``{"image": (28, 28), "age": ()}``. For a
+        function the names are free, and arrays keep the shape that they have where none is said.
+    outputs : str, sequence of str, or mapping of str to Spark type, optional
+        Which outputs. One name gives its column, a sequence or a mapping a struct; a mapping also
+        says the types. Default: all of them, as a struct if there are several. For a function: the
+        Spark type of what it gives, ``"float"``, ``"array<float>"`` or
+        ``"struct<label: int, p: array<float>>"``.
+    batch_size : int, default 1024
+        Rows that the model is given at once, at most.
+    nulls : {"error", "null"}, default "error"
+        What becomes of rows with a null, in a column or inside an array. ``"error"``: the query
+        fails; but in plain numbers for an input of floating-point numbers a null is NaN.
+        ``"null"``: the prediction is null, and the model doesn't see the row.
+    signature : str, optional
+        Of a SavedModel. Default: its only one, else ``"serving_default"``.
+    custom_objects, safe_mode
+        As for Keras's ``load_model``. Custom objects are sent to the executors; of a model object
+        its own class and those of its layers are, too.
+    backend : {"tensorflow", "jax", "torch"}, optional
+        Of Keras 3, on the executors. Default: the one of this process, or that trained the model.
+
+    Returns
+    -------
+    function
+        Takes one column for each input, in order or by the inputs' names; a model with a single
+        flat input also takes several columns of numbers, which are stacked into it. Arrays, flat
+        ones as well, become the rows of the input; vectors of Spark ML, strings and binaries
+        (images) are taken as they are. An output of one number per row is a column of that type;
+        others are arrays, nested as deep as the output has axes. ``spark.udf.register`` takes the
+        function, too. The order of rows and their number stay.
+
+    Raises
+    ------
+    InvalidArgument
+        Here, or by the function where the columns don't fit the model's inputs.
+    GridflowError
+        The model can't be read here; the message says what it lacks.
+
+    Notes
+    -----
+    Each Python worker of Spark loads the model once and keeps the last three for its next tasks.
+    Where Spark gives tasks GPUs (``spark.task.resource.gpu.amount``), each predicts on its own;
+    else on CPUs, unless the executors' ``CUDA_VISIBLE_DEVICES`` says otherwise.
+
+    Examples
+    --------
+    >>> predict = gridflow.predict_udf("/models/flights.keras")  # doctest: +SKIP
+    >>> df.withColumn("p", predict("x"))  # doctest: +SKIP
+    >>> spark.udf.register("delay", predict)  # doctest: +SKIP
+    >>> spark.sql("SELECT delay(x) FROM flights")  # doctest: +SKIP
+    """
+    whole_number("batch_size", batch_size, 1)
+    choose("nulls", nulls, _NULLS)
+    if backend is not None:
+        choose("backend", backend, backends.BACKENDS)
+    given = servable.of(model, custom_objects, safe_mode, signature, backend)
+    slots = _slots(given, inputs)
+    from gridflow.launch.spark.session import run_this_python_where_it_can, session_of
+
+    spark = session_of()
+    run_this_python_where_it_can(spark)
+    kinds, is_struct = _chosen(given, outputs)
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    sent = Model(
+        kind=given.kind,
+        parcel=parcel.send(given.content, spark),
+        inputs=slots,
+        outputs=tuple(given.outputs),
+        chosen={name: to_arrow_type(kind) for name, kind in kinds.items()},
+        is_struct=is_struct,
+        options=given.options,
+        backend=backend or given.backend,
+        arguments=tuple(given.inputs),
+        structure=given.structure,
+    )
+    made = _made(sent, _return_type(kinds, is_struct), batch_size, nulls)
+    return _checked(made, slots, spark, sent.backend)
+
+
+def _slots(
+    given: Servable, inputs: Sequence[str] | Mapping[str, Sequence[int | None]] | None
+) -> dict[str, Slot]:
+    """Return the model's inputs in the order of the columns."""
+    if inputs is None:
+        return dict(given.inputs)
+    if isinstance(inputs, str) or not all(isinstance(name, str) for name in inputs):
+        raise InvalidArgument(
+            f"inputs= is a list of the inputs' names, or maps them to shapes; got {inputs!r}."
+        )
+    shapes = inputs if isinstance(inputs, Mapping) else {}
+    said = {name: _shape(name, shape) for name, shape in shapes.items()}
+    if not given.inputs:
+        return {name: Slot(said.get(name)) for name in inputs}
+    servable.check_names("input", inputs, given.inputs)
+    missing = ", ".join(repr(name) for name in given.inputs if name not in inputs)
+    if missing:
+        raise InvalidArgument(f"inputs= lacks {missing}: a model needs all of its inputs.")
+    slots = {}
+    for name in inputs:
+        own, shape = given.inputs[name], said.get(name)
+        if shape is not None and own.shape is not None:
+            fits = len(shape) == len(own.shape) and all(
+                size in (None, new) for size, new in zip(own.shape, shape, strict=True)
+            )
+            if not fits:
+                raise InvalidArgument(
+                    f"inputs= says {Slot(shape)} of {name!r}, and the model takes {own}."
+                )
+        slots[name] = own if shape is None else Slot(shape, own.dtype)
+    return slots
+
+
+def _shape(name: str, shape: Any) -> tuple[int | None, ...]:
+    is_shape = isinstance(shape, list | tuple) and all(
+        size is None or (isinstance(size, int) and size >= 0) for size in shape
+    )
+    if not is_shape:
+        raise InvalidArgument(
+            f"inputs= gives the shape of a row as whole numbers, (28, 28) or () for one number; "
+            f"got {shape!r} for {name!r}."
+        )
+    return tuple(shape)
+
+
+def _chosen(given: Servable, outputs: Any) -> tuple[dict[str, DataType], bool]:
+    """Return the types of the outputs that are asked for, and whether they make a struct."""
+    from pyspark.sql.types import DataType, StructType
+
+    if given.kind == "function":
+        if not isinstance(outputs, str | DataType):
+            raise InvalidArgument(
+                "for a function outputs= is the Spark type of what it gives, 'float', "
+                f"'array<float>' or 'struct<label: int, p: float>'; got {outputs!r}."
+            )
+        kind = _data_type(outputs)
+        if isinstance(kind, StructType):
+            return {field.name: field.dataType for field in kind}, True
+        return {"output": kind}, False
+    if outputs is None:
+        names = list(given.outputs)
+    elif isinstance(outputs, str):
+        names = [outputs]
+    elif isinstance(outputs, Sequence | Mapping) and len(outputs):
+        names = list(outputs)
+    else:
+        raise InvalidArgument(
+            "outputs= is the name of an output, a list of names, or maps them to Spark types; got "
+            f"{outputs!r}."
+        )
+    servable.check_names("output", names, given.outputs)
+    types = outputs if isinstance(outputs, Mapping) else {}
+    kinds = {name: _data_type(types.get(name) or given.outputs[name].spark_type) for name in names}
+    return kinds, len(names) > 1 if outputs is None else not isinstance(outputs, str)
+
+
+def _data_type(kind: str | DataType) -> DataType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import DataType
+
+    if isinstance(kind, DataType):
+        return kind
+    try:
+        return DataType.fromDDL(kind)
+    except PySparkException as error:
+        raise InvalidArgument(f"{kind!r} in outputs= is no type of Spark: {error}") from error
+
+
+def _return_type(kinds: Mapping[str, DataType], is_struct: bool) -> DataType:
+    from pyspark.sql.types import StructField, StructType
+
+    if not is_struct:
+        return next(iter(kinds.values()))
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+def _made(model: Model, kind: DataType, batch_size: int, nulls: str) -> Any:
+    """Return Spark's function: of Arrow's arrays, or before Spark 4.1 of pandas' columns."""
+    import pyarrow as pa
+    from pyspark.sql import functions
+
+    if not hasattr(functions, "arrow_udf"):
+        from gridflow.ml.with_pandas import pandas_function
+
+        return pandas_function(model, kind, batch_size, nulls)
+
+    def predict(batches: Iterator[Any]) -> Iterator[Any]:
+        return predictions(model, batches, batch_size, nulls)
+
+    # As objects: the names of types in this module mean nothing to Spark.
+    from collections.abc import Iterator as It
+
+    predict.__annotations__ = {"batches": It[tuple[pa.Array, ...]], "return": It[pa.Array]}
+    return functions.arrow_udf(predict, kind)
+
+
+def _checked(made: Any, inputs: Mapping[str, Slot], spark: SparkSession, backend: Any) -> Any:
+    """Return Spark's function, which from now on looks at the columns it is given at the call."""
+    from gridflow.launch.spark.session import worker_environment
+
+    variables = {} if backend is None else {backends.KERAS_VARIABLE: backend}
+
+    @functools.wraps(made)  # with its attributes: spark.udf.register() takes it, too
+    def predict(*columns: Any, **by_input: Any) -> Any:
+        with worker_environment(spark, variables):
+            return made(*arranged(columns, by_input, inputs))
+
+    return predict
+
+
+def arranged(
+    columns: Sequence[Any], by_input: Mapping[str, Any], inputs: Mapping[str, Slot]
+) -> Sequence[Any]:
+    """Return the columns in the order of the inputs.
+
+    Raises
+    ------
+    InvalidArgument
+        They don't fit the inputs.
+    """
+    if not inputs:  # a function that is yet to be made
+        if by_input or not columns:
+            raise InvalidArgument(
+                "give columns in the order of the function's parameters, one at least; names are "
+                "known where inputs= says them."
+            )
+        return columns
+    names = ", ".join(repr(name) for name in inputs)
+    if columns and by_input:
+        raise InvalidArgument(
+            f"give the model's columns in the order of its inputs ({names}) or all by name; got "
+            f"{len(columns)} in order and {', '.join(map(repr, by_input))} by name."
+        )
+    if by_input:
+        for name in by_input:
+            if name not in inputs:
+                raise InvalidArgument(
+                    f"the model has no input {name!r}; it has {names}.{did_you_mean(name, inputs)}"
+                )
+        missing = ", ".join(repr(name) for name in inputs if name not in by_input)
+        if missing:
+            raise InvalidArgument(f"the model's inputs {missing} got no column.")
+        return [by_input[name] for name in inputs]
+    (slot, *others) = inputs.values()
+    width = slot.shape[0] if slot.shape is not None and len(slot.shape) == 1 else 1
+    is_flat = not others and slot.shape is not None and len(slot.shape) == 1
+    if len(columns) == len(inputs) or (is_flat and columns and width in (None, len(columns))):
+        return columns
+    stacked = f", or {width} columns of numbers" if is_flat and width != 1 else ""
+    raise InvalidArgument(
+        f"the model takes one column for each of its inputs ({names}){stacked}; got {len(columns)}."
+    )

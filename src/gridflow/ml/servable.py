@@ -1,0 +1,350 @@
+"""What is given to `predict_udf`, in the driver: what it is, what it takes and gives, its bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gridflow.agent.folder import temporary_folder
+from gridflow.errors import InvalidArgument, MissingDependency, did_you_mean
+from gridflow.ml.columns import STRING, Slot
+from gridflow.ml.model import TrainedModel
+from gridflow.ml.parcel import zipped
+from gridflow.spec.program import dump_by_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: What TensorFlow Serving calls when nothing is said, and Keras's export writes.
+_DEFAULT_SIGNATURE: Final = "serving_default"
+_SAVED_MODEL_FILE: Final = "saved_model.pb"
+
+
+@dataclass(frozen=True)
+class Servable:
+    """A model, or a function that makes one, ready to be sent.
+
+    Attributes
+    ----------
+    kind : str
+        As of `gridflow.ml.serving.Model`, as are all but the following.
+    content : bytes
+    inputs, outputs : dict of str to Slot
+        In the model's own order; none where it doesn't say.
+    """
+
+    kind: str
+    content: bytes
+    inputs: dict[str, Slot] = field(default_factory=dict)
+    outputs: dict[str, Slot] = field(default_factory=dict)
+    options: bytes = b""
+    backend: str | None = None
+    structure: str = "one"
+
+
+def of(
+    model: Any,
+    custom_objects: Mapping[str, Any] | None,
+    safe_mode: bool,
+    signature: str | None,
+    backend: str | None,
+) -> Servable:
+    """Return what was given as something that can be sent.
+
+    Raises
+    ------
+    InvalidArgument
+        It is nothing that predicts, or can't be saved or read.
+    GridflowError
+        A file that can't be read here.
+    """
+    from gridflow.keras import results
+
+    options = {"custom_objects": dict(custom_objects or {}), "safe_mode": safe_mode}
+    found: Servable
+    if isinstance(model, TrainedModel):
+        found = _of_file(model.path.read_bytes(), model.header, options)
+    elif results.flavour_of(model) is not None:
+        found = _of_object(model, options)
+    elif isinstance(model, str | Path):
+        found = _of_path(str(model), options, signature)
+    elif callable(model):
+        found = Servable("function", dump_by_value(model))
+    else:
+        raise InvalidArgument(
+            f"predict_udf takes a Keras model, result.model, the path of a .keras file or of a "
+            f"SavedModel's folder, or a function that makes a function; got {model!r}."
+        )
+    if signature is not None and found.kind != "saved_model":
+        raise InvalidArgument(f"signature={signature!r} is for SavedModels; leave it out.")
+    if backend is not None and found.backend is None:
+        raise InvalidArgument(f"backend={backend!r} is for models of Keras 3; leave it out.")
+    return found
+
+
+def _of_file(content: bytes, header: Mapping[str, Any], options: dict[str, Any]) -> Servable:
+    """Return a ``.keras`` file that says what it holds."""
+    if not header["inputs"] or not header["outputs"]:
+        return _of_undeclared(content, header["kind"], options)
+    dtypes = header.get("dtypes", {})
+    slots = {
+        side: {
+            name: Slot.of_batch(shape, dtype)
+            for (name, shape), dtype in zip(
+                header[side].items(), dtypes.get(side) or [None] * len(header[side]), strict=True
+            )
+        }
+        for side in ("inputs", "outputs")
+    }
+    return Servable(
+        header["kind"],
+        content,
+        slots["inputs"],
+        slots["outputs"],
+        dump_by_value({**options, "compile": False}),
+        header.get("backend"),
+        "one" if len(slots["inputs"]) == 1 else "dict",
+    )
+
+
+def _of_object(model: Any, options: dict[str, Any]) -> Servable:
+    """Return a model of Keras of this process; classes of its own go with it."""
+    from gridflow.keras import results
+
+    own = {
+        type(each).__name__: type(each)
+        for each in (model, *getattr(model, "layers", []))
+        if type(each).__module__.split(".")[0] not in results.FLAVOURS
+    }
+    options = {**options, "custom_objects": {**own, **options["custom_objects"]}}
+    with temporary_folder("gridflow-model-") as folder:
+        try:
+            header = results.pack(model, folder, is_chief=True)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"this {type(model).__name__} can't be saved: {error.__cause__ or error} A model "
+                "class of your own needs get_config(); or give a SavedModel of it, "
+                "model.export(path)."
+            ) from error
+        content = (folder / header["files"][0]).read_bytes()
+    return _of_file(content, header, options)
+
+
+def _of_undeclared(content: bytes, kind: str, options: dict[str, Any]) -> Servable:
+    """Return a subclassed model: what it takes is what it was built with, what it gives is tried.
+
+    Raises
+    ------
+    InvalidArgument
+        It has never been built, or can't predict rows of zeros.
+    """
+    from gridflow.keras import results
+
+    with temporary_folder("gridflow-model-") as folder:
+        (folder / "model.keras").write_bytes(content)
+        header = {"kind": kind, "files": ["model.keras"]}
+        model = results.unpack(header, folder, {**options, "compile": False})
+    hint = (
+        "Give it as a SavedModel, whose signature says so: model.export(path), predict_udf(path)."
+    )
+    shapes = (model.get_build_config() or {}).get("input_shape")
+    if shapes is None:
+        raise InvalidArgument(
+            f"{type(model).__name__} doesn't say what inputs it takes: it was never called, or has "
+            f"several arguments. {hint}"
+        )
+    structure, named = "one", {"input": shapes}
+    if isinstance(shapes, dict):
+        structure, named = "dict", shapes
+    elif shapes and isinstance(shapes[0], list | tuple):
+        structure, named = "list", {f"input_{i}": shape for i, shape in enumerate(shapes)}
+    inputs = {name: Slot.of_batch(shape) for name, shape in named.items()}
+    zeros: Any = {
+        name: np.zeros((2, *(size or 1 for size in slot.shape or ())), "float32")
+        for name, slot in inputs.items()
+    }
+    if structure != "dict":
+        zeros = list(zeros.values())
+        zeros = zeros[0] if structure == "one" else zeros
+    try:
+        found = model.predict_on_batch(zeros)
+    except Exception as error:
+        raise InvalidArgument(
+            f"{type(model).__name__} doesn't say what it gives, and can't predict two rows of "
+            f"zeros to show it: {error} {hint}"
+        ) from error
+    if isinstance(found, list | tuple):
+        found = {f"output_{i}": value for i, value in enumerate(found)}
+    elif not isinstance(found, dict):
+        found = {"output": found}
+    outputs = {
+        name: Slot.of_batch(np.shape(value), _dtype_name(np.asarray(value).dtype))
+        for name, value in found.items()
+    }
+    about = results.described(model)
+    return Servable(
+        kind,
+        content,
+        inputs,
+        outputs,
+        dump_by_value({**options, "compile": False}),
+        about.get("backend"),
+        structure,
+    )
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return STRING if dtype.kind in "OSU" else dtype.name
+
+
+def _of_path(path: str, options: dict[str, Any], signature: str | None) -> Servable:
+    if "://" in path:
+        with temporary_folder("gridflow-model-") as folder:
+            return _of_path(str(_fetched(path, folder)), options, signature)
+    place = Path(path)
+    if (place / _SAVED_MODEL_FILE).is_file():
+        return _of_saved_model(place, signature)
+    if place.is_file() and zipfile.is_zipfile(place):
+        content = place.read_bytes()
+        return _of_object_file(content, _flavour_of_file(place), options)
+    if not place.exists():
+        raise InvalidArgument(
+            f"there is no {path}: neither a .keras file nor a SavedModel's folder."
+        )
+    what = f"a folder without {_SAVED_MODEL_FILE}" if place.is_dir() else "no .keras file"
+    raise InvalidArgument(
+        f"{path} is {what}. predict_udf takes .keras files and SavedModels; load anything else "
+        "(.h5, weights, checkpoints) into a model and give that."
+    )
+
+
+def _of_object_file(content: bytes, kind: str, options: dict[str, Any]) -> Servable:
+    """Return a ``.keras`` file, read once to see what it takes and gives."""
+    from gridflow.keras import results
+
+    with temporary_folder("gridflow-model-") as folder:
+        (folder / "model.keras").write_bytes(content)
+        header = {"kind": kind, "files": ["model.keras"]}
+        model = results.unpack(header, folder, {**options, "compile": False})
+    return _of_file(content, {**header, **results.described(model)}, options)
+
+
+def _flavour_of_file(path: Path) -> str:
+    """Return which Keras wrote a ``.keras`` file.
+
+    Raises
+    ------
+    InvalidArgument
+        None did.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            version = str(json.loads(archive.read("metadata.json"))["keras_version"])
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InvalidArgument(f"{path} is no .keras file: {error}.") from error
+    return "tf_keras" if version.startswith("2.") else "keras"
+
+
+def _of_saved_model(folder: Path, signature: str | None) -> Servable:
+    try:
+        import tensorflow as tf
+        from tensorflow.core.protobuf import saved_model_pb2
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"a SavedModel is read by TensorFlow: pip install 'gridflow[tensorflow]' ({error})."
+        ) from error
+    read = saved_model_pb2.SavedModel()
+    read.ParseFromString((folder / _SAVED_MODEL_FILE).read_bytes())
+    graph = next(
+        (graph for graph in read.meta_graphs if "serve" in graph.meta_info_def.tags),
+        read.meta_graphs[0],
+    )
+    # What begins with two underscores is TensorFlow's own.
+    there = {name: each for name, each in graph.signature_def.items() if not name.startswith("__")}
+    name = signature or (_DEFAULT_SIGNATURE if len(there) != 1 else next(iter(there)))
+    if name not in there:
+        raise InvalidArgument(
+            f"the SavedModel {folder} has no signature {name!r}; it has "
+            f"{', '.join(map(repr, sorted(there))) or 'none'}.{did_you_mean(name, there)} "
+            "Choose one with signature=."
+        )
+    slots = {
+        side: {key: _slot_of_tensor(key, info, tf) for key, info in sorted(tensors.items())}
+        for side, tensors in (("inputs", there[name].inputs), ("outputs", there[name].outputs))
+    }
+    for key, info in there[name].inputs.items():
+        if not (info.tensor_shape.unknown_rank or info.tensor_shape.dim):
+            raise InvalidArgument(
+                f"the input {key!r} of the signature {name!r} takes one value and no rows, so no "
+                "column can feed it. Export a signature with that value fixed."
+            )
+    options = {"signature": name, "tags": list(graph.meta_info_def.tags)}
+    return Servable(
+        "saved_model", zipped(folder), slots["inputs"], slots["outputs"], dump_by_value(options)
+    )
+
+
+def _slot_of_tensor(name: str, info: Any, tf: Any) -> Slot:
+    if info.WhichOneof("encoding") != "name":
+        raise InvalidArgument(
+            f"the tensor {name!r} of the SavedModel is sparse or ragged, which no column can be."
+        )
+    dtype = tf.dtypes.as_dtype(info.dtype).name
+    if info.tensor_shape.unknown_rank:
+        return Slot(None, dtype)
+    sizes = [None if dim.size < 0 else int(dim.size) for dim in info.tensor_shape.dim]
+    return Slot.of_batch(sizes, dtype)
+
+
+def _fetched(url: str, folder: Path) -> Path:
+    """Copy a model from a file system that pyarrow knows: file, hdfs, s3, gs.
+
+    Raises
+    ------
+    InvalidArgument
+        It isn't there, or can't be read.
+    """
+    from pyarrow import ArrowException, fs
+
+    target = folder / (os.path.basename(url.rstrip("/")) or "model")  # noqa: PTH119 (no path)
+    try:
+        remote, path = fs.FileSystem.from_uri(url)
+        is_file = remote.get_file_info(path).type == fs.FileType.File
+        _copy(remote, path, target, is_file)
+    except (ArrowException, OSError) as error:
+        raise InvalidArgument(f"{url} can't be read: {error}") from error
+    if not target.exists():
+        raise InvalidArgument(f"there is no {url}.")
+    return target
+
+
+def _copy(remote: Any, path: str, target: Path, is_file: bool) -> None:
+    from pyarrow import fs
+
+    here = fs.LocalFileSystem()
+    source = path if is_file else fs.FileSelector(path, recursive=True)
+    fs.copy_files(source, str(target), source_filesystem=remote, destination_filesystem=here)
+
+
+def check_names(what: str, given: Iterable[str], there: Iterable[str]) -> None:
+    """Refuse names that a model doesn't have.
+
+    Raises
+    ------
+    InvalidArgument
+        With those that it has.
+    """
+    names = list(there)
+    for name in given:
+        if name not in names:
+            listed = ", ".join(repr(each) for each in names)
+            raise InvalidArgument(
+                f"the model has no {what} {name!r}; it has {listed}."
+                f"{did_you_mean(str(name), names)}"
+            )

@@ -1,0 +1,56 @@
+"""The same prediction where Spark hands columns to functions as pandas' only: before 4.1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.ml.serving import predictions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql.types import DataType
+
+    from gridflow.ml.serving import Model
+
+
+def pandas_function(model: Model, kind: DataType, batch_size: int, nulls: str) -> Any:
+    """Return Spark's function of columns."""
+    from collections.abc import Iterator as It
+
+    import pandas as pd
+    from pyspark.sql import functions
+
+    def predict(batches: Iterator[Any]) -> Iterator[Any]:
+        columns = (
+            tuple(_to_arrow(column) for column in (batch if isinstance(batch, tuple) else (batch,)))
+            for batch in batches
+        )
+        for found in predictions(model, columns, batch_size, nulls):
+            yield _to_pandas(found)
+
+    returned = pd.DataFrame if kind.typeName() == "struct" else pd.Series
+    predict.__annotations__ = {"batches": It[tuple[pd.Series, ...]], "return": It[returned]}  # type: ignore[valid-type]
+    made: Any = functions  # its stubs don't know iterators of tuples
+    return made.pandas_udf(predict, kind)
+
+
+def _to_arrow(column: Any) -> Any:
+    """Return a column of pandas; a struct is a DataFrame there."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if isinstance(column, pd.DataFrame):
+        return pa.RecordBatch.from_pandas(column, preserve_index=False).to_struct_array()
+    return pa.Array.from_pandas(column)
+
+
+def _to_pandas(column: Any) -> Any:
+    import pandas as pd
+    import pyarrow as pa
+
+    if pa.types.is_struct(column.type):
+        fields = {field.name: _to_pandas(column.field(i)) for i, field in enumerate(column.type)}
+        return pd.DataFrame(fields)
+    is_nested = pa.types.is_nested(column.type)
+    return pd.Series(column.to_pylist(), dtype=object) if is_nested else column.to_pandas()
