@@ -33,6 +33,8 @@ NAMED = {
     "keras/cures/own_steps.py": "the package that a class is from",
     "keras/fixes.py": "the table of the cures of each backend",
     "keras/results.py": "'none' is a kind of value",
+    "ml/exporting.py": "'torch' is a format to which Keras exports",
+    "ml/serving.py": "which backend Keras has in a worker of Spark",
     "spec/backends.py": "that KERAS_BACKEND doesn't contradict backend=",
     "training/modes/synchronous.py": "what makes each of its strategies",
 }

@@ -165,6 +165,16 @@ class Result:
             )
         return self.value
 
+    def export(self, path: str | Path, **options: Any) -> Path:
+        """Export the model: `TrainedModel.export` of `model`, which says what it takes.
+
+        Raises
+        ------
+        GridflowError
+            The function returned no model, or what `TrainedModel.export` raises.
+        """
+        return self.model.export(path, **options)
+
     @property
     def history(self) -> dict[str, list[float]]:
         """Losses and metrics by epoch, as in Keras's ``History.history``.

@@ -211,7 +211,7 @@ def described(model: Any) -> dict[str, Any]:
         ``class``; the shapes of its ``inputs`` and ``outputs`` by name, none where a model doesn't
         declare them; their ``dtypes``, in the same order; of Keras 3 the ``backend``.
     """
-    inputs, outputs = _declared(model, "input"), _declared(model, "output")
+    inputs, outputs = declared(model, "input"), declared(model, "output")
     about = {
         "class": type(model).__name__,
         "inputs": {title: _shape(tensor) for title, tensor in inputs.items()},
@@ -226,7 +226,7 @@ def described(model: Any) -> dict[str, Any]:
     return about
 
 
-def _declared(model: Any, kind: str) -> dict[str, Any]:
+def declared(model: Any, kind: str) -> dict[str, Any]:
     """Return a model's symbolic inputs or outputs; none for one that doesn't declare them.
 
     Their names are the keys of the dict that the model was made with, else those of the layers.

@@ -239,7 +239,7 @@ def to_column(values: Any, kind: pa.DataType, name: str) -> pa.Array:
             "Say with outputs= what they are: array<float> for one axis, array<array<float>> for "
             "two."
         )
-    flat = _flat(array, leaf)
+    flat = _flat(array, leaf, name)
     for size in reversed(array.shape[1:]):
         count = len(flat) // size if size else rows
         offsets = pa.array(np.arange(count + 1, dtype=np.int64) * size, pa.int32())
@@ -247,13 +247,19 @@ def to_column(values: Any, kind: pa.DataType, name: str) -> pa.Array:
     return flat if flat.type == kind else flat.cast(kind)
 
 
-def _flat(array: np.ndarray, leaf: pa.DataType) -> pa.Array:
+def _flat(array: np.ndarray, leaf: pa.DataType, name: str) -> pa.Array:
     values = array.reshape(-1)
     if values.dtype.kind in "OSU":
         items = values.tolist()
         is_bytes = any(isinstance(item, bytes) for item in items)
         found = pa.array(items, pa.binary() if is_bytes else None)
-        return found.cast(leaf)
+        try:
+            return found.cast(leaf)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"the output {name!r} can't be {leaf}: {error}. Bytes that are no text are of type "
+                f"binary: outputs={{{name!r}: 'binary'}}."
+            ) from error
     return pa.array(values).cast(leaf, safe=False)
 
 

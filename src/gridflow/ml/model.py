@@ -87,6 +87,71 @@ class TrainedModel:
         shutil.copyfile(self.path, target)
         return target
 
+    def export(
+        self,
+        path: str | Path,
+        *,
+        format: str = "saved_model",  # noqa: A002 (as Keras calls it)
+        check: Any = None,
+        tolerance: float = 1e-4,
+        custom_objects: Mapping[str, Any] | None = None,
+        safe_mode: bool = True,
+        **options: Any,
+    ) -> Path:
+        """Export the model for those who serve it, by Keras's ``model.export``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder of a SavedModel, else a file: ``.onnx``, ``.tflite``, ``.xml`` (OpenVINO),
+            ``.pt2`` (torch). Nothing may be there.
+        format : {"saved_model", "onnx", "litert", "openvino", "torch"}, default "saved_model"
+            Which of them Keras knows depends on its backend in this process.
+        check : DataFrame, table, or dict of arrays, optional
+            Rows on which the exported model and this one both predict before anything is written:
+            a column for each of the model's inputs, or the one column of its only input. They come
+            to the driver: give it a sample, ``df.limit(1000)``.
+        tolerance : float, default 1e-4
+            By how much predictions may differ: so much, and so much of their size.
+        custom_objects, safe_mode
+            As for `load`.
+        **options
+            What Keras's ``model.export`` takes for the format, ``opset_version=18``.
+
+        Returns
+        -------
+        Path
+            That of the exported model.
+
+        Raises
+        ------
+        MissingDependency
+            The format, or its check, needs packages that aren't installed; the message names them.
+        InvalidArgument
+            The backend doesn't know the format; something is at the path; columns are missing.
+        DataError
+            The exported model predicts otherwise; nothing is left at the path.
+        GridflowError
+            Keras can't export this model to the format.
+
+        Examples
+        --------
+        >>> result.export("/models/flights/1", check=df.limit(1000))  # doctest: +SKIP
+        >>> result.export("flights.onnx", format="onnx", check=df.limit(1000))  # doctest: +SKIP
+        """
+        from gridflow.ml.exporting import export
+
+        return export(
+            self,
+            path,
+            format=format,
+            check=check,
+            tolerance=tolerance,
+            custom_objects=custom_objects,
+            safe_mode=safe_mode,
+            **options,
+        )
+
     def predict_udf(
         self,
         *,

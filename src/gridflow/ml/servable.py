@@ -314,22 +314,10 @@ def _fetched(url: str, folder: Path) -> Path:
 
     target = folder / (os.path.basename(url.rstrip("/")) or "model")  # noqa: PTH119 (no path)
     try:
-        remote, path = fs.FileSystem.from_uri(url)
-        is_file = remote.get_file_info(path).type == fs.FileType.File
-        _copy(remote, path, target, is_file)
+        fs.copy_files(url, str(target))
     except (ArrowException, OSError) as error:
         raise InvalidArgument(f"{url} can't be read: {error}") from error
-    if not target.exists():
-        raise InvalidArgument(f"there is no {url}.")
     return target
-
-
-def _copy(remote: Any, path: str, target: Path, is_file: bool) -> None:
-    from pyarrow import fs
-
-    here = fs.LocalFileSystem()
-    source = path if is_file else fs.FileSelector(path, recursive=True)
-    fs.copy_files(source, str(target), source_filesystem=remote, destination_filesystem=here)
 
 
 def check_names(what: str, given: Iterable[str], there: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ module of `gridflow.training.groups` and one of `gridflow.keras.cures`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from gridflow.errors import InvalidArgument
@@ -48,6 +48,8 @@ class BackendFacts:
         Whether its collective operations know `CommunicationOptions`.
     compiles_each_size : bool
         Whether it compiles a model anew for each number of rows that it is given.
+    export_packages : mapping of str to tuple of str
+        The formats to which Keras exports models with it, and what each needs.
     """
 
     name: Backend
@@ -59,6 +61,7 @@ class BackendFacts:
     reads_tf_config: bool = False
     takes_communication: bool = False
     compiles_each_size: bool = False
+    export_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 _FACTS: Final = (
@@ -71,9 +74,34 @@ _FACTS: Final = (
         roles=ROLES,
         reads_tf_config=True,
         takes_communication=True,
+        export_packages={
+            "saved_model": ("tensorflow",),
+            "onnx": ("tf2onnx", "onnx"),
+            "openvino": ("openvino",),
+            "litert": ("tensorflow",),
+        },
     ),
-    BackendFacts("jax", ("jax", "keras"), compiles_each_size=True),
-    BackendFacts("torch", ("torch", "keras")),
+    BackendFacts(
+        "jax",
+        ("jax", "keras"),
+        compiles_each_size=True,
+        export_packages={
+            "saved_model": ("tensorflow",),
+            "onnx": ("jax2onnx", "onnx"),
+            "openvino": ("openvino", "tensorflow"),
+        },
+    ),
+    BackendFacts(
+        "torch",
+        ("torch", "keras"),
+        export_packages={
+            "saved_model": ("tensorflow", "torch_xla"),
+            "onnx": ("onnx", "onnxscript"),
+            "openvino": ("openvino",),
+            "litert": ("litert_torch",),
+            "torch": ("torch",),
+        },
+    ),
 )
 _BY_NAME: Final = {facts.name: facts for facts in _FACTS}
 

@@ -1,0 +1,176 @@
+"""Preprocessing layers that learn from a DataFrame: ``gridflow.ml.adapt``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow.ml import layers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame
+
+    from gridflow.ml.layers import Learner
+    from gridflow.ml.wants import Want
+
+
+def adapt(target: Any, df: DataFrame) -> None:
+    """Let Keras's preprocessing layers learn from a DataFrame, by Spark's aggregates.
+
+    What ``layer.adapt`` computes of rows in the driver's memory, Spark computes where the rows
+    are: means and variances, vocabularies, document frequencies, quantiles. The layers are in the
+    same state as after Keras's own ``adapt`` of the same rows, and are saved with their model.
+
+    Parameters
+    ----------
+    target
+        What learns:
+
+        * a dict of layers, or lists of them, by column: ``{"age": normalization, "city":
+          lookup}``. A tuple of columns puts numbers side by side for a Normalization:
+          ``{("width", "height"): normalization}``;
+        * one layer, for a DataFrame of one column, or that has the name of its column;
+        * a list of layers that have the names of their columns;
+        * a functional or Sequential model: the layers that take one of its inputs learn from the
+          column of the input's name; those that were given what they know when they were made
+          stay as they are;
+        * a ``keras.utils.FeatureSpace``: each feature learns from the column of its name.
+
+        Layers: Normalization, StringLookup, IntegerLookup, TextVectorization, Discretization and
+        CategoryEncoding, whose ``num_tokens`` becomes the greatest number and one.
+    df : DataFrame
+        Columns that no layer needs are not read. A null is no value: it is left out, by each layer
+        for itself. Arrays of one shape and vectors of Spark ML are rows of that shape.
+
+    Raises
+    ------
+    InvalidArgument
+        Layers that can't learn, or columns that aren't there.
+    SchemaError
+        Columns of a type that the layer doesn't take.
+    DataError
+        Nothing to learn from: no rows, or nothing but nulls.
+
+    Notes
+    -----
+    Up to three queries, each of the columns that it needs alone: one of all numbers, one of all
+    plain columns that are looked up, one of arrays and texts. A DataFrame that is dear to make, or
+    read from CSV or JSON, is better cached. The boundaries of a Discretization are values of the
+    column, whose ranks are wrong by at most a tenth of the layer's ``epsilon`` of all rows (by
+    default 0.1 %); Keras's own are interpolated, and wrong by up to ``epsilon``. No layer is
+    changed where a query fails.
+
+    Examples
+    --------
+    >>> city = keras.layers.StringLookup(max_tokens=1000)  # doctest: +SKIP
+    >>> gridflow.ml.adapt({"city": city, "age": keras.layers.Normalization()}, df)  # doctest: +SKIP
+    """
+    learners = list(_learners(target, df.columns))
+    if not learners:
+        raise InvalidArgument(
+            "there is no layer that learns: those that there are were given what they know when "
+            "they were made."
+        )
+    limits: dict[Want, int | None] = {}
+    for learner in learners:
+        want, limit = learner.want(), learner.limit()
+        before = limits.get(want, 0)
+        limits[want] = None if limit is None or before is None else max(before, limit)
+    from gridflow.ml import aggregates
+
+    found = aggregates.find(df, list(limits), limits)
+    for learner in learners:
+        learner.learn(found[learner.want()])
+    if _is_feature_space(target):
+        _finish(target)
+
+
+def _learners(target: Any, there: list[str]) -> Iterable[Learner]:
+    keras = sys.modules.get("keras")
+    if isinstance(target, Mapping):
+        for key, value in target.items():
+            columns = list(key) if isinstance(key, tuple) else [key]
+            for layer in value if isinstance(value, list | tuple) else [value]:
+                yield _learner(layer, columns, there)
+    elif isinstance(target, list | tuple):
+        for layer in target:
+            yield _learner(layer, [_name(layer)], there)
+    elif _is_feature_space(target):
+        for name, layer in target.preprocessors.items():
+            if layers.learner_class(layer) is not None and not _knows(layer):
+                yield _learner(layer, [name], there)
+    elif keras is not None and isinstance(target, keras.Model):
+        yield from _of_model(target, there)
+    elif len(there) == 1:
+        yield _learner(target, there, there)
+    else:
+        yield _learner(target, [_name(target)], there)
+
+
+def _name(layer: Any) -> str:
+    layers.learner(layer, [""])  # refuses what is no layer
+    return str(layer.name)
+
+
+def _knows(layer: Any) -> bool:
+    """Return whether a layer was given what it would learn; sizes of categories always are."""
+    keras = sys.modules["keras"]
+    found = layers.learner_class(layer)
+    return isinstance(layer, keras.layers.CategoryEncoding) or (
+        found is not None and found(layer, [""]).is_given
+    )
+
+
+def _learner(layer: Any, columns: list[Any], there: list[str]) -> Learner:
+    for name in columns:
+        if name not in there:
+            listed = ", ".join(map(repr, there))
+            raise InvalidArgument(
+                f"the DataFrame has no column {name!r} for {getattr(layer, 'name', layer)!r}; it "
+                f"has {listed}.{did_you_mean(str(name), there)} Say which layer learns from which "
+                "column: adapt({'column': layer}, df)."
+            )
+    return layers.learner(layer, columns)
+
+
+def _of_model(model: Any, there: list[str]) -> Iterable[Learner]:
+    """Yield the layers that take an input of a model itself."""
+    from gridflow.keras import results
+
+    inputs = results.declared(model, "input")
+    for layer in model.layers:
+        if layers.learner_class(layer) is None or _knows(layer):
+            continue
+        taken = _taken(layer)
+        names = [name for name, tensor in inputs.items() if tensor is taken]
+        if not names:
+            raise InvalidArgument(
+                f"the layer {layer.name!r} takes no input of the model itself but what other "
+                "layers make of it. Say which column has what it takes: adapt({'column': layer}, "
+                "df)."
+            )
+        is_only = len(there) == len(inputs) == 1
+        yield _learner(layer, there if is_only else names, there)
+
+
+def _taken(layer: Any) -> Any:
+    try:
+        return layer.input
+    except (AttributeError, ValueError):  # it is called several times, or never
+        return None
+
+
+def _is_feature_space(target: Any) -> bool:
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(target, keras.utils.FeatureSpace)
+
+
+def _finish(space: Any) -> None:
+    """Let a FeatureSpace make the layers behind those that have learnt."""
+    space.build_from_config({})  # what Keras calls when it reads one whose layers know all
+    space.get_inputs()
+    space.built = True

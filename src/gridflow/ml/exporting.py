@@ -1,0 +1,341 @@
+"""A trained model in the formats of those who serve it, compared with itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gridflow.agent.folder import temporary_folder
+from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
+from gridflow.ml import columns
+from gridflow.ml.columns import Slot
+from gridflow.spec import backends
+from gridflow.spec.options import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from gridflow.ml.model import TrainedModel
+
+    #: Takes the model's inputs by name, gives the outputs in order.
+    Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
+
+#: Rows that are compared at once.
+_ROWS: Final = 256
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A format, as Keras calls it.
+
+    Attributes
+    ----------
+    keras : str
+    suffix : str
+        What the name of its file ends in; of a folder nothing.
+    checks_with : str or None
+        The package that runs it; None: the backend itself.
+    run : function
+        From the path and the model's inputs to what runs it.
+    """
+
+    keras: str
+    suffix: str
+    checks_with: str | None
+    run: Callable[[Path, Sequence[str]], Run]
+
+
+def export(
+    model: TrainedModel,
+    path: str | Path,
+    *,
+    format: str = "saved_model",  # noqa: A002 (as Keras calls it)
+    check: Any = None,
+    tolerance: float = 1e-4,
+    custom_objects: Mapping[str, Any] | None = None,
+    safe_mode: bool = True,
+    **options: Any,
+) -> Path:
+    """Export a trained model; what ``result.export`` and `TrainedModel.export` do.
+
+    Parameters are those of `TrainedModel.export`.
+    """
+    kind = "saved_model" if format == "tf_saved_model" else format
+    choose("format", kind, tuple(_FORMATS))
+    chosen, target = _FORMATS[kind], Path(path)
+    if not tolerance >= 0:
+        raise InvalidArgument(f"tolerance is a number of at least 0; got {tolerance!r}.")
+    if chosen.suffix and target.suffix != chosen.suffix:
+        raise InvalidArgument(
+            f"a file of the format {kind!r} ends in {chosen.suffix}; got {str(path)!r}."
+        )
+    if target.exists():
+        raise InvalidArgument(f"{target} is there already. Delete it, or choose another path.")
+    rows = None if check is None else _rows(check)
+    keras_model = model.load(custom_objects=custom_objects, safe_mode=safe_mode)
+    _check_packages(kind, model.header["kind"], is_checked=rows is not None)
+    inputs = {} if rows is None else _inputs(keras_model, rows)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Complete, or not there at all.
+    with temporary_folder("gridflow-export-", target.parent) as folder:
+        written = folder / target.name
+        _write(keras_model, written, chosen, model.header["kind"], options)
+        if inputs:
+            run = chosen.run(written, list(inputs))
+            _compare(keras_model, run, inputs, kind, tolerance)
+            del run
+        for part in folder.iterdir():  # some formats have a second file
+            part.rename(target.parent / part.name)
+    return target
+
+
+def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:
+    """Refuse a format that can't be written, or not be checked, with what is here.
+
+    Raises
+    ------
+    InvalidArgument
+        The model's Keras or backend doesn't know the format.
+    MissingDependency
+        With the packages.
+    """
+    needed: tuple[str, ...] = ()
+    if flavour == "keras":
+        backend = sys.modules["keras"].config.backend()
+        by_format = backends.of(backend).export_packages
+        if kind not in by_format:
+            raise InvalidArgument(
+                f"Keras on {backend} doesn't export the format {kind!r}; it knows "
+                f"{', '.join(map(repr, by_format))}."
+            )
+        needed = by_format[kind]
+    elif _FORMATS[kind].checks_with is not None:
+        raise InvalidArgument(f"tf_keras exports 'saved_model' alone; got {kind!r}.")
+    runs = _FORMATS[kind].checks_with
+    wanted = [*needed, *([runs] if is_checked and runs else [])]
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    if missing:
+        what = "to export" if any(name in needed for name in missing) else "check= needs, to run"
+        raise MissingDependency(f"{what} the format {kind!r}: pip install {' '.join(missing)}.")
+
+
+def _write(
+    model: Any, path: Path, chosen: _Format, flavour: str, options: Mapping[str, Any]
+) -> None:
+    given: dict[str, Any] = {"format": chosen.keras, "verbose": False, **options}
+    if flavour != "keras":
+        given = dict(options)  # tf_keras knows one format
+    try:
+        model.export(str(path), **given)
+    except Exception as error:
+        raise GridflowError(f"Keras can't export the model to {chosen.keras}: {error}") from error
+
+
+def _rows(check: Any) -> pa.Table:
+    """Return the rows of a DataFrame of Spark or pandas, a table, or a dict of arrays."""
+    import pyarrow as pa
+
+    to_arrow = getattr(check, "toArrow", None)
+    if to_arrow is not None:
+        table = to_arrow()
+    else:
+        from gridflow.feed.sources.arrays import to_table
+
+        table = check if isinstance(check, pa.Table) else to_table(check, "check")
+    if not table.num_rows:
+        raise DataError("check= has no rows, so there is nothing to compare.")
+    return table.combine_chunks()
+
+
+def _inputs(loaded: Any, rows: pa.Table) -> dict[str, np.ndarray]:
+    """Return what the model's inputs are given of the rows, by name."""
+    from gridflow.keras import results
+
+    about = results.described(loaded)
+    slots = {
+        name: Slot.of_batch(shape, dtype)
+        for (name, shape), dtype in zip(
+            about["inputs"].items(), about["dtypes"]["inputs"], strict=True
+        )
+    }
+    if not slots:
+        raise InvalidArgument(
+            f"{type(loaded).__name__} doesn't declare its inputs, as functional and Sequential "
+            "models do, so check= can't feed it. Leave check= out."
+        )
+    if len(slots) == 1 and list(slots)[0] not in rows.column_names:  # noqa: RUF015 (as text)
+        ((name, slot),) = slots.items()
+        arrays = [_one(rows[column]) for column in rows.column_names]
+        if len(arrays) == 1:
+            return {name: columns.to_input(arrays[0], slot, name)}
+        return {name: columns.stacked(arrays, slot, name)}
+    missing = [name for name in slots if name not in rows.column_names]
+    if missing:
+        raise InvalidArgument(
+            f"check= needs a column for each of the model's inputs, and lacks "
+            f"{', '.join(map(repr, missing))}; it has {', '.join(map(repr, rows.column_names))}."
+        )
+    return {name: columns.to_input(_one(rows[name]), slot, name) for name, slot in slots.items()}
+
+
+def _one(column: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
+
+
+def _compare(
+    model: Any, run: Run, inputs: Mapping[str, np.ndarray], kind: str, tolerance: float
+) -> None:
+    """Refuse an exported model that predicts otherwise.
+
+    Raises
+    ------
+    DataError
+        With the row, and both predictions.
+    """
+    count = len(next(iter(inputs.values())))
+    for first in range(0, count, _ROWS):
+        given = {name: array[first : first + _ROWS] for name, array in inputs.items()}
+        x = given if len(given) > 1 else next(iter(given.values()))
+        wanted = _flat(model.predict_on_batch(x))
+        found = list(run(given))
+        if len(found) != len(wanted):
+            raise DataError(
+                f"the model as {kind} gives {len(found)} outputs, and Keras's {len(wanted)}."
+            )
+        for place, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+            _compare_output(np.asarray(ours), np.asarray(theirs), kind, tolerance, first, place)
+
+
+def _compare_output(
+    found: np.ndarray, wanted: np.ndarray, kind: str, tolerance: float, first: int, place: int
+) -> None:
+    if found.shape != wanted.shape:
+        raise DataError(
+            f"output {place} of the model as {kind} has the shape {found.shape}, and Keras's "
+            f"{wanted.shape}."
+        )
+    if wanted.dtype.kind in "fiub":
+        is_same = np.isclose(
+            found.astype(np.float64),
+            wanted.astype(np.float64),
+            rtol=tolerance,
+            atol=tolerance,
+            equal_nan=True,
+        )
+    else:
+        is_same = found == wanted
+    rows = np.flatnonzero(~is_same.reshape(len(wanted), -1).all(axis=1))
+    if len(rows):
+        row = int(rows[0])
+        raise DataError(
+            f"the model as {kind} predicts otherwise than Keras's, by more than "
+            f"tolerance={tolerance:g}: in row {first + row} of check= output {place} is "
+            f"{_short(found[row])}, and Keras's {_short(wanted[row])}. Nothing was exported."
+        )
+
+
+def _short(values: np.ndarray) -> str:
+    return np.array2string(np.ravel(values)[:8], precision=6)
+
+
+def _flat(found: Any) -> list[Any]:
+    if isinstance(found, dict):
+        return [found[name] for name in sorted(found)]
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _run_saved_model(path: Path, names: Sequence[str]) -> Run:
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(path))
+    serve = loaded.signatures["serving_default"]
+    taken = list(serve.structured_input_signature[1])
+
+    def run(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        _ = loaded
+        # Keras names what isn't named by itself.
+        by_name = dict(zip(_matching(taken, names), given.values(), strict=True))
+        specs = serve.structured_input_signature[1]
+        found = serve(**{n: tf.constant(v, specs[n].dtype) for n, v in by_name.items()})
+        return [value.numpy() for _, value in sorted(found.items())]
+
+    return run
+
+
+def _matching(taken: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the names that an exported model has for inputs: their own, else by their order."""
+    return list(names) if set(names) == set(taken) else list(taken)
+
+
+def _run_onnx(path: Path, names: Sequence[str]) -> Run:
+    import onnxruntime  # type: ignore[import-not-found, unused-ignore]
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    taken = [each.name for each in session.get_inputs()]
+
+    def run(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        values = dict(zip(_matching(taken, names), given.values(), strict=True))
+        return list(session.run(None, values))
+
+    return run
+
+
+def _run_litert(path: Path, names: Sequence[str]) -> Run:
+    import tensorflow as tf
+
+    with warnings.catch_warnings():  # it has moved to a package of its own, and works here
+        warnings.filterwarnings("ignore", ".*tf.lite.Interpreter is deprecated")
+        interpreter = tf.lite.Interpreter(model_path=str(path))
+    run_signature = interpreter.get_signature_runner()
+    taken = list(run_signature.get_input_details())
+
+    def run(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        values = dict(zip(_matching(taken, names), given.values(), strict=True))
+        return [value for _, value in sorted(run_signature(**values).items())]
+
+    return run
+
+
+def _run_openvino(path: Path, names: Sequence[str]) -> Run:
+    import openvino  # type: ignore[import-not-found, unused-ignore]
+
+    compiled = openvino.Core().compile_model(str(path), "CPU")
+    _ = names
+
+    def run(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        found = compiled(list(given.values()))
+        return [found[output] for output in compiled.outputs]
+
+    return run
+
+
+def _run_torch(path: Path, names: Sequence[str]) -> Run:
+    import torch
+
+    module = torch.export.load(str(path)).module()
+    _ = names
+
+    def run(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        found = module(*(torch.from_numpy(np.ascontiguousarray(v)) for v in given.values()))
+        return [value.detach().cpu().numpy() for value in _flat(found)]
+
+    return run
+
+
+_FORMATS: Final = {
+    "saved_model": _Format("tf_saved_model", "", None, _run_saved_model),
+    "onnx": _Format("onnx", ".onnx", "onnxruntime", _run_onnx),
+    "openvino": _Format("openvino", ".xml", "openvino", _run_openvino),
+    "litert": _Format("litert", ".tflite", "tensorflow", _run_litert),
+    "torch": _Format("torch", ".pt2", "torch", _run_torch),
+}

@@ -1,0 +1,265 @@
+"""Keras's preprocessing layers: what each wants to know of its column, and how it is told.
+
+By public names of Keras alone: what ``layer.adapt`` computes is what is set here.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from gridflow.errors import DataError, InvalidArgument
+from gridflow.ml.wants import (
+    Extremes,
+    FoundMoments,
+    FoundVocabulary,
+    Moments,
+    Quantiles,
+    Vocabulary,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gridflow.ml.wants import Want
+
+#: Ranks of quantiles are ten times as exact as the layer asks for by its epsilon.
+_EXACTER: Final = 10
+#: Tokens that stand for none and for unknown ones: they may be among the most frequent.
+_SPECIAL: Final = 2
+
+
+class Learner(ABC):
+    """A layer and the columns that it learns from."""
+
+    def __init__(self, layer: Any, columns: Sequence[str]) -> None:
+        self.layer, self.columns = layer, tuple(columns)
+        if len(columns) > 1 and not isinstance(self, _Normalization):
+            raise InvalidArgument(
+                f"{self.title} learns from one column, got {', '.join(map(repr, columns))}; only "
+                "Normalization takes columns side by side."
+            )
+
+    @property
+    def title(self) -> str:
+        """What to call the layer."""
+        return f"{type(self.layer).__name__} {self.layer.name!r}"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the layer was told what it would learn when it was made."""
+        return False
+
+    @abstractmethod
+    def want(self) -> Want:
+        """Return what is to be found."""
+
+    def limit(self) -> int | None:
+        """Return how many tokens the layer can use; None: all."""
+        return None
+
+    @abstractmethod
+    def learn(self, found: Any) -> None:
+        """Set the layer's state."""
+
+
+class _Normalization(Learner):
+    @property
+    def is_given(self) -> bool:
+        return self.layer.input_mean is not None
+
+    def want(self) -> Moments:
+        return Moments(self.columns)
+
+    def learn(self, found: FoundMoments) -> None:
+        shape = found.mean.shape or (1,)
+        mean, variance = found.mean.reshape(shape), found.variance.reshape(shape)
+        if not self.layer.built:
+            self.layer.build((None, *shape))
+        axes = len(shape) + 1
+        kept = sorted(axis % axes for axis in self.layer.axis)
+        if 0 in kept:
+            raise InvalidArgument(
+                f"{self.title} has axis={self.layer.axis}, which is that of the rows, for rows of "
+                f"the shape {shape}. Use axis=-1, or axis=None for one mean of all."
+            )
+        reduced = tuple(axis - 1 for axis in range(1, axes) if axis not in kept)
+        total = mean.mean(axis=reduced)  # all places have equally many values
+        apart = mean - mean.mean(axis=reduced, keepdims=True)
+        spread = (variance + np.square(apart)).mean(axis=reduced)
+        if tuple(self.layer.adapt_mean.shape) != total.shape:
+            raise DataError(
+                f"{self.title} was built for means of the shape "
+                f"{tuple(self.layer.adapt_mean.shape)}, and the columns "
+                f"{', '.join(self.columns)} have {total.shape}."
+            )
+        self.layer.adapt_mean.assign(total)
+        self.layer.adapt_variance.assign(spread)
+        self.layer.finalize_state()
+
+
+class _Lookup(Learner):
+    @property
+    def is_given(self) -> bool:
+        return self.layer.get_config()["vocabulary"] is not None
+
+    def want(self) -> Vocabulary:
+        return Vocabulary(self.columns[0], self._mode() == "tf_idf")
+
+    def limit(self) -> int | None:
+        most = self.layer.max_tokens
+        return None if not most else max(most - self._first(), 0) + _SPECIAL
+
+    def _special(self) -> tuple[Any, ...]:
+        return (self.layer.mask_token, self.layer.oov_token)
+
+    def _mode(self) -> str:
+        return str(self.layer.output_mode)
+
+    def _first(self) -> int:
+        """Return the index of the first token that is learnt."""
+        has_mask = self._special()[0] is not None and self._mode() == "int"
+        return int(has_mask) + int(self.layer.num_oov_indices)
+
+    def learn(self, found: FoundVocabulary) -> None:
+        kinds = (str,) if found.tokens.dtype == object else (int, np.integer)
+        self._check_kind(kinds[0])
+        special = [token for token in self._special() if token is not None]
+        is_token = ~np.isin(found.tokens, special) if special else np.full(len(found.tokens), True)
+        tokens, documents = found.tokens[is_token], found.documents[is_token]
+        limit = self.limit()
+        if limit is not None:
+            tokens, documents = tokens[: limit - _SPECIAL], documents[: limit - _SPECIAL]
+        if not len(tokens):
+            raise DataError(
+                f"{self.title} finds no token in the column {self.columns[0]!r} but "
+                f"{', '.join(map(repr, special)) or 'none'}, or max_tokens leaves room for none."
+            )
+        weights = None
+        if self._mode() == "tf_idf":
+            weights = np.log(1 + found.rows / (1 + documents))
+        self.layer.set_vocabulary(tokens, idf_weights=weights)
+
+    def _check_kind(self, kind: type) -> None:
+        wanted = self._kind()
+        if kind is not wanted:
+            names = {str: "strings", int: "integers"}
+            raise InvalidArgument(
+                f"{self.title} takes {names[wanted]}, and the column {self.columns[0]!r} holds "
+                f"{names[kind]}. Cast it before, or use the other lookup."
+            )
+
+    def _kind(self) -> type:
+        return str
+
+
+class _IntegerLookup(_Lookup):
+    def _kind(self) -> type:
+        return int
+
+
+class _TextVectorization(_Lookup):
+    def want(self) -> Vocabulary:
+        about = self._about()
+        ngrams = about["ngrams"]
+        return Vocabulary(
+            self.columns[0],
+            needs_rows=self._mode() == "tf_idf",
+            is_text=True,
+            standardize=about["standardize"],
+            split=about["split"],
+            ngrams=tuple(range(1, ngrams + 1)) if isinstance(ngrams, int) else ngrams,
+        )
+
+    def _about(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.layer.get_config())
+
+    def limit(self) -> int | None:
+        most = self._about()["max_tokens"]
+        return None if not most else max(most - self._first(), 0) + _SPECIAL
+
+    def _special(self) -> tuple[Any, ...]:
+        return ("", "[UNK]")  # Keras's own, which can't be chosen
+
+    def _mode(self) -> str:
+        return str(self._about()["output_mode"])
+
+    def _first(self) -> int:
+        return 2 if self._mode() == "int" else 1
+
+
+class _Discretization(Learner):
+    @property
+    def is_given(self) -> bool:
+        return self.layer.num_bins is None
+
+    def want(self) -> Quantiles:
+        return Quantiles(self.columns[0], self.layer.num_bins, self.layer.epsilon / _EXACTER)
+
+    def learn(self, found: list[float]) -> None:
+        self.layer.bin_boundaries = found
+
+
+class _CategoryEncoding(Learner):
+    def want(self) -> Extremes:
+        return Extremes(self.columns[0])
+
+    def learn(self, found: tuple[int, int]) -> None:
+        least, most = found
+        if least < 0:
+            raise DataError(
+                f"{self.title} encodes integers from 0, and the column {self.columns[0]!r} has "
+                f"{least}. Use an IntegerLookup, which takes any."
+            )
+        if self.layer.built and most >= self.layer.num_tokens:
+            raise InvalidArgument(
+                f"{self.title} is in use with num_tokens={self.layer.num_tokens}, and the column "
+                f"{self.columns[0]!r} has {most}. Adapt it before it is called."
+            )
+        if not self.layer.built:
+            self.layer.num_tokens = most + 1
+
+
+_LEARNERS: Final = {
+    "Normalization": _Normalization,
+    "StringLookup": _Lookup,
+    "IntegerLookup": _IntegerLookup,
+    "TextVectorization": _TextVectorization,
+    "Discretization": _Discretization,
+    "CategoryEncoding": _CategoryEncoding,
+}
+
+
+def learner_class(layer: object) -> type[Learner] | None:
+    """Return what teaches a layer; None for one that can't be taught."""
+    keras = sys.modules.get("keras")
+    for name, learner in _LEARNERS.items():
+        if keras is not None and isinstance(layer, getattr(keras.layers, name)):
+            return learner
+    return None
+
+
+def learner(layer: object, columns: Sequence[str]) -> Learner:
+    """Return what teaches a layer from columns.
+
+    Raises
+    ------
+    InvalidArgument
+        It can't be taught, or was told everything when it was made.
+    """
+    found = learner_class(layer)
+    if found is None:
+        raise InvalidArgument(
+            f"adapt takes the layers {', '.join(_LEARNERS)} of Keras 3, models of them and "
+            f"keras.utils.FeatureSpace; got {layer!r}."
+        )
+    made = found(layer, columns)
+    if made.is_given:
+        raise InvalidArgument(
+            f"{made.title} was given its vocabulary, mean or boundaries when it was made, so there "
+            "is nothing to learn. Make it without."
+        )
+    return made

@@ -1,0 +1,281 @@
+"""Aggregates of arrays and texts, inside Spark's Python workers: a part for each partition.
+
+Texts are cut into tokens by Arrow's functions where they do the same as TensorFlow's, which
+``keras.layers.TextVectorization`` uses (both have RE2 and ASCII's letters and spaces), and by
+TensorFlow's where a user's function is part of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridflow.feed.column import is_list, null_rows
+from gridflow.ml.columns import Slot, to_input
+from gridflow.ml.wants import Moments, Vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gridflow.ml.wants import Want
+
+#: That of ``keras.layers.TextVectorization``.
+_PUNCTUATION: Final = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
+#: Tokens that a worker holds before it hands them over.
+_MOST_TOKENS: Final = 1 << 20
+PART: Final = pa.schema(
+    [
+        ("want", pa.int32()),
+        ("token", pa.string()),
+        ("number", pa.int64()),
+        ("n", pa.int64()),
+        ("documents", pa.int64()),
+        ("state", pa.binary()),
+    ]
+)
+
+
+def parts(wants: Sequence[Want], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what a partition has of each want, by the wants' numbers.
+
+    The columns of the batches are those of the wants, in order.
+    """
+    gathered = [_Counted(i) if isinstance(w, Vocabulary) else None for i, w in enumerate(wants)]
+    moments = [_Moving() for _ in wants]
+    rows = [0] * len(wants)
+    for batch in batches:
+        for place, want in enumerate(wants):
+            column = batch.column(place)
+            null = null_rows(column)
+            if null is not None:
+                column = column.filter(~null)
+            rows[place] += len(column)
+            if not len(column):
+                continue
+            counted = gathered[place]
+            if counted is None:
+                moments[place].add(to_input(column, Slot(), _name(want)))
+                continue
+            values, lengths = tokens(column, want)
+            yield from counted.add(values, lengths)
+    for place, counted in enumerate(gathered):
+        if counted is not None:
+            yield from counted.end()
+        state = moments[place].state() if counted is None else b""
+        yield _batch(place, [None], [None], [rows[place]], [0], [state])
+
+
+def _name(want: Want) -> str:
+    return want.columns[0] if isinstance(want, Moments) else want.column
+
+
+def tokens(column: pa.Array, want: Want) -> tuple[pa.Array, np.ndarray]:
+    """Return all tokens of a column without nulls, one after the other, and how many each row has.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+    want : Vocabulary
+    """
+    if isinstance(want, Vocabulary) and want.is_text:
+        is_plain = not callable(want.standardize) and not callable(want.split)
+        return (_cut if is_plain else _cut_by_tensorflow)(column, want)
+    lengths = np.ones(len(column), np.int64)
+    while is_list(column.type):
+        inner = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+        ends = np.concatenate([[0], np.cumsum(inner)])
+        outer = np.concatenate([[0], np.cumsum(lengths)])
+        lengths = ends[outer[1:]] - ends[outer[:-1]]
+        column = column.flatten()
+    return column, lengths
+
+
+def _cut(texts: pa.Array, want: Vocabulary) -> tuple[pa.Array, np.ndarray]:
+    how = want.standardize or ""
+    if "lower" in how:
+        texts = pc.ascii_lower(texts)
+    if "strip_punctuation" in how:
+        texts = pc.replace_substring_regex(texts, _PUNCTUATION, "")
+    if want.split is None:
+        return _grams(texts, np.ones(len(texts), np.int64), want.ngrams)
+    if want.split == "character":
+        parts = pa.array([list(text) for text in texts.to_pylist()], pa.list_(pa.string()))
+    else:
+        parts = pc.ascii_split_whitespace(texts)
+    lengths = pc.list_value_length(parts).to_numpy(zero_copy_only=False).astype(np.int64)
+    words = parts.flatten()
+    # Arrow sees an empty word before leading and after trailing spaces.
+    is_word = pc.not_equal(words, "").to_numpy(zero_copy_only=False)
+    if not is_word.all():
+        owners = np.repeat(np.arange(len(lengths)), lengths)[is_word]
+        lengths = np.bincount(owners, minlength=len(lengths))
+        words = words.filter(pa.array(is_word))
+    return _grams(words, lengths, want.ngrams)
+
+
+def _grams(
+    words: pa.Array, lengths: np.ndarray, widths: tuple[int, ...] | None
+) -> tuple[pa.Array, np.ndarray]:
+    """Return the runs of so many words instead of words; the order within a row is of no matter."""
+    if widths is None:
+        return words, lengths
+    ends = np.cumsum(lengths)
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    left = ends[owners] - np.arange(len(words))  # words of the row from here on
+    found, of_rows = [], []
+    for width in widths:
+        starts = np.flatnonzero(left >= width)
+        run = [words.take(pa.array(starts + i)) for i in range(width)]
+        found.append(run[0] if width == 1 else pc.binary_join_element_wise(*run, " "))
+        of_rows.append(owners[starts])
+    rows = np.concatenate(of_rows)
+    order = np.argsort(rows, kind="stable")
+    grams = pa.concat_arrays(found).take(pa.array(order))
+    return grams, np.bincount(rows, minlength=len(lengths))
+
+
+def _cut_by_tensorflow(texts: pa.Array, want: Vocabulary) -> tuple[pa.Array, np.ndarray]:
+    import tensorflow as tf
+
+    with tf.device("CPU:0"):
+        words = tf.constant(texts.to_numpy(zero_copy_only=False), tf.string)
+        how = want.standardize
+        if callable(how):
+            words = how(tf.expand_dims(words, -1))
+            words = tf.squeeze(words, -1)
+        else:
+            if "lower" in (how or ""):
+                words = tf.strings.lower(words)
+            if "strip_punctuation" in (how or ""):
+                words = tf.strings.regex_replace(words, _PUNCTUATION, "")
+        if callable(want.split):
+            words = want.split(words)
+        elif want.split == "character":
+            words = tf.strings.unicode_split(words, "UTF-8")
+        elif want.split is not None:
+            words = tf.strings.split(words)
+        else:
+            words = tf.expand_dims(words, -1)
+        if want.ngrams is not None:
+            words = tf.strings.ngrams(words, ngram_width=want.ngrams, separator=" ")
+        if not isinstance(words, tf.RaggedTensor):
+            words = tf.RaggedTensor.from_tensor(words)
+        flat = pa.array(words.flat_values.numpy().tolist(), pa.binary()).cast(pa.string())
+        return flat, words.row_lengths().numpy()
+
+
+class _Counted:
+    """Tokens of a partition, and how often each was there."""
+
+    def __init__(self, want: int) -> None:
+        self._want = want
+        self._held: list[pa.Table] = []
+        self._size = 0
+
+    def add(self, values: pa.Array, lengths: np.ndarray) -> Iterator[pa.RecordBatch]:
+        """Count tokens, and yield what has become too much to be held."""
+        coded = values.dictionary_encode()
+        codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        kinds = len(coded.dictionary)
+        counts = np.bincount(codes, minlength=kinds)
+        documents = counts
+        if (lengths != 1).any():
+            owners = np.repeat(np.arange(len(lengths)), lengths)
+            documents = np.bincount(np.unique(owners * kinds + codes) % kinds, minlength=kinds)
+        self._held.append(
+            pa.table({"token": coded.dictionary, "n": counts, "documents": documents})
+        )
+        self._size += kinds
+        if self._size > _MOST_TOKENS:
+            self._merge()
+            if self._size > _MOST_TOKENS // 2:
+                yield from self.end()
+
+    def _merge(self) -> None:
+        table = pa.concat_tables(self._held).group_by("token")
+        merged = table.aggregate([("n", "sum"), ("documents", "sum")])
+        self._held = [merged.rename_columns(["token", "n", "documents"])]
+        self._size = merged.num_rows
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """Yield all that is held."""
+        if not self._held:
+            return
+        self._merge()
+        for batch in self._held[0].to_batches():
+            token, n, documents = batch.columns
+            nothing = pa.nulls(len(token))
+            is_text = pa.types.is_string(token.type) or pa.types.is_large_string(token.type)
+            pair = (token, nothing) if is_text else (nothing, token)
+            yield _batch(self._want, *pair, n, documents, nothing)
+        self._held, self._size = [], 0
+
+
+class _Moving:
+    """Mean and sum of squared differences from it, of rows that come in batches.
+
+    Batches are put together by the formula of Chan, Golub and LeVeque, "Updating formulae and a
+    pairwise algorithm for computing sample variances" (1979).
+    """
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, np.zeros(0), np.zeros(0)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Take a batch into account."""
+        rows = rows.astype(np.float64, copy=False)
+        mean = rows.mean(axis=0)
+        self.merge(len(rows), mean, np.square(rows - mean).sum(axis=0))
+
+    def merge(self, count: int, mean: np.ndarray, squares: np.ndarray) -> None:
+        """Take another part into account."""
+        if not self.count:
+            self.count, self.mean, self.squares = count, mean, squares
+        elif count:
+            total, apart = self.count + count, mean - self.mean
+            self.squares = self.squares + squares + apart**2 * (self.count * count / total)
+            self.mean = self.mean + apart * (count / total)
+            self.count = total
+
+    def state(self) -> bytes:
+        """Return it as bytes: the axes of a row, then all numbers."""
+        shape = np.asarray([self.count, *self.mean.shape], np.int64)
+        head = np.asarray([len(shape)], np.int64)
+        return b"".join(
+            part.tobytes() for part in (head, shape, self.mean.ravel(), self.squares.ravel())
+        )
+
+
+def merged(states: Sequence[bytes]) -> tuple[int, np.ndarray, np.ndarray]:
+    """Return count, mean and variance of the parts of all partitions.
+
+    Raises
+    ------
+    ValueError
+        Their rows have different shapes.
+    """
+    whole = _Moving()
+    for state in states:
+        axes = int(np.frombuffer(state, np.int64, 1)[0])
+        count, *shape = np.frombuffer(state, np.int64, axes, 8).tolist()
+        if count:
+            mean, squares = np.frombuffer(state, np.float64, offset=8 * (axes + 1)).reshape(
+                2, *shape
+            )
+            if whole.count and mean.shape != whole.mean.shape:
+                msg = f"rows have the shapes {whole.mean.shape} and {mean.shape}"
+                raise ValueError(msg)
+            whole.merge(count, mean, squares)
+    return whole.count, whole.mean, whole.squares / max(whole.count, 1)
+
+
+def _batch(want: int, *columns: Any) -> pa.RecordBatch:
+    arrays = [
+        column.cast(field.type) if isinstance(column, pa.Array) else pa.array(column, field.type)
+        for column, field in zip(columns, list(PART)[1:], strict=True)
+    ]
+    wants = pa.array(np.full(len(arrays[0]), want, np.int32))
+    return pa.RecordBatch.from_arrays([wants, *arrays], schema=PART)

@@ -1,0 +1,37 @@
+"""Run by a test: models and layers on a server of Spark Connect."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+import gridflow
+from gridflow.ml import adapt
+
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+rows = spark.range(0, 50, 1, 2).selectExpr(
+    "id", "float(id) AS a", "concat('t', id % 3) AS t", "array(id % 2, 5) AS c"
+)
+predict = gridflow.predict_udf(sys.argv[1])  # too large to travel with the function
+found = rows.select("id", predict("a", "a").alias("p")).toPandas()
+assert (found.p == 2 * found.id).all(), found
+function = gridflow.predict_udf(lambda: lambda x: x + 1, outputs="float")
+spark.udf.register("plus_one", function)
+rows.createOrReplaceTempView("rows")
+assert spark.sql("SELECT plus_one(a) AS p FROM rows WHERE id = 4").collect()[0].p == 5.0
+
+import keras
+
+layers = {
+    "a": keras.layers.Normalization(axis=None),
+    "t": [keras.layers.StringLookup(), keras.layers.TextVectorization()],
+    "c": keras.layers.IntegerLookup(),
+}
+adapt(layers, rows)
+assert float(layers["a"].mean.numpy().ravel()[0]) == 24.5
+assert layers["t"][0].get_vocabulary() == ["[UNK]", "t1", "t0", "t2"]
+assert layers["t"][1].get_vocabulary() == ["", "[UNK]", "t1", "t0", "t2"]
+assert layers["c"].get_vocabulary() == [-1, 5, 1, 0]
+print("all over Connect: ok")
+spark.stop()

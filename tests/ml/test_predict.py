@@ -1,0 +1,286 @@
+"""Any model as a function of columns: what it takes, what it gives, in which order."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridflow import errors, predict_udf
+from gridflow.ml.columns import Slot, scattered, to_column, to_input
+
+#: pyspark leaves the sockets that rows came by to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras's
+    pytest.mark.filterwarnings("ignore:Skipping nested container:UserWarning"),  # Keras's
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def twice():
+    """Return a model of one input that doubles it, larger than what travels with a function."""
+    import keras
+
+    wide = keras.layers.Dense(90_000, name="wide")
+    x = keras.Input((2, 2), name="x")
+    model = keras.Model(x, {"twice": 2 * x, "least": keras.ops.min(x, axis=(1, 2))})
+    rest = keras.Model(x, keras.ops.sum(wide(keras.layers.Flatten()(x)), axis=1, keepdims=True))
+    return model, rest
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Give a SavedModel of several signatures, of strings, images and numbers."""
+    import tensorflow as tf
+
+    class Served(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image")])
+        def sizes(self, image):
+            return {"bytes": tf.strings.length(image), "again": image}
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec([None, None], tf.int64, name="ids"),
+                tf.TensorSpec([None], tf.float32, name="scale"),
+            ]
+        )
+        def scaled(self, ids, scale):
+            return {"sum": tf.cast(tf.reduce_sum(ids, 1), tf.float64) * tf.cast(scale, tf.float64)}
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.float32, name="alone")])
+        def alone(self, alone):
+            return {"y": alone}
+
+    module = Served()
+    path = str(tmp_path_factory.mktemp("saved"))
+    signatures = {"sizes": module.sizes, "scaled": module.scaled, "alone": module.alone}
+    tf.saved_model.save(module, path, signatures)
+    return path
+
+
+def test_arrays_of_any_shape_go_in_and_out_in_order(spark, tmp_path):
+    model, large = twice()
+    flat = "array(float(id), id + 1, id + 2, id + 3)"
+    rows = spark.range(0, 2500, 1, 3).selectExpr("id", f"{flat} AS flat", f"{flat} AS other")
+    rows = rows.selectExpr("*", "array(array(flat[0], flat[1]), array(flat[2], flat[3])) AS deep")
+    large.save(tmp_path / "large.keras")
+    both, sums = predict_udf(model, batch_size=700), predict_udf(tmp_path / "large.keras")
+    twice_only = predict_udf(model, outputs={"twice": "array<array<double>>"})
+    found = rows.select("id", both("flat").alias("p"), both("deep").alias("q"), sums("deep"))
+    kinds = dict(found.dtypes)
+    assert kinds["p"] == "struct<twice:array<array<float>>,least:float>"
+    table = found.toArrow().to_pylist()
+    assert [row["id"] for row in table] == list(range(2500))
+    for row in table[::311]:
+        i = row["id"]
+        assert row["p"] == {"twice": [[2 * i, 2 * i + 2], [2 * i + 4, 2 * i + 6]], "least": i}
+        assert row["p"] == row["q"]
+    wide = rows.limit(3).select(twice_only("flat").alias("r"))
+    assert wide.dtypes == [("r", "struct<twice:array<array<double>>>")]
+    spark.udf.register("doubled", both)
+    rows.createOrReplaceTempView("rows_of_predict")
+    said = spark.sql("SELECT doubled(other).least AS least FROM rows_of_predict WHERE id = 77")
+    assert said.toArrow().to_pylist() == [{"least": 77.0}]
+
+
+def test_signatures_of_saved_models_with_strings_images_and_nulls(spark, saved):
+    with pytest.raises(errors.InvalidArgument, match=r"no signature 'serving_default'.*'scaled'"):
+        predict_udf(saved)
+    with pytest.raises(errors.InvalidArgument, match="takes one value and no rows"):
+        predict_udf(saved, signature="alone")
+    with pytest.raises(errors.InvalidArgument, match=r"no input 'idz'; it has .*'ids'"):
+        predict_udf(saved, signature="scaled", inputs=["idz", "scale"])
+    sizes = predict_udf(saved, signature="sizes", nulls="null")
+    scaled = predict_udf(f"file://{saved}", signature="scaled", inputs=["scale", "ids"])
+    rows = spark.sql(
+        "SELECT * FROM VALUES (1, X'FFD8', 2f, array(1L, 2L)), (2, NULL, 1f, array(3L, 4L)), "
+        "(3, X'00', -1f, array(5L, 6L)) AS t(k, image, scale, ids)"
+    ).selectExpr("*", "hex(image) AS name")
+    found = rows.select("k", sizes("name").alias("p"), scaled("scale", "ids").alias("s"))
+    assert found.dtypes[1:] == [("p", "struct<again:string,bytes:int>"), ("s", "double")]
+    table = {row["k"]: row for row in found.toArrow().to_pylist()}
+    assert [table[k]["p"] and table[k]["p"]["bytes"] for k in (1, 2, 3)] == [4, None, 2]
+    assert [table[k]["s"] for k in (1, 2, 3)] == [6.0, 7.0, -11.0]
+    image = predict_udf(saved, signature="sizes", outputs="bytes", nulls="null")
+    assert [row.p for row in rows.select(image("image").alias("p")).collect()] == [2, None, 1]
+    with pytest.raises(Exception, match="input 'image' holds nulls.*nulls='null'"):
+        rows.select(predict_udf(saved, signature="sizes", outputs="bytes")("image")).toArrow()
+    with pytest.raises(Exception, match="Invalid UTF8.*outputs={'again': 'binary'}"):
+        rows.select(predict_udf(saved, signature="sizes", nulls="null")("image")).toArrow()
+    again = predict_udf(saved, signature="sizes", nulls="null", outputs={"again": "binary"})
+    same = rows.select("image", again("image").again.alias("p")).collect()
+    assert [row.image for row in same] == [row.p for row in same]
+
+
+def test_functions_that_make_functions_as_of_pyspark(spark):
+    def make():
+        def predict(x, y):
+            return {"total": x.sum(axis=1) + y, "pair": np.stack([y, -y], axis=1)}
+
+        return predict
+
+    def make_rows():
+        return lambda x: [{"a": float(value), "b": str(value)} for value in x]
+
+    kind = "struct<total: double, pair: array<double>>"
+    rows = spark.range(5).selectExpr("id", "array(double(id), 1d) AS x", "double(id) AS y")
+    predict = predict_udf(make, outputs=kind, inputs={"x": (2,), "y": ()}, batch_size=2)
+    listed = predict_udf(make_rows, outputs="struct<b: string, a: double>")
+    found = rows.select("id", predict(y="y", x="x").alias("p"), listed("y").alias("q"))
+    for row in found.collect():
+        assert (row.p.total, row.p.pair) == (2 * row.id + 1, [row.id, -row.id])
+        assert (row.q.a, row.q.b) == (row.id, str(float(row.id)))
+    with pytest.raises(errors.InvalidArgument, match="for a function outputs= is the Spark type"):
+        predict_udf(make)
+    with pytest.raises(Exception, match="the function takes 2 arrays .x, y., got 1 columns"):
+        rows.select(predict_udf(make, outputs=kind)("x")).toArrow()
+
+
+def test_a_subclassed_model_brings_its_own_class(spark, tmp_path, by_value):
+    import keras
+
+    class Plus(keras.Model):
+        def __init__(self, more=1.0, **about):
+            super().__init__(**about)
+            self.more = more
+
+        def call(self, x):
+            return {"plus": x[:, 0] + self.more, "all": x}
+
+        def get_config(self):
+            return {"more": self.more}
+
+    model = Plus(3.0)
+    with pytest.raises(errors.InvalidArgument, match="this Plus can't be saved.*not yet been b"):
+        predict_udf(model)
+    model(np.zeros((1, 2)))
+    rows = spark.range(3).selectExpr("double(id) AS a", "double(1) AS b")
+    found = rows.select(predict_udf(model, outputs="plus")("a", "b").alias("p")).collect()
+    assert sorted(row.p for row in found) == [3.0, 4.0, 5.0]
+    model.save(tmp_path / "plus.keras")
+    with pytest.raises(errors.GridflowError, match="custom_objects="):
+        predict_udf(tmp_path / "plus.keras")
+    own = predict_udf(tmp_path / "plus.keras", custom_objects={"Plus": Plus}, outputs="plus")
+    assert sorted(row.p for row in rows.select(own("a", "b").alias("p")).collect()) == [3, 4, 5]
+
+
+def test_vectors_and_streams(spark, tmp_path):
+    from pyspark.ml.linalg import Vectors
+
+    import keras
+
+    sums = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    predict = predict_udf(sums)
+    vectors = [Vectors.dense(1, 2, 3), Vectors.sparse(3, [1], [5.0])]
+    rows = spark.createDataFrame([(vector,) for vector in vectors], ["v"])
+    assert sorted(row.p for row in rows.select(predict("v").alias("p")).collect()) == [5.0, 6.0]
+    spark.range(40).selectExpr("float(id) AS a").write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema("a float").parquet(str(tmp_path / "in"))
+    query = (
+        stream.select("a", predict("a", "a", "a").alias("p"))
+        .writeStream.format("memory")
+        .queryName("predicted_stream")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    found = spark.table("predicted_stream").collect()
+    assert len(found) == 40
+    assert all(row.p == 3 * row.a for row in found)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends_predict_in_workers_of_their_own(spark, tmp_path, backend):
+    import keras
+
+    sums = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    sums.save(tmp_path / "m.keras")
+    predict = predict_udf(tmp_path / "m.keras", backend=backend, batch_size=4)
+    rows = spark.range(0, 11, 1, 1).selectExpr("id", "float(id) AS a")
+    found = rows.select("id", predict("a", "a").alias("p")).collect()
+    assert [row.p for row in found] == [2 * i for i in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "predict_udf takes a Keras model"),
+        ("/nowhere/m.keras", "there is no /nowhere/m.keras"),
+        ("s3nowhere://a/b", "can't be read"),
+        (__file__, "is no .keras file"),
+        (str(Path(__file__).parent), "a folder without saved_model.pb"),
+    ],
+)
+def test_what_is_no_model_is_refused(given, said):
+    with pytest.raises(errors.InvalidArgument, match=said):
+        predict_udf(given)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "slot", "said"),
+    [
+        ([[1.0], [1.0, 2.0]], "list<double>", Slot((2,)), "arrays of 1 and of 2 items"),
+        ([[1.0, 2.0]], "list<double>", Slot((3,)), r"rows of the shape \(2,\), and .* takes \(3\)"),
+        ([1, None], "int64", Slot((), "int32"), "holds nulls"),
+        ([[1.0, None]], "list<double>", Slot((2,), "float32"), "holds nulls"),
+        (["a"], "string", Slot((), "float32"), "holds text or bytes"),
+        ([1], "int64", Slot((), "string"), r"holds numbers \(int64\)"),
+        ([1], "decimal", Slot(()), "decimal.*Cast it"),
+    ],
+)
+def test_columns_that_an_input_cannot_take(values, kind, slot, said):
+    import pyarrow as pa
+
+    kinds = {"list<double>": pa.list_(pa.float64()), "decimal": pa.decimal128(5)}
+    column = pa.array(values, kinds.get(kind) or pa.type_for_alias(kind))
+    with pytest.raises(errors.GridflowError, match=said):
+        to_input(column, slot, "x")
+
+
+def test_columns_become_inputs_and_outputs_columns():
+    import pyarrow as pa
+
+    flat = pa.array([[1, 2, 3, 4], [5, 6, 7, 8]], pa.list_(pa.int64()))
+    assert to_input(flat, Slot((2, 2), "float32"), "x").shape == (2, 2, 2)
+    assert to_input(flat[1:], Slot((None,), "int32"), "x").tolist() == [[5, 6, 7, 8]]
+    with_nan = to_input(pa.array([1, None, 3]), Slot((1,), "float32"), "x")
+    assert np.isnan(with_nan[1, 0])
+    assert with_nan.shape == (3, 1)
+    assert to_input(pa.array([True, False]), Slot((), "bool"), "x").tolist() == [True, False]
+    nested = pa.list_(pa.list_(pa.float32()))
+    cube = np.arange(12, dtype="float64").reshape(2, 3, 2)
+    assert to_column(cube, nested, "y").to_pylist() == cube.tolist()
+    assert to_column(np.zeros((2, 1)), pa.float32(), "y").to_pylist() == [0.0, 0.0]
+    assert to_column(np.array([b"\xc3\x9c"], object), pa.string(), "y").to_pylist() == ["Ü"]
+    with pytest.raises(errors.DataError, match=r"rows of the shape \(3, 2\)"):
+        to_column(cube, pa.list_(pa.float32()), "y")
+    placed = scattered(pa.array([1, 2]), np.array([True, False, True, False]))
+    assert placed.to_pylist() == [None, 1, None, 2]
+
+
+@pytest.mark.slow
+def test_it_predicts_over_spark_connect(tmp_path):
+    import keras
+
+    wide = keras.layers.Dense(90_000, kernel_initializer="ones")
+    x = keras.Input((2,))
+    keras.Model(x, keras.ops.max(wide(x), axis=1)).save(tmp_path / "m.keras")
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("on_connect.py"), tmp_path / "m.keras"],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(root / ".cache" / "spark-connect"),
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert "all over Connect: ok" in done.stdout, done.stderr[-3000:]
