@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gridflow import errors, predict_udf
 from gridflow.ml import adapt
+from gridflow.ml.quantiles import Sketch, boundaries
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
 pytestmark = [
@@ -266,3 +269,27 @@ def test_the_layers_of_a_model_learn_from_its_inputs(frame):
     behind = keras.Model(age, deep(keras.layers.Rescaling(2.0)(age)))
     with pytest.raises(errors.InvalidArgument, match="takes no input of the model itself"):
         adapt(behind, frame)
+
+
+@given(
+    st.lists(st.integers(0, 30_000), min_size=1, max_size=6),
+    st.sampled_from([0.2, 0.05]),
+    st.randoms(use_true_random=False),
+)
+def test_ranks_of_quantiles_are_as_exact_as_was_asked_for(sizes, error, random):
+    generator = np.random.default_rng(random.getrandbits(32))
+    parts = [generator.normal(i, 3, n).astype("float32").round(1) for i, n in enumerate(sizes)]
+    states = []
+    for part in parts:
+        sketch = Sketch(error)
+        for piece in np.array_split(part, 7):
+            sketch.add(piece)
+        states.append(sketch.state())
+    values = np.sort(np.concatenate(parts))
+    found = boundaries(states, 10)
+    if not len(values):
+        assert found == []
+        return
+    least, most = (np.searchsorted(values, np.float32(found), side) for side in ("left", "right"))
+    wanted = np.arange(1, 10) / 10 * len(values)
+    assert (np.maximum(least - wanted, wanted - most) <= error * len(values) + 1).all()

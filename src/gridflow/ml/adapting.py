@@ -57,12 +57,11 @@ def adapt(target: Any, df: DataFrame) -> None:
 
     Notes
     -----
-    Up to three queries, each of the columns that it needs alone: one of all numbers, one of all
-    plain columns that are looked up, one of arrays and texts. A DataFrame that is dear to make, or
-    read from CSV or JSON, is better cached. The boundaries of a Discretization are values of the
+    One pass over the DataFrame, whatever the layers are: each partition is summed up by a Python
+    worker, and Spark puts the parts together. The boundaries of a Discretization are values of the
     column, whose ranks are wrong by at most a tenth of the layer's ``epsilon`` of all rows (by
     default 0.1 %); Keras's own are interpolated, and wrong by up to ``epsilon``. No layer is
-    changed where a query fails.
+    changed where the pass fails.
 
     Examples
     --------

@@ -167,7 +167,7 @@ class _TextVectorization(_Lookup):
         ngrams = about["ngrams"]
         return Vocabulary(
             self.columns[0],
-            needs_rows=self._mode() == "tf_idf",
+            needs_documents=self._mode() == "tf_idf",
             is_text=True,
             standardize=about["standardize"],
             split=about["split"],

@@ -1,4 +1,4 @@
-"""Aggregates of arrays and texts, inside Spark's Python workers: a part for each partition.
+"""Aggregates inside Spark's Python workers: a part for each partition.
 
 Texts are cut into tokens by Arrow's functions where they do the same as TensorFlow's, which
 ``keras.layers.TextVectorization`` uses (both have RE2 and ASCII's letters and spaces), and by
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from gridflow.feed.column import is_list, null_rows
 from gridflow.ml.columns import Slot, to_input
-from gridflow.ml.wants import Moments, Vocabulary
+from gridflow.ml.quantiles import Sketch
+from gridflow.ml.wants import Moments, Quantiles, Vocabulary, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 #: That of ``keras.layers.TextVectorization``.
 _PUNCTUATION: Final = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
-#: Tokens that a worker holds before it hands them over.
+#: Tokens that a worker holds before it hands them over, and those that it counts at once.
 _MOST_TOKENS: Final = 1 << 20
+_MOST_PLAIN: Final = 1 << 17
 PART: Final = pa.schema(
     [
         ("want", pa.int32()),
@@ -43,33 +45,85 @@ def parts(wants: Sequence[Want], batches: Iterator[pa.RecordBatch]) -> Iterator[
 
     The columns of the batches are those of the wants, in order.
     """
-    gathered = [_Counted(i) if isinstance(w, Vocabulary) else None for i, w in enumerate(wants)]
-    moments = [_Moving() for _ in wants]
-    rows = [0] * len(wants)
+    gathered = [_gathering(place, want) for place, want in enumerate(wants)]
     for batch in batches:
-        for place, want in enumerate(wants):
-            column = batch.column(place)
+        for column, each in zip(batch.columns, gathered, strict=True):
             null = null_rows(column)
-            if null is not None:
-                column = column.filter(~null)
-            rows[place] += len(column)
-            if not len(column):
-                continue
-            counted = gathered[place]
-            if counted is None:
-                moments[place].add(to_input(column, Slot(), _name(want)))
-                continue
-            values, lengths = tokens(column, want)
-            yield from counted.add(values, lengths)
-    for place, counted in enumerate(gathered):
-        if counted is not None:
-            yield from counted.end()
-        state = moments[place].state() if counted is None else b""
-        yield _batch(place, [None], [None], [rows[place]], [0], [state])
+            whole = column if null is None else column.filter(~null)
+            if len(whole):
+                each.rows += len(whole)
+                yield from each.add(whole)
+    for place, each in enumerate(gathered):
+        yield from each.end()
+        yield _batch(place, [None], [None], [each.rows], [0], [each.state()])
 
 
-def _name(want: Want) -> str:
-    return want.columns[0] if isinstance(want, Moments) else want.column
+class _Gathering:
+    """What a partition has of one want; this one: the least and the greatest value."""
+
+    def __init__(self, place: int, want: Want) -> None:
+        self.rows, self.place, self.want = 0, place, want
+        self._found: list[int] = []
+
+    def add(self, column: pa.Array) -> Iterator[pa.RecordBatch]:
+        """Take rows without nulls into account, and yield what has become too much to be held."""
+        found = pc.min_max(_flat(column)[0])
+        self._found += [found["min"].as_py(), found["max"].as_py()]
+        self._found = [min(self._found), max(self._found)]
+        return iter(())
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is held."""
+        return iter(())
+
+    def state(self) -> bytes:
+        """Return what is no token."""
+        return np.asarray(self._found, np.int64).tobytes()
+
+
+def extremes(states: Sequence[bytes]) -> tuple[int, int]:
+    """Return the least and the greatest value of all partitions."""
+    found = np.concatenate([np.frombuffer(state, np.int64) for state in states])
+    return int(found.min()), int(found.max())
+
+
+class _Quantiles(_Gathering):
+    def __init__(self, place: int, want: Quantiles) -> None:
+        super().__init__(place, want)
+        self._sketch = Sketch(want.error)
+
+    def add(self, column: pa.Array) -> Iterator[pa.RecordBatch]:
+        self._sketch.add(to_input(_flat(column)[0], Slot((), "float32"), want_name(self.want)))
+        return iter(())
+
+    def state(self) -> bytes:
+        return self._sketch.state()
+
+
+class _Moments(_Gathering):
+    def __init__(self, place: int, want: Want) -> None:
+        super().__init__(place, want)
+        self._moving = _Moving()
+
+    def add(self, column: pa.Array) -> Iterator[pa.RecordBatch]:
+        self._moving.add(to_input(column, Slot(), want_name(self.want)))
+        return iter(())
+
+    def state(self) -> bytes:
+        return self._moving.state()
+
+
+def want_name(want: Want) -> str:
+    """Return what to call the column of a want."""
+    return ", ".join(columns_of(want))
+
+
+def _gathering(place: int, want: Want) -> _Gathering:
+    if isinstance(want, Vocabulary):
+        return _Counted(place, want)
+    if isinstance(want, Quantiles):
+        return _Quantiles(place, want)
+    return (_Moments if isinstance(want, Moments) else _Gathering)(place, want)
 
 
 def tokens(column: pa.Array, want: Want) -> tuple[pa.Array, np.ndarray]:
@@ -83,6 +137,11 @@ def tokens(column: pa.Array, want: Want) -> tuple[pa.Array, np.ndarray]:
     if isinstance(want, Vocabulary) and want.is_text:
         is_plain = not callable(want.standardize) and not callable(want.split)
         return (_cut if is_plain else _cut_by_tensorflow)(column, want)
+    return _flat(column)
+
+
+def _flat(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return all items of a column of arrays, and how many each row has."""
     lengths = np.ones(len(column), np.int64)
     while is_list(column.type):
         inner = pc.list_value_length(column).to_numpy(zero_copy_only=False)
@@ -94,26 +153,35 @@ def tokens(column: pa.Array, want: Want) -> tuple[pa.Array, np.ndarray]:
 
 
 def _cut(texts: pa.Array, want: Vocabulary) -> tuple[pa.Array, np.ndarray]:
-    how = want.standardize or ""
-    if "lower" in how:
-        texts = pc.ascii_lower(texts)
-    if "strip_punctuation" in how:
-        texts = pc.replace_substring_regex(texts, _PUNCTUATION, "")
+    """Cut texts first, and standardise each word once: no standard way touches spaces."""
+    if want.split == "character" or want.split is None:
+        texts = _standard(texts, want.standardize)
     if want.split is None:
         return _grams(texts, np.ones(len(texts), np.int64), want.ngrams)
     if want.split == "character":
-        parts = pa.array([list(text) for text in texts.to_pylist()], pa.list_(pa.string()))
+        split = pa.array([list(text) for text in texts.to_pylist()], pa.list_(pa.string()))
     else:
-        parts = pc.ascii_split_whitespace(texts)
-    lengths = pc.list_value_length(parts).to_numpy(zero_copy_only=False).astype(np.int64)
-    words = parts.flatten()
-    # Arrow sees an empty word before leading and after trailing spaces.
+        split = pc.ascii_split_whitespace(texts)
+    lengths = pc.list_value_length(split).to_numpy(zero_copy_only=False).astype(np.int64)
+    words = split.flatten()
+    if want.split != "character":
+        coded = words.dictionary_encode()
+        words = _standard(coded.dictionary, want.standardize).take(coded.indices)
+    # Arrow sees an empty word before leading and after trailing spaces; some were punctuation.
     is_word = pc.not_equal(words, "").to_numpy(zero_copy_only=False)
     if not is_word.all():
         owners = np.repeat(np.arange(len(lengths)), lengths)[is_word]
         lengths = np.bincount(owners, minlength=len(lengths))
         words = words.filter(pa.array(is_word))
     return _grams(words, lengths, want.ngrams)
+
+
+def _standard(texts: pa.Array, how: str | None) -> pa.Array:
+    if "lower" in (how or ""):
+        texts = pc.ascii_lower(texts)
+    if "strip_punctuation" in (how or ""):
+        texts = pc.replace_substring_regex(texts, _PUNCTUATION, "")
+    return texts
 
 
 def _grams(
@@ -167,32 +235,53 @@ def _cut_by_tensorflow(texts: pa.Array, want: Vocabulary) -> tuple[pa.Array, np.
         return flat, words.row_lengths().numpy()
 
 
-class _Counted:
+class _Counted(_Gathering):
     """Tokens of a partition, and how often each was there."""
 
-    def __init__(self, want: int) -> None:
-        self._want = want
+    def __init__(self, place: int, want: Vocabulary) -> None:
+        super().__init__(place, want)
         self._held: list[pa.Table] = []
         self._size = 0
+        self._plain: list[pa.Array] = []
+        self._needs_documents = want.needs_documents
 
-    def add(self, values: pa.Array, lengths: np.ndarray) -> Iterator[pa.RecordBatch]:
-        """Count tokens, and yield what has become too much to be held."""
-        coded = values.dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        kinds = len(coded.dictionary)
-        counts = np.bincount(codes, minlength=kinds)
-        documents = counts
-        if (lengths != 1).any():
-            owners = np.repeat(np.arange(len(lengths)), lengths)
-            documents = np.bincount(np.unique(owners * kinds + codes) % kinds, minlength=kinds)
-        self._held.append(
-            pa.table({"token": coded.dictionary, "n": counts, "documents": documents})
-        )
-        self._size += kinds
+    def add(self, column: pa.Array) -> Iterator[pa.RecordBatch]:
+        values, lengths = tokens(column, self.want)
+        if not self._needs_documents or (lengths == 1).all():
+            self._plain.append(values)
+        else:
+            self._count(values, lengths)
+        if sum(map(len, self._plain)) > _MOST_PLAIN:
+            self._count_plain()
         if self._size > _MOST_TOKENS:
             self._merge()
             if self._size > _MOST_TOKENS // 2:
                 yield from self.end()
+
+    def _count_plain(self) -> None:
+        """Count tokens, for which their rows are of no matter."""
+        if self._plain:
+            found = pc.value_counts(pa.chunked_array(self._plain))
+            token, n = found.flatten()
+            self._hold(token, n, n)
+            self._plain = []
+
+    def _count(self, values: pa.Array, lengths: np.ndarray) -> None:
+        coded = values.dictionary_encode()
+        codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        kinds = len(coded.dictionary)
+        counts = np.bincount(codes, minlength=kinds)
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        pairs = np.unique(owners * kinds + codes)  # each token once for each row
+        documents = np.bincount(pairs % kinds, minlength=kinds)
+        self._hold(coded.dictionary, counts, documents)
+
+    def _hold(self, token: Any, n: Any, documents: Any) -> None:
+        self._held.append(pa.table({"token": token, "n": n, "documents": documents}))
+        self._size += len(token)
+
+    def state(self) -> bytes:
+        return b""
 
     def _merge(self) -> None:
         table = pa.concat_tables(self._held).group_by("token")
@@ -201,7 +290,7 @@ class _Counted:
         self._size = merged.num_rows
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that is held."""
+        self._count_plain()
         if not self._held:
             return
         self._merge()
@@ -210,7 +299,7 @@ class _Counted:
             nothing = pa.nulls(len(token))
             is_text = pa.types.is_string(token.type) or pa.types.is_large_string(token.type)
             pair = (token, nothing) if is_text else (nothing, token)
-            yield _batch(self._want, *pair, n, documents, nothing)
+            yield _batch(self.place, *pair, n, documents, nothing)
         self._held, self._size = [], 0
 
 

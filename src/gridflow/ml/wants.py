@@ -34,8 +34,8 @@ class Vocabulary:
     Attributes
     ----------
     column : str
-    needs_rows : bool
-        Whether the number of rows is wanted, too.
+    needs_documents : bool
+        Whether it is wanted in how many rows each token is.
     is_text : bool
         Whether the column's strings are to be cut into tokens as the next three say it.
     standardize, split : str, function or None
@@ -44,7 +44,7 @@ class Vocabulary:
     """
 
     column: str
-    needs_rows: bool = False
+    needs_documents: bool = False
     is_text: bool = False
     standardize: Any = None
     split: Any = None
@@ -83,3 +83,8 @@ class Extremes:
 
 
 Want = Moments | Vocabulary | Quantiles | Extremes
+
+
+def columns_of(want: Want) -> tuple[str, ...]:
+    """Return the columns that a want is about."""
+    return want.columns if isinstance(want, Moments) else (want.column,)
