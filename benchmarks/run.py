@@ -14,6 +14,8 @@ for bench in (
     "training/early.py",
     "training/memory.py",
     "failure/bench.py",
+    "inference/bench.py",
+    "adapt/bench.py",
 ):
     print(f"\n== benchmarks/{bench}", flush=True)
     done = subprocess.run([sys.executable, str(HERE / bench), *sys.argv[1:]], check=False)
