@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gridflow import errors, predict_udf
+from gridflow.gpu.devices import Device
+from gridflow.ml import serving
 from gridflow.ml.columns import Slot, scattered, to_column, to_input
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
@@ -284,3 +287,48 @@ def test_it_predicts_over_spark_connect(tmp_path):
         check=False,
     )
     assert "all over Connect: ok" in done.stdout, done.stderr[-3000:]
+
+
+def test_a_task_predicts_on_its_own_gpu(monkeypatch):
+    from pyspark import TaskContext
+
+    given = SimpleNamespace(addresses=["2"])
+    task = SimpleNamespace(resources=lambda: {"gpu": given})
+    monkeypatch.setattr(TaskContext, "get", lambda: task)
+    every = [Device(i, f"GPU-{i}", 1000) for i in range(4)]
+    monkeypatch.setattr(serving.devices, "find", lambda: every)
+    first = {"CUDA_VISIBLE_DEVICES": "1,2,3"}
+    monkeypatch.setattr(serving.devices, "first_environment", lambda: first)
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(serving, "_shown", [])
+    with serving._device("keras") as place:
+        assert (place, os.environ["CUDA_VISIBLE_DEVICES"]) == (1, "1,2,3")
+        assert os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    given.addresses = ["GPU-3"]  # of the next task in the same process
+    with serving._device("saved_model") as place:
+        assert place == 2
+    given.addresses = ["0"]
+    with pytest.raises(errors.GridflowError, match="the GPU 0, which its host doesn't have or hid"):
+        with serving._device("keras"):
+            pass
+    monkeypatch.setattr(serving, "_shown", [])
+    given.addresses = ["2"]
+    with serving._device("function") as place:
+        assert (place, os.environ["CUDA_VISIBLE_DEVICES"]) == (0, "2")
+    given.addresses = ["3"]
+    with pytest.raises(errors.GridflowError, match=r"spark\.python\.worker\.reuse=false"):
+        with serving._device("function"):
+            pass
+
+
+def test_a_task_without_gpus_sees_none_unless_its_executor_was_told_so(monkeypatch):
+    from pyspark import TaskContext
+
+    monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(resources=dict))
+    monkeypatch.setattr(os, "environ", {})
+    for first, seen in (({}, "-1"), ({"CUDA_VISIBLE_DEVICES": "0"}, None)):
+        os.environ.clear()
+        monkeypatch.setattr(serving.devices, "first_environment", lambda first=first: first)
+        with serving._device("keras") as place:
+            assert place is None
+            assert os.environ.get("CUDA_VISIBLE_DEVICES") == seen
