@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
     from gridflow.coordinator.loop import Outcome
     from gridflow.feed.ledger import Ledger
     from gridflow.ml.model import TrainedModel
@@ -199,6 +201,33 @@ class Result:
             for epochs in fits.values()
         ]
 
+    def plot(self, fit: int = -1) -> Figure:
+        """Draw the learning curve: a panel for the loss and for each metric, by epoch.
+
+        Parameters
+        ----------
+        fit : int, default -1
+            Which of `histories`. Default: that of `history`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it; ``plot().savefig("curve.png")`` keeps it.
+
+        Raises
+        ------
+        MissingDependency
+            matplotlib isn't installed.
+        InvalidArgument
+            No ``fit`` had ``ctx.callbacks()``, or there is none of that number.
+        """
+        from gridflow.ml.plotting import learning_curve
+
+        found = self.histories
+        if found and not -len(found) <= fit < len(found):
+            raise InvalidArgument(f"the run has {len(found)} fit(s); got fit={fit!r}.")
+        return learning_curve(found[fit] if found else {})
+
     @property
     def evaluation(self) -> list[dict[str, float]]:
         """What the evaluator found of each checkpoint that it took up, in order.
@@ -235,3 +264,20 @@ class Result:
     def __repr__(self) -> str:
         kind = self._outcome.results[0]["kind"]
         return f"Result({kind}, {len(self.attempts)} attempt(s), job_dir={str(self.job_dir)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from gridflow.spec import markup
+
+        kind = self._outcome.results[0]
+        about = {
+            "returned": str(kind.get("class", kind["kind"])),
+            "attempts": str(len(self.attempts)),
+            "ranks": str(len(self.values)),
+            "job_dir": str(self.job_dir),
+        }
+        wrong = self.ledger.check()
+        about["ledger"] = " ".join(wrong) if wrong else "balanced"
+        if self.tensorboard_url:
+            about["tensorboard"] = str(self.tensorboard_dir)
+        return markup.facts(about) + (markup.history_table(self.history) if self.history else "")

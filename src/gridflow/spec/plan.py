@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridflow.spec.cluster import Task
     from gridflow.spec.options import Deadlines
+
+_LEFT_OUT: Final = "left out"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,24 @@ class Plan:
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        rows = {
+        rows = self._rows()
+        width = max(map(len, (*rows, _LEFT_OUT)))
+        lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+        lines += [f"{_LEFT_OUT:<{width}}  {reason}" for reason in self._reasons()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from gridflow.spec import markup
+
+        reasons = " ".join(self._reasons())
+        return markup.facts({**self._rows(), **({_LEFT_OUT: reasons} if reasons else {})})
+
+    def _reasons(self) -> list[str]:
+        return [reason for columns in self.left_out.values() for reason in columns.values()]
+
+    def _rows(self) -> dict[str, str]:
+        return {
             "target": self.target,
             "tasks": ", ".join(map(str, self.tasks)),
             "slots": "unknown" if self.slots is None else str(self.slots),
@@ -62,8 +81,3 @@ class Plan:
             "start_timeout": f"{self.deadlines.start_timeout:g} s",
             **self.details,
         }
-        width = max(map(len, rows))
-        lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
-        reasons = [reason for columns in self.left_out.values() for reason in columns.values()]
-        lines += [f"{'left out':<{width}}  {reason}" for reason in reasons]
-        return "\n".join(lines)
