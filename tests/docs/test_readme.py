@@ -32,3 +32,13 @@ def test_the_programs_of_the_page_on_failure_show_a_failure(tmp_path):
     program = "\n".join(python_blocks("docs/failure.md"))
     output = run_as_a_user(sys.executable, program, tmp_path)
     assert "exception the function raised ValueError: no such luck" in output
+
+
+def test_the_program_of_the_page_on_spark_ml_saves_a_pipeline(tmp_path):
+    (program,) = python_blocks("docs/spark-ml.md")
+    assert len([line for line in program.splitlines() if line.strip()]) <= 32
+    output = run_as_a_user(sys.executable, program, tmp_path)
+    (error,) = re.findall(r"^rmse (.*)$", output, re.MULTILINE)
+    assert float(error) < 0.5
+    assert "prediction|" in output
+    assert len(list(tmp_path.glob("house-prices/stages/2_*/model.keras"))) == 1

@@ -8,20 +8,33 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.errors import MissingDependency
+
 if TYPE_CHECKING:
     from gridflow.ml.adapting import adapt
+    from gridflow.ml.estimator.estimator import KerasEstimator
+    from gridflow.ml.estimator.model import KerasModel
 
 _HOMES: Final = {
+    "KerasEstimator": "estimator.estimator",
+    "KerasModel": "estimator.model",
     "adapt": "adapting",
 }
 
-__all__ = ["adapt"]
+__all__ = ["KerasEstimator", "KerasModel", "adapt"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gridflow.ml' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gridflow.ml.{_HOMES[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"gridflow.ml.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise
+        raise MissingDependency(
+            f"gridflow.ml.{name} needs pyspark: pip install 'gridflow[spark]'."
+        ) from error
 
 
 def __dir__() -> list[str]:

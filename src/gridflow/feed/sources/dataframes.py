@@ -164,7 +164,7 @@ def _reason_against(kind: DataType, where: str) -> str | None:
     leaf = kind
     while isinstance(leaf, t.ArrayType):
         leaf = leaf.elementType
-    if leaf is kind and _is_vector(kind):
+    if leaf is kind and is_vector(kind):
         return None
     fine = (
         *(t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType),
@@ -179,7 +179,8 @@ def _reason_against(kind: DataType, where: str) -> str | None:
     return f"{where} has the type {kind.simpleString()}, which can't be a tensor. {hint}"
 
 
-def _is_vector(kind: DataType) -> bool:
+def is_vector(kind: DataType) -> bool:
+    """Return whether it is the type of Spark ML's vectors."""
     return type(kind).__name__ == "VectorUDT" and type(kind).__module__.startswith("pyspark.ml")
 
 
@@ -281,12 +282,12 @@ def _vectors_to_arrays(frame: DataFrame) -> DataFrame:
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
 
-    if not any(_is_vector(field.dataType) for field in frame.schema.fields):
+    if not any(is_vector(field.dataType) for field in frame.schema.fields):
         return frame
     columns = []
     for field in frame.schema.fields:
         column = f.col(_quoted(field.name))
-        if _is_vector(field.dataType):
+        if is_vector(field.dataType):
             # vector_to_array refuses a null; as a null array it meets the feed's own rule.
             column = f.when(column.isNotNull(), vector_to_array(column, "float32"))
         columns.append(column.alias(field.name))

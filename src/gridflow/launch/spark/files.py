@@ -1,0 +1,101 @@
+"""Files on whatever file system Spark knows, by Hadoop's API in its Java process.
+
+Over Spark Connect that is out of reach: what its client offers instead has limits, see each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.launch.spark.session import classic_context
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Return whether there is a file or folder; over Spark Connect only whether it has files."""
+    if classic_context(spark) is not None:
+        system, place = _system(spark, path)
+        return bool(system.exists(place))
+    from pyspark.errors import AnalysisException
+
+    try:
+        frame = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+        return not frame.select("path").isEmpty()
+    except AnalysisException:
+        return False
+
+
+def delete(spark: SparkSession, path: str) -> None:
+    """Delete a file, or a folder with all that it holds.
+
+    Raises
+    ------
+    InvalidArgument
+        Over Spark Connect, which can't.
+    """
+    if classic_context(spark) is None:
+        raise InvalidArgument(
+            f"Spark Connect can't delete what is at {path}: save to another path, or delete it by "
+            "other means."
+        )
+    system, place = _system(spark, path)
+    system.delete(place, True)
+
+
+def upload(spark: SparkSession, local: Path, path: str) -> None:
+    """Copy a file from this machine.
+
+    Raises
+    ------
+    InvalidArgument
+        Over Spark Connect, for a path with a scheme, which its client refuses.
+    """
+    if classic_context(spark) is not None:
+        system, place = _system(spark, path)
+        java = _jvm(spark).org.apache.hadoop.fs
+        system.copyFromLocalFile(False, True, java.Path(local.as_uri()), place)
+        return
+    if "://" in path or path.startswith("file:"):
+        raise InvalidArgument(
+            f"Spark Connect writes files to the server's own file system only, by a path without "
+            f"a scheme; got {path!r}. Save it from a classic session, or without file:, s3a: …"
+        )
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.copyFromLocalToFs(str(local), path)
+    except PySparkException as error:
+        raise GridflowError(
+            f"Spark Connect can't write {path}: {error} Where the server's file system is a local "
+            "one it takes spark.sql.artifact.copyFromLocalToFs.allowDestLocal=true."
+        ) from error
+
+
+def download(spark: SparkSession, path: str, local: Path) -> None:
+    """Copy a file to this machine; over Spark Connect one of 2 GiB at most."""
+    if classic_context(spark) is not None:
+        system, place = _system(spark, path)
+        java = _jvm(spark).org.apache.hadoop.fs
+        # The last one: without the file of checksums that Hadoop would put beside it.
+        system.copyToLocalFile(False, place, java.Path(local.as_uri()), True)
+        return
+    rows = spark.read.format("binaryFile").load(path).select("content").take(1)
+    if not rows:
+        raise GridflowError(f"there is no file {path}.")
+    local.write_bytes(rows[0][0])
+
+
+def _system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system of a path, and the path as it knows it."""
+    place = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    state = spark._jsparkSession.sessionState()  # noqa: SLF001 (there is no public way)
+    return place.getFileSystem(state.newHadoopConf()), place
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return classic_context(spark)._jvm  # noqa: SLF001 (there is no public way)

@@ -1,0 +1,1 @@
+"""Spark ML's Estimator and Model over `gridflow.TensorflowDistributor`."""

@@ -1,0 +1,147 @@
+"""Which columns belong to which inputs and outputs of a model. Pure.
+
+What ``featuresCol`` and ``labelCol`` take becomes the forms of `gridflow.feed.selection`, once the
+model's inputs and outputs are known: the same in the workers, which train, and in the driver,
+which predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+#: A column, or several that lie beside one another.
+Place = str | list[str]
+
+
+def checked_form(value: Any) -> Any:
+    """Return what ``featuresCol`` or ``labelCol`` was given, of plain lists and dicts.
+
+    Raises
+    ------
+    TypeError
+        It is none of the forms.
+    """
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, Mapping) and value:
+        return {_text(name): _place(columns) for name, columns in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
+        if len(value) == 1 and not isinstance(value[0], str):
+            return [_place(value[0])]
+        return [_text(column) for column in value]
+    raise TypeError(
+        "it is a column's name, a list of names, a list that holds one list of columns to put "
+        f"beside one another, or a dict of input or output to column(s); got {value!r}."
+    )
+
+
+def arranged(form: Any, names: Sequence[str], what: str) -> dict[str, Place]:
+    """Return the columns of each input or output.
+
+    Parameters
+    ----------
+    form
+        What `checked_form` returned.
+    names : sequence of str
+        The model's inputs or outputs; at least one.
+    what : {'input', 'output'}
+
+    Raises
+    ------
+    InvalidArgument
+        The form doesn't fit them.
+    """
+    listed = ", ".join(map(repr, names))
+    if isinstance(form, Mapping):
+        for name in form:
+            if name not in names:
+                raise InvalidArgument(
+                    f"the model has no {what} {name!r}; it has {listed}.{did_you_mean(name, names)}"
+                )
+        missing = [name for name in names if name not in form]
+        if missing:
+            raise InvalidArgument(
+                f"the model's {what}s {', '.join(map(repr, missing))} got no column: "
+                f"{dict(form)!r}."
+            )
+        return {name: form[name] for name in names}
+    if isinstance(form, str) or not isinstance(form[0], str):
+        columns = [form if isinstance(form, str) else form[0]]
+    else:
+        columns = list(form)
+    if len(names) == 1:
+        return {names[0]: columns[0] if len(columns) == 1 else columns}
+    if set(columns) == set(names):
+        return {name: name for name in names}
+    if len(columns) == len(names):
+        return dict(zip(names, columns, strict=True))
+    raise InvalidArgument(
+        f"the model has the {what}s {listed}; say which columns belong to each: "
+        f"{{{', '.join(f'{name!r}: …' for name in names)}}}. Got {form!r}."
+    )
+
+
+def feeding_form(form: Any, names: Sequence[str] | None, what: str) -> Any:
+    """Return what ``ctx.dataset`` takes for it.
+
+    Parameters
+    ----------
+    form, what
+        As for `arranged`.
+    names : sequence of str, optional
+        None or empty: the model doesn't declare them, and gets a dict by columns' names of a list.
+    """
+    if not names:
+        return form
+    by_name = arranged(form, names, what)
+    if len(names) > 1:
+        return by_name
+    (place,) = by_name.values()
+    return place if isinstance(place, str) else [place]
+
+
+def check(available: Sequence[str], columns: Collection[str], param: str) -> None:
+    """Refuse columns that a DataFrame hasn't got, or has twice.
+
+    Raises
+    ------
+    SchemaError
+        With the columns that there are.
+    """
+    for column in columns:
+        times = available.count(column)
+        if not times:
+            raise SchemaError(
+                f"{param}: the DataFrame has no column {column!r}. It has: "
+                f"{', '.join(available)}.{did_you_mean(column, available)}"
+            )
+        if times > 1:
+            raise SchemaError(
+                f"{param}: the DataFrame has {times} columns named {column!r}. Rename or drop all "
+                "but one."
+            )
+
+
+def quoted(column: str) -> str:
+    """Return a name as Spark takes it, whatever is in it."""
+    return "`" + column.replace("`", "``") + "`"
+
+
+def _place(columns: Any) -> Place:
+    if isinstance(columns, str):
+        return _text(columns)
+    if isinstance(columns, Sequence) and not isinstance(columns, bytes) and columns:
+        return [_text(column) for column in columns]
+    raise TypeError(f"{columns!r} stands where a column or a list of columns belongs.")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str) and value:
+        return str(value)
+    raise TypeError(f"{value!r} stands where a name belongs.")

@@ -1,0 +1,342 @@
+"""`KerasEstimator`: Keras models trained inside Spark ML's pipelines."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.ml import Estimator
+from pyspark.ml.util import MLReadable, MLWritable
+
+from gridflow.distributor import TensorflowDistributor
+from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
+from gridflow.feed.selection import named
+from gridflow.ml.estimator import columns, keras_objects, persistence, slots, training
+from gridflow.ml.estimator.model import KerasModel
+from gridflow.ml.estimator.params import EstimatorParams, with_accessors
+from gridflow.ml.estimator.summary import KerasTrainingSummary
+from gridflow.spec import strategies
+from gridflow.spec.cluster import EVALUATOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+#: Arguments of `TensorflowDistributor` that are Params, and their names there.
+_OWN_PARAMS: Final = {
+    "num_workers": "numWorkers",
+    "gpus": "gpus",
+    "backend": "backend",
+    "checkpoint_dir": "checkpointDir",
+    "seed": "seed",
+}
+#: Other names in the constructor.
+_NO_PARAMS: Final = frozenset({"self", "__class__"})
+
+
+@with_accessors
+class KerasEstimator(
+    EstimatorParams, Estimator["KerasModel"], MLReadable["KerasEstimator"], MLWritable
+):
+    """Train a Keras model on a DataFrame's rows, as a stage of Spark ML.
+
+    It goes into a ``Pipeline``, a ``CrossValidator`` and a ``TrainValidationSplit``. Every
+    parameter is a Param: ``est.epochs`` for ``ParamGridBuilder``, ``est.setEpochs(3)``,
+    ``est.getEpochs()``. Fits of several threads (``parallelism=2``) take turns: as many run at
+    once as Spark has task slots for. See ``docs/spark-ml.md``.
+
+    Parameters
+    ----------
+    model : keras.Model or callable
+        A model, compiled or not, whose weights are where the training begins; or a function
+        without arguments that makes one in each worker. Of Keras 3 or tf_keras.
+    featuresCol : str, list or dict, default "features"
+        A column of vectors (dense or sparse), of arrays or of numbers. A list of columns: side by
+        side for a model with one input, else one for each input, by name where the names are the
+        same, or in their order. ``{"input": "column", "other": ["a", "b"]}``: by name; a list
+        is put side by side.
+    labelCol : str, list or dict, default "label"
+        In the same way, for the outputs.
+    weightCol : str, optional
+        Weights of the rows (Keras's ``sample_weight``).
+    validationIndicatorCol : str, optional
+        A boolean column. Rows where it is true are validated with after each epoch, not trained
+        on; null counts as false.
+    predictionCol : str, list or dict, default "prediction"
+        Where ``transform`` puts what the model gives: a double for one number per row, an array
+        of floats for several, a struct with a field for each output for several outputs. A list
+        or dict of names gives each output a column of its own.
+    probabilityCol : str, optional
+        Makes the model a classifier: a vector of the classes' probabilities (for one output
+        number p: ``[1 - p, p]``), and the class as a double in ``predictionCol``, as Spark's
+        evaluators expect them.
+    rawPredictionCol : str, optional
+        The same with the outputs as they are (for one output number x: ``[-x, x]``), for models
+        that end in logits and for ``BinaryClassificationEvaluator``.
+    threshold : float, default 0.5
+        Of a classifier with one output number. With logits set it to 0.
+    numWorkers : int, default 1
+        Tasks that train one model together; each takes a task slot of Spark.
+    epochs : int, default 1
+    batchSize : int, default 32
+        Rows per worker and step: a step takes up to ``batchSize * numWorkers`` rows.
+    shuffle : bool, default True
+        Shuffle the rows anew in each epoch.
+    seed : int, optional
+        For initial weights, shuffling and dropout.
+    optimizer : str, dict or keras.optimizers.Optimizer, optional
+        Default: that which the model is compiled with, else Keras's default.
+    learningRate : float, optional
+        Sets that of the optimizer, whichever it is.
+    loss : str, dict, keras.losses.Loss or callable, optional
+        Default: that which the model is compiled with. A list or dict for several outputs.
+    metrics : list or dict, optional
+        Default: those that the model is compiled with.
+    customObjects : dict of str to class or function, optional
+        Layers, losses … of your own that aren't registered with Keras.
+    callbacks : list or callable, optional
+        Keras callbacks for all workers; or a function that returns them there, without arguments
+        or with one named ``ctx`` (`gridflow.TrainingContext`).
+    checkpointDir : str, optional
+        Folder in the driver. A fit of the same Params on the same rows that failed goes on from
+        its last checkpoint there. Each such fit has a folder of its own in it.
+    gpus : float, optional
+        GPUs of each worker, as for `gridflow.TensorflowDistributor`.
+    backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
+        What Keras 3 trains with.
+    distributor : dict, optional
+        All else that `gridflow.TensorflowDistributor` takes, such as ``{"max_restarts": 3, "logs":
+        "none"}``.
+    safeMode : bool, default True
+        Refuse models that bring Python code of their own, such as Lambda layers.
+    predictBatchSize : int, default 1024
+        Rows that the model is given at once in ``transform``.
+
+    Raises
+    ------
+    TypeError
+        A value has the wrong type, as with all Params of Spark.
+    InvalidArgument
+        A value isn't allowed.
+
+    Examples
+    --------
+    >>> from gridflow.ml import KerasEstimator
+    >>> def make_model():
+    ...     import keras
+    ...
+    ...     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    ...     model.compile("adam", "mse")
+    ...     return model
+    >>> est = KerasEstimator(model=make_model, labelCol="y", numWorkers=2, epochs=5)
+    >>> est.getEpochs()
+    5
+    >>> fitted = est.fit(df)  # doctest: +SKIP
+    >>> fitted.transform(df).select("y", "prediction").show()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        featuresCol: Any = None,  # noqa: N803 (Spark's way to write Params, here and below)
+        labelCol: Any = None,  # noqa: N803
+        weightCol: str | None = None,  # noqa: N803
+        validationIndicatorCol: str | None = None,  # noqa: N803
+        predictionCol: Any = None,  # noqa: N803
+        probabilityCol: str | None = None,  # noqa: N803
+        rawPredictionCol: str | None = None,  # noqa: N803
+        threshold: float | None = None,
+        numWorkers: int | None = None,  # noqa: N803
+        epochs: int | None = None,
+        batchSize: int | None = None,  # noqa: N803
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        optimizer: Any = None,
+        learningRate: float | None = None,  # noqa: N803
+        loss: Any = None,
+        metrics: Any = None,
+        customObjects: Mapping[str, Any] | None = None,  # noqa: N803
+        callbacks: Sequence[Any] | Callable[..., Sequence[Any]] | None = None,
+        checkpointDir: str | Path | None = None,  # noqa: N803
+        gpus: float | None = None,
+        backend: str | None = None,
+        distributor: Mapping[str, Any] | None = None,
+        safeMode: bool | None = None,  # noqa: N803
+        predictBatchSize: int | None = None,  # noqa: N803
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in _NO_PARAMS}
+        super().__init__()
+        self.setParams(**given)
+
+    def setParams(self, **params: Any) -> KerasEstimator:  # noqa: N802 (Spark's name)
+        """Set several Params by name; those that are None are left alone.
+
+        Raises
+        ------
+        InvalidArgument
+            There is no such Param.
+        """
+        known = [param.name for param in self.params]
+        for name in params:
+            if name not in known:
+                raise InvalidArgument(
+                    f"there is no Param {name!r}; there are {', '.join(known)}."
+                    f"{did_you_mean(name, known)}"
+                )
+        return self._set(**{name: value for name, value in params.items() if value is not None})
+
+    def write(self) -> persistence.Writer:
+        """Return what saves it: ``est.write().overwrite().save(path)``."""
+        return persistence.EstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> persistence.EstimatorReader[KerasEstimator]:
+        """Return what loads it: ``KerasEstimator.read().load(path)``."""
+        return persistence.EstimatorReader(cls)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _fit(self, dataset: DataFrame) -> KerasModel:
+        if self.given("model") is None:
+            raise InvalidArgument(
+                "KerasEstimator needs model=: a Keras model, or a function without arguments that "
+                "makes one."
+            )
+        data = self._data(dataset)
+        options = self._options(dataset)
+        distributor = TensorflowDistributor(**options)
+        self._check_strategy(distributor)
+        recipe = self._recipe(validates="validation" in data, strategy=distributor.strategy)
+        with slots.turn(dataset.sparkSession, distributor):
+            result = distributor.run(training.train, recipe, data=data)
+        fitted = KerasModel(result.model, KerasTrainingSummary.of(result))
+        return self._copyValues(fitted._resetUid(self.uid))  # noqa: SLF001 (as Spark's own do)
+
+    def _data(self, dataset: DataFrame) -> dict[str, DataFrame]:
+        """Return the rows to train on and to validate with, of the columns that are needed."""
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import BooleanType
+
+        from gridflow.feed.sources import dataframes
+
+        if dataset.isStreaming:
+            raise InvalidArgument(
+                "a streaming DataFrame never ends: fit on each batch of it "
+                "(writeStream.foreachBatch). transform takes it as it is."
+            )
+        places = {
+            "featuresCol": named(self.getOrDefault("featuresCol")),
+            "labelCol": named(self.getOrDefault("labelCol")),
+            "weightCol": named(self.given("weightCol")),
+        }
+        for param, names in places.items():
+            columns.check(dataset.columns, names, param)
+        needed = list(dict.fromkeys(name for names in places.values() for name in names))
+        chosen = [f.col(columns.quoted(name)) for name in needed]
+        left_out = dataframes.check({"train": dataset.select(chosen)}).get("train", {})
+        if left_out:
+            raise SchemaError(" ".join(left_out.values()))
+        indicator = self.given("validationIndicatorCol")
+        if indicator is None:
+            return {"train": dataset.select(chosen)}
+        columns.check(dataset.columns, [indicator], "validationIndicatorCol")
+        kind = dataset.schema[indicator].dataType
+        if not isinstance(kind, BooleanType):
+            raise SchemaError(
+                f"validationIndicatorCol: column {indicator!r} is of type {kind.simpleString()}; "
+                "it has to be boolean, true for the rows to validate with."
+            )
+        validates = f.coalesce(f.col(columns.quoted(indicator)), f.lit(False))
+        return {
+            "train": dataset.where(~validates).select(chosen),
+            "validation": dataset.where(validates).select(chosen),
+        }
+
+    def _options(self, dataset: DataFrame) -> dict[str, Any]:
+        """Return the arguments of the distributor."""
+        options = dict(self.getOrDefault("distributor"))
+        for name, param in _OWN_PARAMS.items():
+            if name in options:
+                raise InvalidArgument(
+                    f"distributor={{{name!r}: …}}: that is a Param of its own here, {param}=."
+                )
+        if "roles" in options and (self.isSet("numWorkers") or self.isSet("gpus")):
+            raise InvalidArgument(
+                "distributor={'roles': …} says how many workers there are and what GPUs they have; "
+                "leave numWorkers and gpus out."
+            )
+        known = {name: self.given(param) for name, param in _OWN_PARAMS.items()}
+        if "roles" in options:
+            del known["num_workers"], known["gpus"]
+        if known["checkpoint_dir"] is not None:
+            known["checkpoint_dir"] = Path(known["checkpoint_dir"]) / self._fit_name(dataset)
+        taken = inspect.signature(TensorflowDistributor).parameters
+        for name in options:
+            if name not in taken:
+                raise InvalidArgument(
+                    f"distributor={{{name!r}: …}}: TensorflowDistributor takes no such argument."
+                    f"{did_you_mean(name, taken)}"
+                )
+        return {**options, **{n: value for n, value in known.items() if value is not None}}
+
+    def _check_strategy(self, distributor: TensorflowDistributor) -> None:
+        facts = strategies.of(distributor.strategy)
+        together = facts.exchanges_gradients or facts.hands_out_steps
+        if facts.takes_flags or (distributor.num_workers > 1 and not together):
+            raise InvalidArgument(
+                f"strategy={distributor.strategy!r} with {distributor.num_workers} worker(s) "
+                "trains no single model for an estimator to return; leave it out, or use "
+                "'multi_worker_mirrored', 'parameter_server', or 'mirrored' with one worker."
+            )
+        if any(task.role == EVALUATOR for task in distributor.tasks):
+            raise InvalidArgument(
+                "an estimator has no use for an evaluator: validationIndicatorCol= validates."
+            )
+
+    def _recipe(self, *, validates: bool, strategy: str) -> training.Recipe:
+        custom = dict(self.given("customObjects") or {})
+        compiling: dict[str, Any] = {}
+        for name in ("optimizer", "loss", "metrics"):
+            if self.given(name) is not None:
+                compiling[name], classes = keras_objects.own_classes(self.given(name))
+                custom = {**classes, **custom}
+        source = self.given("model")
+        if keras_objects.is_model(source):
+            source = keras_objects.ModelFile.of(source)
+            if not source.is_compiled and "loss" not in compiling:
+                raise InvalidArgument(keras_objects.NOT_COMPILED)
+            for kind, param in (("input", "featuresCol"), ("output", "labelCol")):
+                names = list(source.header[f"{kind}s"])
+                if names:
+                    columns.arranged(self.getOrDefault(param), names, kind)
+        return training.Recipe(
+            source=source,
+            features=self.getOrDefault("featuresCol"),
+            labels=self.getOrDefault("labelCol"),
+            weight=self.given("weightCol"),
+            epochs=self.getOrDefault("epochs"),
+            batch_size=self.getOrDefault("batchSize"),
+            shuffle=self.getOrDefault("shuffle"),
+            validates=validates,
+            hands_out_steps=strategies.of(strategy).hands_out_steps,
+            compiling=compiling,
+            learning_rate=self.given("learningRate"),
+            custom_objects=custom,
+            callbacks=self.given("callbacks") or (),
+            safe_mode=self.getOrDefault("safeMode"),
+        )
+
+    def _fit_name(self, dataset: DataFrame) -> str:
+        """Return the same for the same Params and rows, as far as Spark can tell."""
+        params = {
+            param.name: persistence.fingerprint(value)
+            for param, value in self.extractParamMap().items()
+            if param.name not in {"checkpointDir", "distributor"}
+        }
+        told = json.dumps([params, dataset.semanticHash()], sort_keys=True)
+        return f"fit-{hashlib.sha256(told.encode()).hexdigest()[:16]}"

@@ -1,0 +1,232 @@
+"""`KerasModel`: what `KerasEstimator` fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.ml import Model
+from pyspark.ml.util import MLReadable, MLWritable
+
+from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.selection import named
+from gridflow.ml.estimator import columns, persistence
+from gridflow.ml.estimator.params import PredictionParams, with_accessors
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from gridflow.ml.estimator.summary import KerasTrainingSummary
+    from gridflow.ml.model import TrainedModel
+
+
+@with_accessors
+class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
+    """A Keras model as a stage of Spark ML; `KerasEstimator.fit` makes it.
+
+    ``transform`` keeps all columns and adds the predictions, on streams as well. It is saved with
+    its ``.keras`` file, alone or within a ``PipelineModel``, on any file system that Spark knows.
+
+    Attributes
+    ----------
+    trainedModel : TrainedModel
+        The Keras model: ``fitted.trainedModel.load()`` gives it itself, ``save(path)`` its file.
+    hasSummary : bool
+    summary : KerasTrainingSummary
+        History and ledger of the fit, and their ``plot()``; saved and loaded with the model.
+    """
+
+    def __init__(self, trained: TrainedModel, summary: KerasTrainingSummary | None = None) -> None:
+        super().__init__()
+        self.trainedModel = trained
+        self._summary = summary
+
+    @property
+    def hasSummary(self) -> bool:  # noqa: N802 (Spark's name)
+        """Whether there is a summary of the fit."""
+        return self._summary is not None
+
+    @property
+    def summary(self) -> KerasTrainingSummary:
+        """What is known of the fit.
+
+        Raises
+        ------
+        RuntimeError
+            Nothing, as with Spark's models.
+        """
+        if self._summary is None:
+            raise RuntimeError("No training summary available for this KerasModel")
+        return self._summary
+
+    def write(self) -> persistence.Writer:
+        """Return what saves it: ``model.write().overwrite().save(path)``."""
+        return persistence.ModelWriter(self)
+
+    @classmethod
+    def read(cls) -> persistence.ModelReader[KerasModel]:
+        """Return what loads it: ``KerasModel.read().load(path)``."""
+        return persistence.ModelReader(cls)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        outputs = list(self.trainedModel.outputs) or ["output"]
+        names = self._output_columns(outputs)
+        chosen = (self.given("probabilityCol"), self.given("rawPredictionCol"))
+        new = [*dict.fromkeys(names.values()), *(name for name in chosen if name)]
+        if len(set(new)) < len(new):
+            raise InvalidArgument(
+                "predictionCol, probabilityCol and rawPredictionCol have to differ; got "
+                f"{', '.join(map(repr, new))}."
+            )
+        for name in new:
+            if name in dataset.columns:
+                raise SchemaError(
+                    f"the DataFrame has a column {name!r} already, where predictions would go. "
+                    "Drop or rename it, or set predictionCol."
+                )
+        features = self.getOrDefault("featuresCol")
+        columns.check(dataset.columns, named(features), "featuresCol")
+        predict = self.trainedModel.predict_udf(
+            batch_size=self.getOrDefault("predictBatchSize"),
+            custom_objects=self.given("customObjects"),
+            safe_mode=self.getOrDefault("safeMode"),
+        )
+        predicted = predict(**self._inputs(dataset, features))
+        if self._classifies:
+            return self._classified(dataset, predicted)
+        return self._with_outputs(dataset, predicted, names)
+
+    def _output_columns(self, outputs: list[str]) -> dict[str, str]:
+        """Return the column of each output; all in one as a struct where one name is given."""
+        form = self.getOrDefault("predictionCol")
+        if self._classifies and (len(outputs) > 1 or not isinstance(form, str)):
+            raise InvalidArgument(
+                "probabilityCol and rawPredictionCol are for models with one output, and one name "
+                f"as predictionCol; the model has the outputs {', '.join(map(repr, outputs))}, "
+                f"predictionCol={form!r}."
+            )
+        if isinstance(form, str):
+            return dict.fromkeys(outputs, form)
+        if not isinstance(form, Mapping) and len(form) != len(outputs):
+            raise InvalidArgument(
+                f"predictionCol has {len(form)} names, the model has {len(outputs)} outputs: "
+                f"{', '.join(map(repr, outputs))}."
+            )
+        if not isinstance(form, Mapping):
+            return dict(zip(outputs, form, strict=True))
+        return {
+            name: str(place) for name, place in columns.arranged(form, outputs, "output").items()
+        }
+
+    def _inputs(self, dataset: DataFrame, features: Any) -> dict[str, Column]:
+        """Return a column for each of the model's inputs."""
+        shapes = self.trainedModel.inputs
+        if not shapes:
+            raise InvalidArgument(
+                f"{self.trainedModel.header['class']} doesn't declare its inputs and outputs, as "
+                "functional and Sequential models do. Use gridflow.predict_udf on it, which takes "
+                "inputs= and outputs=."
+            )
+        found = {}
+        for name, place in columns.arranged(features, list(shapes), "input").items():
+            found[name] = _input(dataset, place)
+            size = _assembled_size(dataset, place)
+            wanted = shapes[name][1:]
+            if size is not None and len(wanted) == 1 and wanted[0] not in (None, size):
+                raise SchemaError(
+                    f"column {place!r} holds vectors of {size} numbers, and the model's input "
+                    f"{name!r} takes {wanted[0]}."
+                )
+        return found
+
+    def _with_outputs(
+        self, dataset: DataFrame, predicted: Column, names: Mapping[str, str]
+    ) -> DataFrame:
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import StructType
+
+        distinct = set(names.values())
+        hidden = next(iter(distinct)) if len(distinct) == 1 else _HIDDEN
+        rows = dataset.withColumn(hidden, predicted)
+        kind = rows.schema[hidden].dataType
+        if not isinstance(kind, StructType):
+            return rows.withColumn(hidden, _evaluable(f.col(columns.quoted(hidden)), kind))
+        each = {
+            field.name: _evaluable(
+                f.col(columns.quoted(hidden)).getField(field.name), field.dataType
+            )
+            for field in kind
+        }
+        if len(distinct) == 1:
+            parts = [column.alias(name) for name, column in each.items()]
+            return rows.withColumn(hidden, f.struct(*parts))
+        added = {names[name]: column for name, column in each.items()}
+        return rows.withColumns(added).drop(hidden)
+
+    def _classified(self, dataset: DataFrame, predicted: Column) -> DataFrame:
+        """Return classes and probabilities as Spark's evaluators take them."""
+        from pyspark.ml.functions import array_to_vector
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import ArrayType
+
+        rows = dataset.withColumn(_HIDDEN, predicted)
+        out = f.col(_HIDDEN)
+        if isinstance(rows.schema[_HIDDEN].dataType, ArrayType):
+            scores = out.cast("array<double>")
+            chances, raw = scores, scores
+            label = (f.array_position(scores, f.array_max(scores)) - 1).cast("double")
+        else:
+            score = out.cast("double")
+            chances, raw = f.array(1 - score, score), f.array(-score, score)
+            label = (score > self.getOrDefault("threshold")).cast("double")
+        added = {self.getOrDefault("predictionCol"): label}
+        if self.given("probabilityCol"):
+            added[self.given("probabilityCol")] = array_to_vector(chances)
+        if self.given("rawPredictionCol"):
+            added[self.given("rawPredictionCol")] = array_to_vector(raw)
+        return rows.withColumns(added).drop(_HIDDEN)
+
+
+#: Where predictions lie until they have become the columns that are asked for.
+_HIDDEN = "__gridflow_predicted"
+
+
+def _evaluable(column: Column, kind: Any) -> Column:
+    """Return single numbers as double, the type that Spark's evaluators take."""
+    from pyspark.sql.types import FloatType
+
+    return column.cast("double") if isinstance(kind, FloatType) else column
+
+
+def _input(dataset: DataFrame, place: columns.Place) -> Column:
+    """Return one column, or several side by side as an array."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType
+
+    from gridflow.feed.sources.dataframes import is_vector
+
+    def single(name: str) -> Column:
+        column = f.col(columns.quoted(name))
+        if not is_vector(dataset.schema[name].dataType):
+            return column
+        # vector_to_array refuses a null; as a null array it meets the rule of predict_udf.
+        return f.when(column.isNotNull(), vector_to_array(column, "float32"))
+
+    if isinstance(place, str):
+        return single(place)
+    parts = []
+    for name in place:
+        kind = dataset.schema[name].dataType
+        is_list = isinstance(kind, ArrayType) or is_vector(kind)
+        part = single(name) if is_list else f.array(single(name))
+        parts.append(part.cast("array<float>"))
+    return f.concat(*parts)
+
+
+def _assembled_size(dataset: DataFrame, place: columns.Place) -> int | None:
+    """Return the length of vectors, where Spark ML's VectorAssembler and the like have noted it."""
+    if not isinstance(place, str):
+        return None
+    noted = dataset.schema[place].metadata.get("ml_attr", {}).get("num_attrs")
+    return noted if isinstance(noted, int) else None

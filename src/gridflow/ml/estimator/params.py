@@ -1,0 +1,290 @@
+"""The Params of `KerasEstimator` and `KerasModel`, with their converters, setters and getters."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, Params, TypeConverters
+
+from gridflow.errors import InvalidArgument
+from gridflow.ml.estimator import columns, keras_objects
+from gridflow.spec.backends import BACKENDS
+from gridflow.spec.gpus import GpuNeed
+from gridflow.spec.options import choose
+
+C = TypeVar("C", bound=type)
+
+
+def with_accessors(kind: C) -> C:
+    """Give a class ``getX`` and ``setX`` for each of its Params, as those of Spark have them."""
+    for name in dir(kind):
+        param = getattr(kind, name)
+        if isinstance(param, Param):
+            title = name[0].upper() + name[1:]
+            for verb, make in (("get", _getter), ("set", _setter)):
+                if not hasattr(kind, verb + title):
+                    method = make(name)
+                    method.__name__ = verb + title
+                    method.__qualname__ = f"{kind.__qualname__}.{verb}{title}"
+                    setattr(kind, verb + title, method)
+    return kind
+
+
+def _getter(name: str) -> Callable[..., Any]:
+    def get(self: Params) -> Any:
+        return self.getOrDefault(name)
+
+    get.__doc__ = f"Return the value of `{name}`, or its default."
+    return get
+
+
+def _setter(name: str) -> Callable[..., Any]:
+    def set_value(self: Params, value: Any) -> Params:
+        if value is None:
+            self.clear(self.getParam(name))
+            return self
+        return self._set(**{name: value})
+
+    set_value.__doc__ = f"Set `{name}`, or take its value back by None; return this object."
+    return set_value
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a number of numpy's as Python's: Spark's converters know few of them."""
+    return value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
+
+
+def _whole(name: str, minimum: int) -> Callable[[Any], int]:
+    def convert(value: Any) -> int:
+        number = TypeConverters.toInt(_plain_number(value))
+        if number < minimum:
+            raise InvalidArgument(f"{name} is a whole number of at least {minimum}; got {value!r}.")
+        return number
+
+    return convert
+
+
+def _number(name: str, *, positive: bool = False) -> Callable[[Any], float]:
+    def convert(value: Any) -> float:
+        number = TypeConverters.toFloat(_plain_number(value))
+        if not math.isfinite(number) or (positive and number <= 0):
+            raise InvalidArgument(
+                f"{name} is a number{' greater than 0' if positive else ''}; got {value!r}."
+            )
+        return number
+
+    return convert
+
+
+def _column(value: Any) -> str:
+    name = TypeConverters.toString(value)
+    if not name:
+        raise TypeError("a column's name can't be empty.")
+    return name
+
+
+def _prediction(value: Any) -> Any:
+    """Return one name, or names by output, or in the order of the outputs."""
+    form = columns.checked_form(value)
+    places = [form] if isinstance(form, str) else form
+    named = list(places.values()) if isinstance(places, Mapping) else list(places)
+    if not all(isinstance(name, str) for name in named):
+        raise TypeError(f"it names one column for each output; got {value!r}.")
+    if len(set(named)) < len(named):
+        raise TypeError(f"it names a column twice: {value!r}.")
+    return form
+
+
+def _model(value: Any) -> Any:
+    if keras_objects.is_model(value):
+        return value
+    if not callable(value) or (inspect.isclass(value) and value.__init__ is object.__init__):
+        raise TypeError(
+            f"it is a Keras model, or a function without arguments that makes one; got {value!r}."
+        )
+    try:
+        inspect.signature(value).bind()
+    except TypeError as error:
+        raise TypeError(
+            f"the function takes no arguments, as the workers call it without any: {error}. "
+            "functools.partial fills some in."
+        ) from error
+    except ValueError:  # some callables written in C have no signature
+        pass
+    return value
+
+
+def _described(value: Any) -> Any:
+    return keras_objects.described(value)
+
+
+def _metrics(value: Any) -> Any:
+    if isinstance(value, str):
+        raise TypeError(f"it is a list, such as [{value!r}], or a dict by output; got {value!r}.")
+    if not isinstance(value, list | tuple | Mapping):
+        raise TypeError(f"it is a list of metrics, or a dict by output; got {value!r}.")
+    return keras_objects.described(value)
+
+
+def _custom_objects(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"it maps names to classes or functions; got {value!r}.")
+    return dict(value)
+
+
+def _callbacks(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return list(value)
+    if callable(value):
+        return value
+    raise TypeError(
+        "it is a list of Keras callbacks, or a function, without arguments or with ctx, that "
+        f"returns one in each worker; got {value!r}."
+    )
+
+
+def _gpus(value: Any) -> float:
+    GpuNeed.parse("gpus", _plain_number(value))
+    number: float = _plain_number(value)
+    return number
+
+
+def _backend(value: Any) -> str:
+    choose("backend", value, BACKENDS)
+    return str(value)
+
+
+def _distributor(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise TypeError(
+            "it is a dict of what TensorflowDistributor takes, such as {'max_restarts': 3, 'logs': "
+            f"'none'}}; got {value!r}."
+        )
+    return dict(value)
+
+
+def _param(name: str, doc: str, convert: Callable[[Any], Any]) -> Any:
+    return Param(Params._dummy(), name, doc, convert)  # noqa: SLF001 (as Spark's own classes do)
+
+
+class PredictionParams(Params):
+    """What both have: where the features are, and where predictions go."""
+
+    featuresCol = _param(  # noqa: N815 (Spark's way to write Params, here and below)
+        "featuresCol",
+        "columns of the model's inputs: a name (vector, array or number), a list of names, or a "
+        "dict of input name to column(s)",
+        columns.checked_form,
+    )
+    labelCol = _param(  # noqa: N815
+        "labelCol",
+        "columns of the labels: a name, a list of names, or a dict of output name to column(s)",
+        columns.checked_form,
+    )
+    predictionCol = _param(  # noqa: N815
+        "predictionCol",
+        "column of the predictions: double for one number per row, array<float> for several, a "
+        "struct for several outputs; or one name for each output. With probabilityCol or "
+        "rawPredictionCol: the class, as double",
+        _prediction,
+    )
+    probabilityCol = _param(  # noqa: N815
+        "probabilityCol",
+        "makes the model a classifier: column of the classes' probabilities, a vector",
+        _column,
+    )
+    rawPredictionCol = _param(  # noqa: N815
+        "rawPredictionCol",
+        "makes the model a classifier: column of the model's outputs as they are, a vector",
+        _column,
+    )
+    threshold = _param(
+        "threshold",
+        "of a classifier with one output number: above it the class is 1.0",
+        _number("threshold"),
+    )
+    customObjects = _param(  # noqa: N815
+        "customObjects",
+        "classes and functions of your own by name, that the model is read with",
+        _custom_objects,
+    )
+    safeMode = _param(  # noqa: N815
+        "safeMode",
+        "refuse a model that brings Python code of its own, such as that of a Lambda layer",
+        TypeConverters.toBoolean,
+    )
+    predictBatchSize = _param(  # noqa: N815
+        "predictBatchSize",
+        "rows that the model is given at once in transform",
+        _whole("predictBatchSize", 1),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setDefault(
+            featuresCol="features",
+            labelCol="label",
+            predictionCol="prediction",
+            threshold=0.5,
+            safeMode=True,
+            predictBatchSize=1024,
+        )
+
+    def given(self, name: str) -> Any:
+        """Return the value of a Param; None where there is neither one nor a default."""
+        return self.getOrDefault(name) if self.isDefined(name) else None
+
+    @property
+    def _classifies(self) -> bool:
+        return any(self.given(name) for name in ("probabilityCol", "rawPredictionCol"))
+
+
+class EstimatorParams(PredictionParams):
+    """What an estimator has besides."""
+
+    model = _param(
+        "model", "a Keras model, compiled or not, or a function without arguments", _model
+    )
+    weightCol = _param("weightCol", "column of the rows' weights", _column)  # noqa: N815
+    validationIndicatorCol = _param(  # noqa: N815
+        "validationIndicatorCol",
+        "boolean column: rows where it is true are validated with, not trained on",
+        _column,
+    )
+    numWorkers = _param(  # noqa: N815
+        "numWorkers", "tasks that train, each in a process of its own", _whole("numWorkers", 1)
+    )
+    epochs = _param("epochs", "how often all rows are trained on", _whole("epochs", 1))
+    batchSize = _param(  # noqa: N815
+        "batchSize", "rows per worker and step, at most", _whole("batchSize", 1)
+    )
+    shuffle = _param("shuffle", "shuffle anew in each epoch", TypeConverters.toBoolean)
+    seed = _param("seed", "of initial weights, shuffling, dropout", _whole("seed", 0))
+    optimizer = _param("optimizer", "name, config or object of Keras", _described)
+    learningRate = _param(  # noqa: N815
+        "learningRate", "of the optimizer, whichever it is", _number("learningRate", positive=True)
+    )
+    loss = _param("loss", "name, config, object or function; or one for each output", _described)
+    metrics = _param("metrics", "list of metrics, or a dict by output", _metrics)
+    callbacks = _param(
+        "callbacks", "list of Keras callbacks, or a function that returns one", _callbacks
+    )
+    checkpointDir = _param(  # noqa: N815
+        "checkpointDir",
+        "folder in the driver: a fit that failed goes on from its last checkpoint there",
+        TypeConverters.toString,
+    )
+    gpus = _param("gpus", "GPUs of each worker", _gpus)
+    backend = _param("backend", f"what Keras 3 trains with: {', '.join(BACKENDS)}", _backend)
+    distributor = _param(
+        "distributor", "what else TensorflowDistributor takes, as a dict", _distributor
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setDefault(
+            numWorkers=1, epochs=1, batchSize=32, shuffle=True, backend=BACKENDS[0], distributor={}
+        )

@@ -1,0 +1,254 @@
+"""Estimators and models as folders, on every file system that Spark knows.
+
+::
+
+    metadata/        what all stages of Spark ML have: class, uid, Params that JSON can hold
+    model.keras      the Keras model: the trained one, or that which an estimator begins with
+    summary.json     history and ledger of the fit, of a model
+    objects.pickle   Params that JSON can't hold: functions, callbacks, custom objects
+
+``objects.pickle`` is only there if there are such, and is code: load it of those you trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+import cloudpickle
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+
+from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.keras import results
+from gridflow.launch.spark import files
+from gridflow.ml.estimator import keras_objects
+from gridflow.ml.estimator.summary import KerasTrainingSummary
+from gridflow.ml.model import TrainedModel
+from gridflow.spec.program import dump_by_value
+
+if TYPE_CHECKING:
+    from pyspark.ml.param import Params
+    from pyspark.ml.util import MLReadable
+
+
+T = TypeVar("T", bound="MLReadable[Any]")
+
+_MODEL: Final = "model.keras"
+_OBJECTS: Final = "objects.pickle"
+_SUMMARY: Final = "summary.json"
+#: The key of what we add to Spark's metadata.
+_OURS: Final = "gridflow"
+
+
+def fingerprint(value: Any) -> Any:
+    """Return what JSON can hold and is the same for the same value of a Param."""
+    if _is_json(value):
+        return value
+    if keras_objects.is_model(value):
+        return value.to_json()
+    return hashlib.sha256(dump_by_value(value)).hexdigest()
+
+
+class Writer(MLWriter):
+    """Save an object whose Params JSON may not be able to hold.
+
+    Parameters
+    ----------
+    instance : Params
+    """
+
+    #: The class as it is saved: by it Spark finds what reads it.
+    name: ClassVar[str]
+
+    def __init__(self, instance: Params) -> None:
+        super().__init__()
+        self.instance: Any = instance
+
+    def save(self, path: str) -> None:
+        """Save it; an error if something is at the path, but after ``overwrite()``."""
+        if not isinstance(path, str):
+            raise TypeError(f"path should be a string, got type {type(path)}")
+        if files.exists(self.sparkSession, path):
+            if not self.shouldOverwrite:
+                raise InvalidArgument(
+                    f"there is something at {path} already. To replace it: "
+                    ".write().overwrite().save(path)."
+                )
+            files.delete(self.sparkSession, path)
+        self.saveImpl(path)
+
+    def saveImpl(self, path: str) -> None:  # noqa: N802 (Spark's name)
+        """Write metadata and files."""
+        held: dict[str, Any] = {}
+        objects: dict[str, Any] = {}
+        for param, value in self.instance._paramMap.items():  # noqa: SLF001 (as Spark's writer)
+            (held if _is_json(value) else objects)[param.name] = value
+        about: dict[str, Any] = {}
+        with tempfile.TemporaryDirectory(prefix="gridflow-save-") as name:
+            folder = Path(name)
+            self._add(folder, about, objects)
+            if objects:
+                (folder / _OBJECTS).write_bytes(_pickled(objects))
+            about["files"] = sorted(file.name for file in folder.iterdir())
+            self._save_metadata(path, held, about)
+            for file in about["files"]:
+                files.upload(self.sparkSession, folder / file, f"{path.rstrip('/')}/{file}")
+
+    def _add(self, folder: Path, about: dict[str, Any], objects: dict[str, Any]) -> None:
+        """Write further files, and note what there is to say of them."""
+        raise NotImplementedError
+
+    def _save_metadata(self, path: str, held: dict[str, Any], about: dict[str, Any]) -> None:
+        extra = {_OURS: about, "class": self.name}
+        DefaultParamsWriter.saveMetadata(self.instance, path, self.sparkSession, extra, held)
+
+
+class EstimatorWriter(Writer):
+    """Save a `KerasEstimator`, with the model that it begins with."""
+
+    name = "gridflow.ml.KerasEstimator"
+
+    def _add(self, folder: Path, about: dict[str, Any], objects: dict[str, Any]) -> None:
+        model = objects.get("model")
+        if keras_objects.is_model(model):
+            del objects["model"]
+            file = keras_objects.ModelFile.of(model)
+            (folder / _MODEL).write_bytes(file.content)
+            about["header"] = {**file.header, "files": [_MODEL]}
+
+
+class ModelWriter(Writer):
+    """Save a `KerasModel`."""
+
+    name = "gridflow.ml.KerasModel"
+
+    def _add(self, folder: Path, about: dict[str, Any], objects: dict[str, Any]) -> None:
+        del objects
+        trained = self.instance.trainedModel
+        trained.save(folder / _MODEL)
+        about["header"] = {**trained.header, "files": [_MODEL]}
+        if self.instance.hasSummary:
+            (folder / _SUMMARY).write_text(json.dumps(self.instance.summary.to_dict()))
+
+
+class Reader(MLReader[T]):
+    """Load what a `Writer` has saved.
+
+    Parameters
+    ----------
+    kind : type
+        The class to load.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def load(self, path: str) -> T:
+        """Load it.
+
+        Raises
+        ------
+        InvalidArgument
+            Something else was saved there.
+        GridflowError
+            It can't be read here; the message says why.
+        """
+        if not isinstance(path, str):
+            raise TypeError(f"path should be a string, got type {type(path)}")
+        metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+        if metadata["class"] != f"gridflow.ml.{self.kind.__name__}":
+            raise InvalidArgument(
+                f"{path} holds a {metadata['class']}, not a gridflow.ml.{self.kind.__name__}."
+            )
+        folder = tempfile.TemporaryDirectory(prefix="gridflow-loaded-")
+        try:
+            about = metadata[_OURS]
+            for file in about["files"]:
+                source = f"{path.rstrip('/')}/{file}"
+                files.download(self.sparkSession, source, Path(folder.name) / file)
+            instance: Any = self._made(about, folder)
+        except BaseException:
+            folder.cleanup()
+            raise
+        instance._resetUid(metadata["uid"])  # noqa: SLF001 (as Spark's own readers do)
+        DefaultParamsReader.getAndSetParams(instance, metadata)
+        objects = Path(folder.name) / _OBJECTS
+        if objects.is_file():
+            instance._set(**_unpickled(objects))  # noqa: SLF001
+        self._finish(instance, about, folder)
+        return instance  # type: ignore[no-any-return]
+
+    def _made(self, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]) -> Any:
+        raise NotImplementedError
+
+    def _finish(
+        self, instance: Any, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]
+    ) -> None:
+        """Take what is left in the folder."""
+
+
+class EstimatorReader(Reader[T]):
+    """Load a `KerasEstimator`; imports Keras if it begins with a Keras model."""
+
+    def _made(self, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]) -> Any:
+        del about, folder
+        return self.kind()
+
+    def _finish(
+        self, instance: Any, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]
+    ) -> None:
+        with folder:
+            if "header" in about:
+                options = {
+                    "custom_objects": dict(instance.given("customObjects") or {}),
+                    "safe_mode": instance.getOrDefault("safeMode"),
+                }
+                model = results.unpack(about["header"], Path(folder.name), options)
+                instance.setModel(model)
+
+
+class ModelReader(Reader[T]):
+    """Load a `KerasModel`; the driver needs no Keras for it."""
+
+    def _made(self, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]) -> Any:
+        at = Path(folder.name)
+        trained = TrainedModel(about["header"], at)
+        weakref.finalize(trained, folder.cleanup)  # its file is read as long as it lives
+        told = at / _SUMMARY
+        summary = None
+        if told.is_file():
+            summary = KerasTrainingSummary.from_dict(json.loads(told.read_text()))
+        kind: Any = self.kind
+        return kind(trained, summary)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False
+
+
+def _pickled(objects: dict[str, Any]) -> bytes:
+    try:
+        return dump_by_value(objects)
+    except Exception as error:
+        raise InvalidArgument(
+            f"the Params {', '.join(objects)} can't be saved: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _unpickled(file: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = cloudpickle.loads(file.read_bytes())
+    except Exception as error:
+        raise GridflowError(
+            f"Params that are functions or objects can't be read here: {type(error).__name__}: "
+            f"{error} They need the modules and the version of Python that they were saved with."
+        ) from error
+    return found

@@ -1,0 +1,151 @@
+"""Fits of one driver take turns: as many run at once as Spark has task slots for.
+
+Tuning with ``parallelism=2`` calls ``fit`` from several threads. Jobs that don't fit side by side
+would wait in Spark for one another, and `StartTimeout` would end one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from gridflow.launch.spark.gpus import SparkGpuSettings
+from gridflow.launch.spark.session import classic_context, registered_executors, task_slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from gridflow.distributor import TensorflowDistributor
+
+_LOOK_SECONDS: Final = 0.2
+#: What the stages of gridflow's jobs are named, see `gridflow.launch.spark.session`.
+_OWN_STAGES: Final = "gridflow job "
+_ALL: Final = Fraction(1)
+
+
+class Turns:
+    """Who runs, each with its share of the whole; others wait in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
+        self._taken = Fraction(0)
+
+    @contextlib.contextmanager
+    def take(
+        self, share: Callable[[], Fraction], others: Callable[[], Fraction], patience: float
+    ) -> Iterator[None]:
+        """Wait for room for a share, which is held during the block.
+
+        Parameters
+        ----------
+        share : callable
+            Returns the share that is needed; more than all counts as all.
+        others : callable
+            Returns what those take that know no turns.
+        patience : float
+            Seconds to wait for those, once all who are known here have left room.
+        """
+        me = object()
+        with self._changed:
+            self._waiting.append(me)
+            try:
+                mine = self._wait(me, share, others, patience)
+            finally:
+                self._waiting.remove(me)
+                self._changed.notify_all()
+            self._taken += mine
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= mine
+                self._changed.notify_all()
+
+    def _wait(
+        self,
+        me: object,
+        share: Callable[[], Fraction],
+        others: Callable[[], Fraction],
+        patience: float,
+    ) -> Fraction:
+        give_up: float | None = None
+        while True:
+            mine = min(share(), _ALL)
+            if self._waiting[0] is me and self._taken + mine <= _ALL:
+                give_up = give_up or time.monotonic() + patience
+                busy = others()
+                if self._taken + mine + busy <= _ALL or time.monotonic() > give_up:
+                    return mine
+            self._changed.wait(_LOOK_SECONDS)
+
+
+_turns: Final[dict[str, Turns]] = {}
+_turns_lock: Final = threading.Lock()
+
+
+@contextlib.contextmanager
+def turn(spark: SparkSession, distributor: TensorflowDistributor) -> Iterator[None]:
+    """Wait until the job's tasks find their slots, and hold these during the block."""
+    context = classic_context(spark)
+    with _turns_lock:
+        turns = _turns.setdefault(context.applicationId if context else "connect", Turns())
+    patience = distributor.spec.deadlines.start_timeout
+    with turns.take(lambda: share_of(spark, distributor), lambda: _others(spark), patience):
+        yield
+
+
+def share_of(spark: SparkSession, distributor: TensorflowDistributor) -> Fraction:
+    """Return the part of the application that a job takes: all of it where that can't be known."""
+    slots = _slots(spark)
+    if slots is None:
+        return _ALL
+    tasks, needs = len(distributor.tasks), distributor.spec.gpus
+    share = Fraction(tasks, max(slots, 1))
+    settings = SparkGpuSettings.read(
+        lambda name, default: str(classic_context(spark).getConf().get(name, default)),
+        is_dynamic=_is_dynamic(spark),
+    )
+    amounts = [settings.taken_by(need) for need in needs]
+    if settings.per_executor and any(amounts):
+        each = int(settings.per_executor / max(amounts))
+        fit = (registered_executors(spark) or 1) * each
+        return max(share, Fraction(len([amount for amount in amounts if amount]), max(fit, 1)))
+    if any(need.count for need in needs):
+        return _ALL  # GPUs that Spark doesn't know of: only the tasks find out how many are free
+    return share
+
+
+def _slots(spark: SparkSession) -> int | None:
+    """Return how many tasks can run at once, or can come to; None over Spark Connect."""
+    slots = task_slots(spark)
+    if slots is None or not _is_dynamic(spark):
+        return slots
+    conf = classic_context(spark).getConf()
+    most = int(conf.get("spark.dynamicAllocation.maxExecutors", str((1 << 31) - 1)))
+    cores = int(conf.get("spark.executor.cores", "1"))
+    return most * max(1, cores // int(conf.get("spark.task.cpus", "1")))
+
+
+def _is_dynamic(spark: SparkSession) -> bool:
+    context = classic_context(spark)
+    return bool(context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true")
+
+
+def _others(spark: SparkSession) -> Fraction:
+    """Return the part of the application that other Spark jobs take at the moment."""
+    context, slots = classic_context(spark), _slots(spark)
+    if context is None or not slots:
+        return Fraction(0)
+    tracker = context.statusTracker()
+    stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+    running = sum(
+        info.numActiveTasks for info in stages if info and not info.name.startswith(_OWN_STAGES)
+    )
+    return Fraction(running, slots)

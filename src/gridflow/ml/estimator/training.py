@@ -1,0 +1,114 @@
+"""What runs in the workers for an estimator. Imports no Spark."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument
+from gridflow.ml.estimator import columns, keras_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gridflow.training.context import TrainingContext
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an estimator's Params come down to.
+
+    Attributes
+    ----------
+    source : ModelFile or callable
+        The model, or the function that makes it.
+    compiling : dict
+        ``optimizer``, ``loss``, ``metrics``, as far as they are given.
+    learning_rate : float or None
+    custom_objects : dict
+    callbacks : sequence or callable
+    safe_mode : bool
+    features, labels : str, list or dict
+        Forms of `gridflow.ml.estimator.columns`.
+    weight : str or None
+    epochs, batch_size : int
+    shuffle : bool
+    validates : bool
+        Whether there is a dataset ``validation``.
+    hands_out_steps : bool
+        Whether ``ctx.fit`` trains: parameter servers.
+    """
+
+    source: keras_objects.ModelFile | Callable[[], Any]
+    features: Any
+    labels: Any
+    weight: str | None = None
+    epochs: int = 1
+    batch_size: int = 32
+    shuffle: bool = True
+    validates: bool = False
+    hands_out_steps: bool = False
+    compiling: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float | None = None
+    custom_objects: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: Sequence[Any] | Callable[..., Sequence[Any]] = ()
+    safe_mode: bool = True
+
+
+def train(ctx: TrainingContext, recipe: Recipe) -> Any:
+    """Train, and return the model."""
+    with ctx.strategy.scope():
+        model = _made(recipe)
+        keras_objects.compile_with(
+            model, recipe.compiling, recipe.learning_rate, recipe.custom_objects
+        )
+    chosen = {
+        "batch_size": recipe.batch_size,
+        "features": columns.feeding_form(recipe.features, _inputs(model), "input"),
+        "label": columns.feeding_form(recipe.labels, _names(model, "output"), "output"),
+        "sample_weight": recipe.weight,
+    }
+    rows = ctx.dataset("train", shuffle=recipe.shuffle, **chosen)
+    validation = ctx.dataset("validation", **chosen) if recipe.validates else None
+    callbacks = [*ctx.callbacks(), *_own_callbacks(recipe.callbacks, ctx)]
+    if recipe.hands_out_steps:
+        ctx.fit(model, rows, validation=validation, epochs=recipe.epochs, callbacks=callbacks)
+    else:
+        model.fit(
+            rows, validation_data=validation, epochs=recipe.epochs, verbose=0, callbacks=callbacks
+        )
+    return model
+
+
+def _made(recipe: Recipe) -> Any:
+    if isinstance(recipe.source, keras_objects.ModelFile):
+        options = {"custom_objects": dict(recipe.custom_objects), "safe_mode": recipe.safe_mode}
+        return recipe.source.load(options)
+    return keras_objects.returned_by(recipe.source)
+
+
+def _names(model: Any, kind: str) -> list[str]:
+    from gridflow.keras.results import declared
+
+    return list(declared(model, kind))
+
+
+def _inputs(model: Any) -> list[str]:
+    """Return the names of the inputs; one for a Sequential without Input."""
+    is_sequential = isinstance(model, keras_objects.flavour_package(model).Sequential)
+    return _names(model, "input") or (["input"] if is_sequential else [])
+
+
+def _own_callbacks(
+    given: Sequence[Any] | Callable[..., Sequence[Any]], ctx: TrainingContext
+) -> Sequence[Any]:
+    if not callable(given):
+        return given
+    takes_context = next(iter(inspect.signature(given).parameters), None) == "ctx"
+    found = given(ctx) if takes_context else given()
+    if not isinstance(found, list | tuple):
+        raise InvalidArgument(
+            f"the function given as callbacks= returns a list of callbacks; it returned {found!r}."
+        )
+    return found

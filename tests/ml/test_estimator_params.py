@@ -1,0 +1,167 @@
+"""What an estimator is given, before anything runs: Params, columns, turns, curves."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.ml.tuning import ParamGridBuilder
+
+from gridflow import errors
+from gridflow.ml import KerasEstimator
+from gridflow.ml.estimator import columns
+from gridflow.ml.estimator.slots import Turns
+from gridflow.spec import markup
+
+EXAMPLES = Path(__file__).resolve().parents[2] / ".cache" / "examples"
+
+
+def make_model(width=1):
+    return width
+
+
+def test_params_are_those_of_spark():
+    est = KerasEstimator(model=make_model, epochs=np.int32(3), labelCol=("a", "b"))
+    assert est.setBatchSize(8.0).getBatchSize() == 8
+    assert (est.getEpochs(), est.getLabelCol(), est.getFeaturesCol()) == (3, ["a", "b"], "features")
+    assert (
+        "epochs: how often all rows are trained on (default: 1, current: 3)" in est.explainParams()
+    )
+    for param in est.params:
+        title = param.name[0].upper() + param.name[1:]
+        assert callable(getattr(est, f"set{title}"))
+        assert callable(getattr(est, f"get{title}"))
+    grid = (
+        ParamGridBuilder().addGrid(est.epochs, [1, 2]).addGrid(est.learningRate, [1, 0.1]).build()
+    )
+    assert [each[est.learningRate] for each in grid] == [1.0, 0.1, 1.0, 0.1]
+    changed = est.copy(grid[3])
+    assert (changed.getEpochs(), est.getEpochs(), changed.uid) == (2, 3, est.uid)
+    assert not est.setEpochs(None).isSet("epochs")
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "text"),
+    [
+        ({"epochs": 0}, errors.InvalidArgument, "epochs is a whole number of at least 1; got 0"),
+        ({"epochs": 1.5}, TypeError, 'value given for param "epochs"'),
+        ({"epochs": True}, TypeError, 'value given for param "epochs"'),
+        ({"learningRate": -1}, errors.InvalidArgument, "greater than 0; got -1"),
+        ({"featuresCol": []}, TypeError, "a column's name, a list of names"),
+        ({"featuresCol": {"x": 3}}, TypeError, "3 stands where a column or a list"),
+        ({"predictionCol": ["p", "p"]}, TypeError, "names a column twice"),
+        ({"model": 3}, TypeError, "a Keras model, or a function without arguments"),
+        ({"model": lambda width: width}, TypeError, "functools.partial fills some in"),
+        ({"metrics": "mae"}, TypeError, r"it is a list, such as \['mae'\]"),
+        ({"callbacks": 3}, TypeError, "a list of Keras callbacks"),
+        ({"backend": "tensor"}, errors.InvalidArgument, "Did you mean 'tensorflow'"),
+        ({"gpus": 0.7}, errors.InvalidArgument, "gpus is a whole number of GPUs"),
+        ({"distributor": object()}, TypeError, "a dict of what TensorflowDistributor takes"),
+        ({"customObjects": [1]}, TypeError, "maps names to classes"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_at_once(params, error, text):
+    with pytest.raises(error, match=text):
+        KerasEstimator(**params)
+
+
+def test_names_that_are_none_are_refused():
+    with pytest.raises(errors.InvalidArgument, match="no Param 'epoch'.*Did you mean 'epochs'"):
+        KerasEstimator().setParams(epoch=3)
+    assert KerasEstimator(model=functools.partial(make_model, width=3)).getModel()() == 3
+
+
+@pytest.mark.parametrize(
+    ("form", "names", "found"),
+    [
+        ("x", ["input"], {"input": "x"}),
+        (["x"], ["input"], {"input": "x"}),
+        (["a", "b"], ["input"], {"input": ["a", "b"]}),
+        ([["a", "b"]], ["input"], {"input": ["a", "b"]}),
+        (["b", "a"], ["a", "b"], {"a": "a", "b": "b"}),
+        (["x", "y"], ["a", "b"], {"a": "x", "b": "y"}),
+        ({"b": ["x", "y"], "a": "z"}, ["a", "b"], {"a": "z", "b": ["x", "y"]}),
+    ],
+)
+def test_columns_find_their_inputs(form, names, found):
+    assert columns.arranged(columns.checked_form(form), names, "input") == found
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("x", "say which columns belong to each: {'a': …, 'b': …}"),
+        ({"a": "x"}, "the model's inputs 'b' got no column"),
+        ({"a": "x", "c": "y"}, "no input 'c'; it has 'a', 'b'"),
+    ],
+)
+def test_columns_that_fit_no_input_are_refused(form, text):
+    with pytest.raises(errors.InvalidArgument, match=text):
+        columns.arranged(columns.checked_form(form), ["a", "b"], "input")
+
+
+def test_turns_are_taken_in_order_as_far_as_there_is_room():
+    turns, running, most, order = Turns(), [], [], []
+
+    def fit(number, share):
+        with turns.take(lambda: share, lambda: Fraction(0), 10):
+            running.append(share)
+            most.append(sum(running))
+            order.append(number)
+            time.sleep(0.05)
+            running.remove(share)
+
+    threads = []
+    for number, share in enumerate((Fraction(1, 2), Fraction(1, 2), Fraction(3), Fraction(1, 2))):
+        threads.append(threading.Thread(target=fit, args=(number, min(share, Fraction(1)))))
+        threads[-1].start()
+        time.sleep(0.01)
+    for thread in threads:
+        thread.join(10)
+    assert max(most) == 1
+    assert order == [0, 1, 2, 3]
+
+
+def test_a_turn_waits_for_other_jobs_as_long_as_its_patience():
+    turns, began = Turns(), time.monotonic()
+    with turns.take(lambda: Fraction(1, 2), lambda: Fraction(1), 0.3):
+        assert time.monotonic() - began > 0.3
+    asked = iter([1, 1, 0])
+    with turns.take(lambda: Fraction(1, 2), lambda: Fraction(next(asked)), 60):
+        assert next(asked, "none left") == "none left"
+
+
+def test_a_table_shows_numbers_and_escapes_names():
+    shown = markup.history_table({"loss": [1 / 3, 0.25], "<b>": [1e-9]})
+    assert "<th>&lt;b&gt;</th>" in shown
+    assert "0.333333" in shown
+    assert "1e-09" in shown
+    assert "… 60 more …" in markup.table(["a"], [[n] for n in range(100)])
+
+
+def test_the_curve_has_a_panel_for_each_metric(monkeypatch):
+    from gridflow.ml import plotting
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    if not EXAMPLES.is_dir():
+        pytest.skip("make examples brings matplotlib")
+    figure = plotting.learning_curve({"loss": [2.0, 1.0], "val_loss": [3.0, 2.0], "mae": [1.0]})
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "mae"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 1]
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_curve_without_epochs_or_matplotlib_says_so(monkeypatch):
+    from gridflow.ml import plotting
+
+    with pytest.raises(errors.InvalidArgument, match="no epoch to draw"):
+        plotting.learning_curve({})
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    with pytest.raises(errors.MissingDependency, match=r"gridflow\[plot\]"):
+        plotting.learning_curve({"loss": [1.0]})
