@@ -108,6 +108,8 @@ def test_a_fit_equals_plain_keras_on_the_same_rows(rows):
     np.testing.assert_allclose(predicted, model.predict(x, verbose=0), atol=1e-5)
     assert fitted.summary.ledger.check() == []
     assert fitted.summary.totalEpochs == 3
+    for shown in (fitted.summary._repr_html_(), fitted.summary.result._repr_html_()):
+        assert "<th>val_loss</th>" in shown
     assert (fitted.uid, fitted.getLabelCol()) == (est.uid, "y")
 
 
@@ -225,7 +227,7 @@ def test_tuning_in_a_pipeline_is_saved_and_predicts_the_same_in_another_process(
 
 def test_a_stream_is_predicted_and_a_fit_of_it_refused(rows, spark, tmp_path):
     model = regression()
-    est = estimator(model=model, labelCol="y", learningRate=1e-9)
+    est = estimator(model=model, labelCol="y", learningRate=0.05, numWorkers=2)
     fitted = est.fit(rows.limit(40))
     fitted.write().save((tmp_path / "fitted").as_uri())
     with pytest.raises(errors.InvalidArgument, match=r"write\(\)\.overwrite\(\)"):

@@ -145,6 +145,18 @@ def test_a_table_shows_numbers_and_escapes_names():
     assert "… 60 more …" in markup.table(["a"], [[n] for n in range(100)])
 
 
+def test_a_plan_is_a_table_in_a_notebook():
+    from gridflow.spec.cluster import Task
+    from gridflow.spec.options import Deadlines
+    from gridflow.spec.plan import Plan
+
+    left_out = {"train": {"m": "column 'm' is a map<string,int>"}}
+    plan = Plan((Task("worker", 0),), "none", "local", 2, 10, (), Deadlines(), left_out=left_out)
+    assert "worker:0</td>" in plan._repr_html_()
+    assert "map&lt;string,int&gt;" in plan._repr_html_()
+    assert str(plan).splitlines()[-1].startswith("left out       column 'm'")
+
+
 def test_the_curve_has_a_panel_for_each_metric(monkeypatch):
     from gridflow.ml import plotting
 

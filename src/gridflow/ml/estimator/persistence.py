@@ -49,7 +49,10 @@ def fingerprint(value: Any) -> Any:
     if _is_json(value):
         return value
     if keras_objects.is_model(value):
-        return value.to_json()
+        weights = hashlib.sha256()
+        for array in value.get_weights():
+            weights.update(array.tobytes())
+        return [value.to_json(), weights.hexdigest()]
     return hashlib.sha256(dump_by_value(value)).hexdigest()
 
 
