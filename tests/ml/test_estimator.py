@@ -113,6 +113,10 @@ def test_a_fit_equals_plain_keras_on_the_same_rows(rows):
     assert (fitted.uid, fitted.getLabelCol()) == (est.uid, "y")
 
 
+def own_loss(y, predicted):
+    return (y - predicted) ** 2
+
+
 def two_outputs():
     """Return a model that isn't compiled, of two inputs and two outputs."""
     import keras
@@ -270,6 +274,7 @@ def test_an_estimator_is_saved_and_fits_like_before(rows, tmp_path):
     est = estimator(
         model=regression(),
         labelCol="y",
+        loss=own_loss,
         optimizer="sgd",
         epochs=2,
         shuffle=False,

@@ -24,7 +24,8 @@ from gridflow.spec.cluster import EVALUATOR
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 #: Arguments of `TensorflowDistributor` that are Params, and their names there.
 _OWN_PARAMS: Final = {
@@ -237,7 +238,7 @@ class KerasEstimator(
         for param, names in places.items():
             columns.check(dataset.columns, names, param)
         needed = list(dict.fromkeys(name for names in places.values() for name in names))
-        chosen = [f.col(columns.quoted(name)) for name in needed]
+        chosen = [_single_precision(dataset, name) for name in needed]
         left_out = dataframes.check({"train": dataset.select(chosen)}).get("train", {})
         if left_out:
             raise SchemaError(" ".join(left_out.values()))
@@ -340,3 +341,24 @@ class KerasEstimator(
         }
         told = json.dumps([params, dataset.semanticHash()], sort_keys=True)
         return f"fit-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+def _single_precision(dataset: DataFrame, name: str) -> Column:
+    """Return a column, doubles as floats: as Keras makes them of arrays that it is given.
+
+    Functions of one's own, losses say, would meet two types otherwise, labels' and predictions'.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, DoubleType, FloatType
+
+    kind = dataset.schema[name].dataType
+    depth, leaf = 0, kind
+    while isinstance(leaf, ArrayType):
+        depth, leaf = depth + 1, leaf.elementType
+    column = f.col(columns.quoted(name))
+    if not isinstance(leaf, DoubleType):
+        return column
+    single: DataType = FloatType()
+    for _ in range(depth):
+        single = ArrayType(single)
+    return column.cast(single).alias(name)
