@@ -309,18 +309,18 @@ class _Barrier:
     def __init__(self, ctx: TrainingContext) -> None:
         self._ctx = ctx
 
-    def partitionId(self) -> int:  # noqa: N802 (Spark's name)
+    def partitionId(self) -> int:
         """Return the task's rank."""
         return self._ctx.rank
 
-    def getTaskInfos(self) -> list[Any]:  # noqa: N802 (Spark's name)
+    def getTaskInfos(self) -> list[Any]:
         """Return the addresses of all tasks, by rank."""
         from pyspark import BarrierTaskInfo
 
         spec = self._ctx.cluster_spec
         return [BarrierTaskInfo(spec.address(task)) for task in spec.ranks]
 
-    def allGather(self, message: str = "") -> list[str]:  # noqa: N802 (Spark's name)
+    def allGather(self, message: str = "") -> list[str]:
         """Return the messages of all tasks, by rank; all of them call it."""
         if self._ctx.num_workers == 1:
             return [message]

@@ -137,19 +137,24 @@ class LocalLaunch:
     rows : sequence of FileRows
         Of each rank that is fed, in order.
     listener : LaunchListener
+    places : sequence of int, optional
+        Of the tasks that run here. Default: all.
     """
 
     def __init__(
-        self, payload: AgentPayload, rows: Sequence[FileRows], listener: LaunchListener
+        self,
+        payload: AgentPayload,
+        rows: Sequence[FileRows],
+        listener: LaunchListener,
+        places: Sequence[int] | None = None,
     ) -> None:
         of_rank = dict(zip(payload.spec.fed, rows, strict=False))
-        self._agents = [
-            _start_agent(payload, rank, of_rank.get(rank))
-            for rank in range(len(payload.spec.tasks))
-        ]
+        mine = range(len(payload.spec.tasks)) if places is None else places
+        started = {rank: _start_agent(payload, rank, of_rank.get(rank)) for rank in mine}
+        self._agents = list(started.values())
         watcher = threading.Thread(
             target=_watch,
-            args=(payload, self._agents, listener),
+            args=(payload, started, listener),
             name="gridflow-local",
             daemon=True,
         )
@@ -212,11 +217,13 @@ def _start_agent(
 
 
 def _watch(
-    payload: AgentPayload, agents: list[subprocess.Popen[bytes]], listener: LaunchListener
+    payload: AgentPayload,
+    agents: Mapping[int, subprocess.Popen[bytes]],
+    listener: LaunchListener,
 ) -> None:
     threads = [
         threading.Thread(target=_watch_one, args=(payload, rank, agent, listener), daemon=True)
-        for rank, agent in enumerate(agents)
+        for rank, agent in agents.items()
     ]
     for thread in threads:
         thread.start()

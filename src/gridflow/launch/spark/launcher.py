@@ -208,6 +208,11 @@ class SparkLauncher:
             frame = self._spark.range(0, num_tasks, 1, num_tasks)
         settings = self._gpu_settings()
         body = _agent_body(payload, places, rows, settings.shares if need.count is None else 1)
+        return self._stage(frame, body, need)
+
+    def _stage(self, frame: DataFrame, body: Any, need: GpuNeed) -> DataFrame:
+        """Return the stage whose tasks run a function, with their GPUs."""
+        settings = self._gpu_settings()
         amount = settings.stage_amount(need)
         profile = None if amount is None else make_profile(amount, settings, self._setting)
         barrier = not self._is_dynamic()

@@ -1,0 +1,454 @@
+"""A cluster of nodes that run a program's main function, fed by Spark or reading by themselves.
+
+The interface of TensorFlowOnSpark's module. Underneath is a job of `TensorflowDistributor`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import threading
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.compat.tfos import TFSparkNode, _node, _setting, reservation
+from gridflow.errors import GridflowError, InvalidArgument, RunTimeout, StartTimeout
+from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
+from gridflow.spec.roles import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gridflow.handle import JobHandle
+
+_log = logging.getLogger(__name__)
+
+#: What made the last cluster fail, under ``"error"``; empty again once another one is started.
+tf_status: dict[str, str] = {}
+#: How many times the rows are fed where ``num_epochs=0``.
+_EPOCHS: Final = 10
+_LOOK_SECONDS: Final = 0.05
+#: An evaluator has so long to end by itself once the others have.
+_EVALUATOR_SECONDS: Final = 15.0
+_SHUTDOWN_SECONDS: Final = 30.0
+#: Which Keras ``tf.keras`` is: the nodes see what the driver does.
+_KERAS: Final = "TF_USE_LEGACY_KERAS"
+_QUEUES: Final = ("input", "output", "error")
+
+
+class InputMode:
+    """Who brings the rows: the program, from files, or Spark, from RDDs."""
+
+    TENSORFLOW = 0
+    SPARK = 1
+
+
+class TFCluster:
+    """A cluster that runs; made by `run`.
+
+    Attributes
+    ----------
+    sc : SparkContext
+    defaultFS, working_dir : str
+    num_executors : int
+    cluster_id : int
+    cluster_info : list of dict
+        The nodes: ``executor_id``, ``host``, ``job_name``, ``task_index``, ``port``, ``addr``, …
+    cluster_meta, meta : dict
+    input_mode : int
+    queues : list of str
+    server : reservation.Server
+    handle : JobHandle
+        gridflow's own, with the logs of the nodes.
+    """
+
+    def __init__(
+        self,
+        sc: Any,
+        meta: dict[str, Any],
+        input_mode: int,
+        queues: Sequence[str],
+        server: reservation.Server,
+        handle: JobHandle,
+        cluster_info: list[dict[str, Any]],
+    ) -> None:
+        self.sc = sc
+        self.defaultFS, self.working_dir = meta["default_fs"], meta["working_dir"]
+        self.num_executors, self.cluster_id = meta["num_executors"], meta["id"]
+        self.cluster_meta = self.meta = meta
+        self.cluster_info, self.input_mode, self.queues = cluster_info, input_mode, list(queues)
+        self.server, self.handle = server, handle
+        self.nodeRDD: Any = None
+        weakref.finalize(self, server.stop)
+        _watch(handle, server)
+
+    def train(
+        self, dataRDD: Any, num_epochs: int = 0, feed_timeout: float = 600, qname: str = "input"
+    ) -> None:
+        """Feed rows to the nodes, and return once they have taken them.
+
+        Parameters
+        ----------
+        dataRDD : RDD or DStream
+            Of a stream, each batch is fed when it comes; this returns at once.
+        num_epochs : int, default 0
+            How many times. 0 means 10, as in the original, with a warning. Not for streams.
+        feed_timeout : float, default 600
+            Seconds in which the program takes no row, after which feeding fails.
+        qname : str
+
+        Raises
+        ------
+        TrainingFailed
+            The program failed; at once, with its traceback.
+        """
+        self._check_feed("train", qname)
+        if num_epochs < 0:
+            raise InvalidArgument(f"num_epochs is at least 0; got {num_epochs}.")
+        feed = TFSparkNode.train(self.cluster_info, self.cluster_meta, feed_timeout, qname)
+        if _is_stream(dataRDD):
+            dataRDD.foreachRDD(lambda rdd: rdd.foreachPartition(feed))
+            return
+        if num_epochs == 0:
+            num_epochs = _EPOCHS
+            warnings.warn(
+                f"num_epochs=0 feeds the rows {_EPOCHS} times, as TensorFlowOnSpark does; say how "
+                "often you want them.",
+                stacklevel=2,
+            )
+        rows = self.sc.union([dataRDD] * num_epochs) if num_epochs > 1 else dataRDD
+        self._while_it_runs(lambda: rows.foreachPartition(feed))
+
+    def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> Any:
+        """Return an RDD of what the program answers: one result for each row, in order.
+
+        Parameters
+        ----------
+        dataRDD : RDD
+        feed_timeout : float, default 600
+            Seconds without any progress after which a task fails.
+        qname : str
+
+        Returns
+        -------
+        RDD
+            Computed when it is asked for, while the cluster runs.
+        """
+        self._check_feed("inference", qname)
+        return dataRDD.mapPartitions(TFSparkNode.inference(self.cluster_info, feed_timeout, qname))
+
+    def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
+        """End feeding, and wait until the program has ended on all nodes.
+
+        Unlike the original, it waits for what the program still does (exporting a model, say), and
+        never ends the driver or its SparkContext.
+
+        Parameters
+        ----------
+        ssc : StreamingContext, optional
+            Waited for first; it is stopped once a client has asked for that, see
+            `reservation.Client.request_stop`.
+        grace_secs : float, default 0
+            Has no effect: nothing is cut off.
+        timeout : float, default 259200
+            Seconds to wait; then the cluster is ended. 0 or less: no limit.
+
+        Raises
+        ------
+        TrainingFailed
+            The program failed, with its traceback.
+        RunTimeout
+            It didn't end in time.
+        """
+        del grace_secs
+        give_up = time.monotonic() + timeout if timeout > 0 else None
+        try:
+            if ssc is not None:
+                self._await_stream(ssc, give_up)
+            self.server.note(ending=True)
+            left = None if give_up is None else max(give_up - time.monotonic(), 0.0)
+            try:
+                self.handle.result(left)
+            except TimeoutError as error:
+                if self.handle.done():
+                    raise  # one of the job's own
+                self.handle.cancel()
+                _wait_for_end(self.handle)
+                raise RunTimeout(
+                    f"the cluster did not end within {timeout:g} seconds (timeout) and was ended."
+                ) from error
+        finally:
+            self.server.stop()
+
+    def tensorboard_url(self) -> str | None:
+        """Return where TensorBoard is served; None if it isn't."""
+        for node in self.cluster_info:
+            if node["tb_port"]:
+                return f"http://{node['host']}:{node['tb_port']}"
+        return None
+
+    def _check_feed(self, method: str, qname: str) -> None:
+        if self.input_mode != InputMode.SPARK:
+            raise InvalidArgument(
+                f"{method}() is for clusters in InputMode.SPARK; this one reads its rows itself."
+            )
+        if qname not in self.queues:
+            raise InvalidArgument(f"qname is one of {', '.join(self.queues)}; got {qname!r}.")
+
+    def _while_it_runs(self, feed: Callable[[], None]) -> None:
+        """Run a Spark job; a program that fails ends it, and is what is raised."""
+        from pyspark.sql import SparkSession
+
+        from gridflow.launch.spark import session
+
+        spark = SparkSession.builder.getOrCreate()
+        tag = f"gridflow-tfos-{self.cluster_id}-{random.getrandbits(32):x}"
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                session.tag_this_thread(spark, tag)
+                feed()
+            except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
+                errors.append(error)
+
+        thread = session.make_thread(spark, work, "gridflow-tfos-feed")
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_LOOK_SECONDS)
+                if self.handle.state == "failed":
+                    session.cancel(spark, tag)
+        except BaseException:
+            session.cancel(spark, tag)
+            raise
+        if errors:
+            self._raise_failure()
+            raise errors[0]
+
+    def _raise_failure(self) -> None:
+        """Raise what the program failed with, if that is why feeding did."""
+        if self.server.failure:
+            _wait_for_end(self.handle)
+        if self.handle.state == "failed":
+            self.handle.result()
+
+    def _await_stream(self, ssc: Any, give_up: float | None) -> None:
+        while not ssc.awaitTerminationOrTimeout(1):
+            late = give_up is not None and time.monotonic() > give_up
+            if self.server.done or self.handle.done() or late:
+                ssc.stop(stopSparkContext=False, stopGraceFully=not late)
+                return
+
+
+def run(
+    sc: Any,
+    map_fun: Callable[[Any, Any], Any],
+    tf_args: Any,
+    num_executors: int,
+    num_ps: int = 0,
+    tensorboard: bool = False,
+    input_mode: int = InputMode.TENSORFLOW,
+    log_dir: str | None = None,
+    driver_ps_nodes: bool = False,
+    master_node: str | None = None,
+    reservation_timeout: float = 600,
+    queues: Sequence[str] = _QUEUES,
+    eval_node: bool = False,
+    release_port: bool = True,
+) -> TFCluster:
+    """Start a cluster, and return once its nodes are there.
+
+    Parameters
+    ----------
+    sc : SparkContext
+    map_fun : callable
+        ``map_fun(tf_args, ctx)``, called on every node; ``ctx`` is a `TFSparkNode.TFNodeContext`.
+    tf_args : argparse.Namespace, dict or list
+        A list is the nodes' command line, too. ``num_gpus`` in it, a number or a part of one such
+        as 0.5, is how many GPUs each node gets that trains.
+    num_executors : int
+        Nodes in all: parameter servers, evaluator, chief and workers.
+    num_ps : int, default 0
+    tensorboard : bool, default False
+        Serve TensorBoard on the first worker.
+    input_mode : int, default InputMode.TENSORFLOW
+    log_dir : str, optional
+        What TensorBoard shows. Default: ``tensorboard_<number>`` in the executor's folder.
+    driver_ps_nodes : bool, default False
+        Run the parameter servers beside the driver: they take no executors.
+    master_node : str, optional
+        The name of the first node that trains, ``chief`` or ``master``.
+    reservation_timeout : float, default 600
+        Seconds for all nodes to come up.
+    queues : sequence of str
+    eval_node : bool, default False
+        One node is an evaluator.
+    release_port : bool, default True
+        False: ``ctx.tmp_socket`` keeps the node's port until ``ctx.release_port()``. TensorFlow
+        can listen on it in either case.
+
+    Raises
+    ------
+    InvalidArgument, NotEnoughSlots, NotEnoughGpus
+        At the call, before anything is started.
+    StartTimeout, TrainingFailed
+        Nodes didn't come up, or failed at once.
+    """
+    from pyspark.sql import SparkSession
+
+    from gridflow.compat.tfos._launcher import ClusterLauncher
+    from gridflow.distributor import TensorflowDistributor
+
+    tf_status.clear()
+    _check(num_executors, num_ps, input_mode, master_node, driver_ps_nodes, eval_node, map_fun)
+    roles = _setting.template(num_executors, num_ps, master_node, eval_node=eval_node)
+    gpus = _setting.num_gpus(tf_args)
+    spark = SparkSession.builder.getOrCreate()
+    distributor = TensorflowDistributor(
+        roles=_roles(roles, master_node, gpus),
+        strategy="server",
+        launcher=ClusterLauncher(
+            spark,
+            detached=input_mode == InputMode.SPARK,
+            ps_here=num_ps if driver_ps_nodes else 0,
+        ),
+        start_timeout=reservation_timeout,
+        step_timeout=None,
+        shutdown_timeout=_EVALUATOR_SECONDS if eval_node else _SHUTDOWN_SECONDS,
+        env=keras_environment(),
+        progress=False,
+    )
+    bound = sc.getConf().get("spark.driver.bindAddress") or sc.getConf().get("spark.driver.host")
+    server = reservation.Server(num_executors, ["executor_id"], host=bound)
+    meta = {
+        "id": random.getrandbits(62),
+        "cluster_template": roles,
+        "num_executors": num_executors,
+        "default_fs": default_fs(sc),
+        "working_dir": os.getcwd(),  # noqa: PTH109 (a text, as programs expect it)
+        "server_addr": server.start(),
+        "server_key": server.key,
+        "release_port": release_port,
+        "queues": list(queues),
+        "is_fed": input_mode == InputMode.SPARK,
+        "tensorboard": tensorboard,
+        "log_dir": log_dir,
+        "master_node": master_node,
+        "has_fraction": gpus is not None and gpus != int(gpus),
+    }
+    handle = None
+    try:
+        handle = distributor.start(_node.run, meta, map_fun, tf_args)
+        info = _await_nodes(server, handle, reservation_timeout)
+    except BaseException as error:
+        tf_status["error"] = str(error)
+        if handle is not None:
+            handle.cancel()
+            _wait_for_end(handle)
+        server.stop()
+        raise
+    cluster = TFCluster(sc, meta, input_mode, queues, server, handle, info)
+    if cluster.tensorboard_url():
+        _log.info("TensorBoard: %s", cluster.tensorboard_url())
+    return cluster
+
+
+def keras_environment() -> dict[str, str]:
+    """Return the variable that says which Keras ``tf.keras`` is, if the driver has it."""
+    return {_KERAS: os.environ[_KERAS]} if _KERAS in os.environ else {}
+
+
+def default_fs(sc: Any) -> str:
+    """Return the default file system of Spark's Hadoop configuration, without a slash behind it."""
+    found = str(sc._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 (no public way)
+    bare = len("file://")
+    return found[:-1] if found.startswith("file://") and len(found) > bare else found
+
+
+def _check(
+    num_executors: int,
+    num_ps: int,
+    input_mode: int,
+    master_node: str | None,
+    driver_ps_nodes: bool,
+    eval_node: bool,
+    map_fun: Any,
+) -> None:
+    if not callable(map_fun):
+        raise InvalidArgument(f"map_fun is a function of (args, ctx); got {map_fun!r}.")
+    if input_mode not in {InputMode.TENSORFLOW, InputMode.SPARK}:
+        raise InvalidArgument(
+            f"input_mode is InputMode.TENSORFLOW or InputMode.SPARK; got {input_mode!r}."
+        )
+    for name, value in {"num_executors": num_executors, "num_ps": num_ps}.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InvalidArgument(f"{name} is a whole number of at least 0; got {value!r}.")
+    if input_mode == InputMode.SPARK:
+        given = {"driver_ps_nodes": driver_ps_nodes, "eval_node": eval_node}
+        for name in (name for name, value in given.items() if value):
+            raise InvalidArgument(f"{name}=True is for InputMode.TENSORFLOW only.")
+    if master_node in {PS, WORKER, EVALUATOR}:
+        raise InvalidArgument(
+            f"master_node is a name of its own, such as 'chief'; got {master_node!r}."
+        )
+    beside = num_ps + bool(eval_node)
+    if num_executors <= beside:
+        raise InvalidArgument(
+            f"of {num_executors} nodes {beside} are parameter servers or evaluators: a cluster "
+            "needs at least one worker or master_node beside them. num_executors counts all nodes."
+        )
+
+
+def _roles(roles: dict[str, list[int]], master_node: str | None, gpus: float | None) -> list[Role]:
+    names = {master_node: CHIEF}
+    return [
+        Role(names.get(job, job), len(numbers), None if job in {PS, EVALUATOR} else gpus)
+        for job, numbers in roles.items()
+    ]
+
+
+def _await_nodes(
+    server: reservation.Server, handle: JobHandle, timeout: float
+) -> list[dict[str, Any]]:
+    # The job has a deadline of its own for each stage of its start, and says more of what is wrong.
+    give_up = time.monotonic() + 2 * timeout + _SHUTDOWN_SECONDS
+    while not server.reservations.done():
+        if handle.done():
+            handle.result()
+            raise GridflowError("the cluster has ended before all of its nodes were there.")
+        if time.monotonic() > give_up:
+            missing = server.reservations.remaining()
+            raise StartTimeout(f"{missing} nodes didn't register (reservation_timeout).")
+        time.sleep(_LOOK_SECONDS)
+    return sorted(server.reservations.get(), key=lambda node: int(node["executor_id"]))
+
+
+def _watch(handle: JobHandle, server: reservation.Server) -> None:
+    """Let feeders know when the cluster has ended, and how."""
+
+    def wait() -> None:
+        _wait_for_end(handle)
+        try:
+            handle.result()
+        except GridflowError as error:
+            tf_status["error"] = str(error)
+            server.note(failure=str(error))
+        server.note(finished=True)
+
+    threading.Thread(target=wait, name="gridflow-tfos-watch", daemon=True).start()
+
+
+def _wait_for_end(handle: JobHandle) -> None:
+    while not handle.done():
+        time.sleep(_LOOK_SECONDS)
+
+
+def _is_stream(rows: Any) -> bool:
+    """Return whether rows are a DStream; pyspark may come without them one day."""
+    module = sys.modules.get("pyspark.streaming.dstream")
+    return module is not None and isinstance(rows, module.DStream)

@@ -1,0 +1,64 @@
+"""Several nodes that know nothing of each other, such as for inference on files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.compat.tfos import TFCluster, _node, _setting
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def run(
+    sc: Any,
+    map_fn: Callable[[Any, Any], Any],
+    tf_args: Any,
+    num_executors: int,
+    use_barrier: bool = True,
+) -> None:
+    """Call a function once on each of several nodes, and return when all have ended.
+
+    Parameters
+    ----------
+    sc : SparkContext
+    map_fn : callable
+        ``map_fn(tf_args, ctx)``. Of ``ctx`` the attributes ``worker_num``, ``executor_id``,
+        ``num_workers`` and ``defaultFS`` are set, and ``absolute_path`` works.
+    tf_args : argparse.Namespace, dict or list
+        ``num_gpus`` in it is how many GPUs each gets.
+    num_executors : int
+        How many nodes.
+    use_barrier : bool, default True
+        Whether all run at the same time. If not, they come in turns where Spark has fewer slots.
+
+    Raises
+    ------
+    InvalidArgument, NotEnoughSlots, NotEnoughGpus
+        At the call, before anything is started.
+    TrainingFailed
+        The function failed on one, with its traceback; the others are ended.
+    """
+    from pyspark.sql import SparkSession
+
+    from gridflow.distributor import TensorflowDistributor
+    from gridflow.launch.spark.launcher import SparkLauncher
+    from gridflow.launch.spark.session import task_slots
+
+    if isinstance(num_executors, bool) or not isinstance(num_executors, int) or num_executors < 1:
+        raise InvalidArgument(f"num_executors is at least 1; got {num_executors!r}.")
+    spark = SparkSession.builder.getOrCreate()
+    at_once = num_executors
+    if not use_barrier:
+        at_once = min(num_executors, max(task_slots(spark) or 1, 1))
+    for first in range(0, num_executors, at_once):
+        TensorflowDistributor(
+            min(at_once, num_executors - first),
+            "none",
+            gpus=_setting.num_gpus(tf_args),
+            launcher=SparkLauncher(spark),
+            step_timeout=None,
+            env=TFCluster.keras_environment(),
+            progress=False,
+        ).run(_node.run_alone, first, num_executors, TFCluster.default_fs(sc), map_fn, tf_args)

@@ -1,0 +1,215 @@
+"""A node of a cluster, in the training process that gridflow gave it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from multiprocessing import AuthenticationError
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util
+from gridflow.compat.tfos._feeding import FeedServer
+from gridflow.compat.tfos._queues import NodeQueues
+from gridflow.errors import MissingDependency
+from gridflow.spec.cluster import CHIEF, PS
+from gridflow.wire.channel import AGENT_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gridflow.context import TrainingContext
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS: Final = 0.2
+
+
+def run(
+    ctx: TrainingContext,
+    meta: Mapping[str, Any],
+    map_fun: Callable[[Any, Any], Any],
+    tf_args: Any,
+) -> None:
+    """Be a node: register, wait for the others, call the main function.
+
+    Parameters
+    ----------
+    ctx : TrainingContext
+    meta : dict
+        What `TFCluster.run` wants its nodes to know.
+    map_fun : callable
+    tf_args : Namespace, dict or list
+    """
+    job_name, task_index = _job_name(ctx, meta), ctx.task.index
+    executor_id = meta["cluster_template"][job_name][task_index]
+    _go_where_the_executor_works()
+    client = reservation.Client(meta["server_addr"], meta["server_key"])
+    queues = NodeQueues([*meta["queues"], "control", "error"])
+    queues.set("state", "running")
+    host, _, port = ctx.cluster_spec.address(ctx.task).rpartition(":")
+    is_fed = meta["is_fed"] and ctx.rank >= 0
+    feed = FeedServer(queues, host, meta["server_key"]) if is_fed else None
+    board = (
+        _Board(host, meta["log_dir"] or f"tensorboard_{executor_id}")
+        if _has_board(meta, executor_id)
+        else None
+    )
+    me = {
+        "executor_id": executor_id,
+        "host": host,
+        "job_name": job_name,
+        "task_index": task_index,
+        "port": int(port),
+        "tb_pid": board.pid if board is not None else 0,
+        "tb_port": board.port if board is not None else 0,
+        "addr": None if feed is None else (host, feed.port),
+        "authkey": meta["server_key"],
+        "server_addr": meta["server_addr"],
+    }
+    client.register(me)
+    everyone = sorted(client.await_reservations(), key=lambda each: int(each["executor_id"]))
+    spec = TFSparkNode._get_cluster_spec(everyone)  # noqa: SLF001 (programs know it by this name)
+    _setting.set_tf_config(spec, job_name, task_index)
+    if ctx.task.role != PS and ctx.rank >= 0 and not meta["has_fraction"]:
+        nodes = [address for hosts in spec.values() for address in hosts]
+        index = util.rank_on_host(nodes, nodes.index(f"{host}:{port}"))
+        TFSparkNode.choose_gpus(tf_args, ctx.gpus, index)
+    holder = None if meta["release_port"] else _hold(int(port))
+    util.expand_hadoop_classpath()
+    node = TFSparkNode.TFNodeContext(
+        executor_id,
+        job_name,
+        task_index,
+        spec,
+        meta["default_fs"],
+        meta["working_dir"],
+        queues,
+        holder,
+    )
+    TFSparkNode.TFSparkNode.mgr, TFSparkNode.TFSparkNode.cluster_id = queues, meta["id"]
+    args = (meta, queues)
+    threading.Thread(target=_await_end, args=args, name="gridflow-tfos-end", daemon=True).start()
+    try:
+        _setting.call(map_fun, tf_args, node)
+    except BaseException as error:
+        _tell(client, feed, error)
+        raise
+    finally:
+        queues.set("state", "stopped")
+    if feed is not None:
+        feed.end()
+    client.close()
+
+
+def run_alone(
+    ctx: TrainingContext,
+    first: int,
+    num_workers: int,
+    default_fs: str,
+    map_fun: Callable[[Any, Any], Any],
+    tf_args: Any,
+) -> None:
+    """Be one of several nodes that know nothing of each other (`TFParallel.run`)."""
+    _go_where_the_executor_works()
+    os.environ.pop("TF_CONFIG", None)
+    nodes = [ctx.cluster_spec.address(task) for task in ctx.cluster_spec.ranks]
+    TFSparkNode.choose_gpus(tf_args, ctx.gpus, util.rank_on_host(nodes, ctx.rank))
+    util.expand_hadoop_classpath()
+    node = TFSparkNode.TFNodeContext()
+    node.defaultFS = default_fs
+    node.worker_num = node.executor_id = first + ctx.rank
+    node.num_workers = num_workers
+    _setting.call(map_fun, tf_args, node)
+
+
+def _job_name(ctx: TrainingContext, meta: Mapping[str, Any]) -> str:
+    """Return the program's own name of this node's role."""
+    return str(meta["master_node"]) if ctx.task.role == CHIEF else ctx.task.role
+
+
+def _go_where_the_executor_works() -> None:
+    """Write relative paths where the original did: below the executor, not below this process."""
+    with contextlib.suppress(OSError, KeyError):
+        os.chdir(f"/proc/{int(os.environ[AGENT_VARIABLE])}/cwd")
+
+
+def _hold(port: int) -> socket.socket:
+    """Return a socket on the node's port, beside the agent's, which keeps it for TensorFlow."""
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("", port))
+    return holder
+
+
+def _await_end(meta: Mapping[str, Any], queues: NodeQueues) -> None:
+    """End the feeds when the driver says so."""
+    with contextlib.suppress(OSError, EOFError, AuthenticationError):
+        client = reservation.Client(meta["server_addr"], meta["server_key"])
+        with contextlib.closing(client):
+            while not client.get_state()["ending"]:
+                time.sleep(_LOOK_SECONDS)
+    queues.end_feeds()
+
+
+def _tell(client: reservation.Client, feed: FeedServer | None, error: BaseException) -> None:
+    """Let those who feed this node, and the driver, know why it has failed."""
+    if isinstance(error, SystemExit) and not error.code:
+        return
+    text = "".join(traceback.format_exception(error))
+    if feed is not None:
+        feed.fail(text)
+    with contextlib.suppress(OSError, EOFError):
+        client.report_failure(text)
+
+
+def _has_board(meta: Mapping[str, Any], executor_id: int) -> bool:
+    """Return whether TensorBoard runs on this node: on the first worker, else the chief."""
+    roles: Mapping[str, Sequence[int]] = meta["cluster_template"]
+    job = next(name for name in (_setting.WORKER, meta["master_node"]) if roles.get(name or ""))
+    return bool(meta["tensorboard"]) and executor_id == roles[job][0]
+
+
+class _Board:
+    """TensorBoard beside a node; it ends with the node's process.
+
+    Parameters
+    ----------
+    host : str
+        The address to serve on.
+    folder : str
+        Of the event files.
+    """
+
+    def __init__(self, host: str, folder: str) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            raise MissingDependency(
+                "tensorboard=True needs TensorBoard on the executors: "
+                "pip install 'gridflow[tensorboard]'"
+            )
+        self.port = int(os.environ.get("TENSORBOARD_PORT", "0")) or _free_port(host)
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tensorboard.main",
+                f"--logdir={folder}",
+                f"--host={host}",
+                f"--port={self.port}",
+                "--reload_multifile=true",
+            ],
+            stdin=subprocess.DEVNULL,
+        )
+        self.pid = process.pid
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

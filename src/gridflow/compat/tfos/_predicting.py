@@ -1,0 +1,217 @@
+"""A SavedModel on the executors: one for each Python worker, kept from partition to partition."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy as np
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be predicted, and by what.
+
+    Attributes
+    ----------
+    export_dir : str
+    tags : tuple of str or None
+    signature : str
+    inputs : tuple of (column, tensor)
+    outputs : tuple of (tensor, column)
+    batch_size : int
+    argv : list of str or None
+    num_gpus : float or None
+    """
+
+    export_dir: str
+    tags: tuple[str, ...] | None
+    signature: str
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    batch_size: int
+    argv: list[str] | None = None
+    num_gpus: float | None = None
+
+
+def transform(dataset: DataFrame, work: Work) -> DataFrame:
+    """Return the predictions for a DataFrame's rows."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql import functions
+
+    missing = [column for column, _ in work.inputs if column not in dataset.columns]
+    if missing:
+        hint = did_you_mean(missing[0], dataset.columns)
+        raise SchemaError(f"input_mapping names the column {missing[0]!r}, there is none.{hint}")
+    columns = [
+        vector_to_array(functions.col(column)).alias(column)
+        if isinstance(dataset.schema[column].dataType, VectorUDT)
+        else functions.col(column)
+        for column, _ in work.inputs
+    ]
+
+    def predict(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        model = _model(_Key(work))
+        for frame in frames:
+            yield model.predict(frame)
+
+    return dataset.select(columns).mapInPandas(predict, _schema(dataset, work))
+
+
+def _schema(dataset: DataFrame, work: Work) -> str:
+    """Ask an executor, as the driver has no TensorFlow, which types the predictions have."""
+
+    def ask(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            frame["schema"] = _model(_Key(work)).schema
+            yield frame[["schema"]]
+
+    frame = dataset.sparkSession.range(1, numPartitions=1).mapInPandas(ask, "schema string")
+    (row,) = frame.collect()
+    return str(row["schema"])
+
+
+class _Key:
+    """A `Work` by what its model depends on."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self._known_by = (work.export_dir, work.tags, work.signature, work.inputs, work.outputs)
+
+    def __hash__(self) -> int:
+        return hash(self._known_by)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._known_by == other._known_by
+
+
+@lru_cache(maxsize=1)
+def _model(key: _Key) -> _LoadedModel:
+    return _LoadedModel(key.work)
+
+
+class _LoadedModel:
+    """The SavedModel, with the tensors that are wanted of it."""
+
+    def __init__(self, work: Work) -> None:
+        from gridflow.compat.tfos import pipeline
+
+        pipeline.single_node_env(_Arguments(work))
+        import tensorflow as tf
+
+        self._work = work
+        loaded = tf.saved_model.load(work.export_dir, tags=work.tags)
+        if work.signature not in loaded.signatures:
+            raise InvalidArgument(
+                f"the SavedModel has no signature {work.signature!r}, but "
+                f"{', '.join(loaded.signatures)}."
+            )
+        self._loaded = loaded  # a signature doesn't keep its model
+        self._function = loaded.signatures[work.signature]
+        self._specs = self._function.structured_input_signature[1]
+        given = self._function.structured_outputs
+        inputs = _names([tensor for _, tensor in work.inputs], list(self._specs), "input")
+        self._columns = {
+            name: column for (column, _), name in zip(work.inputs, inputs, strict=True)
+        }
+        self._outputs = _names([tensor for tensor, _ in work.outputs], list(given), "output")
+        fields = [
+            f"`{column}` {_spark_type(given[name])}"
+            for (_, column), name in zip(work.outputs, self._outputs, strict=True)
+        ]
+        self.schema = ", ".join(fields)
+
+    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the predictions for rows."""
+        import numpy as np
+        import pandas as pd
+
+        found: dict[str, list[Any]] = {column: [] for _, column in self._work.outputs}
+        for first in range(0, len(frame), self._work.batch_size):
+            rows = frame.iloc[first : first + self._work.batch_size]
+            inputs = {
+                name: self._tensor(rows[column], self._specs[name])
+                for name, column in self._columns.items()
+            }
+            answers = self._function(**inputs)
+            for (_, column), name in zip(self._work.outputs, self._outputs, strict=True):
+                values: np.ndarray = np.asarray(answers[name])
+                if values.ndim == 0 or len(values) != len(rows):
+                    raise InvalidArgument(
+                        f"output {name!r} has {values.shape[:1]} values for {len(rows)} rows; an "
+                        "output_mapping takes one for each."
+                    )
+                found[column].extend(values.tolist())
+        return pd.DataFrame(found)
+
+    def _tensor(self, cells: pd.Series[Any], spec: Any) -> Any:
+        import numpy as np
+        import tensorflow as tf
+
+        values = cells.to_numpy()
+        if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
+            values = np.stack([np.asarray(_nested(cell)) for cell in values])
+        tensor = tf.convert_to_tensor(values.tolist() if values.dtype == object else values)
+        if tensor.dtype != spec.dtype:
+            tensor = tf.cast(tensor, spec.dtype)
+        if spec.shape.rank is None:
+            return tensor
+        # Spark's arrays are flat.
+        return tf.reshape(tensor, [len(values), *(size or -1 for size in spec.shape[1:])])
+
+
+class _Arguments:
+    """What `pipeline.single_node_env` reads."""
+
+    def __init__(self, work: Work) -> None:
+        self.argv, self.num_gpus = work.argv, work.num_gpus
+
+
+def _nested(cell: Any) -> Any:
+    """Return the lists of an array of arrays, which pandas has as an array of objects."""
+    nested = getattr(getattr(cell, "dtype", None), "hasobject", False)
+    return [_nested(each) for each in cell] if nested else cell
+
+
+def _names(wanted: Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    """Return the signature's names of tensors; a single one may have been renamed by Keras 3."""
+    found = [name.removesuffix(":0") for name in wanted]
+    unknown = [name for name in found if name not in known]
+    if unknown and len(wanted) == len(known) == 1:
+        _log.warning("the SavedModel's only %s is %r, not %r", what, known[0], unknown[0])
+        return list(known)
+    if unknown:
+        raise InvalidArgument(
+            f"the signature has no {what} {unknown[0]!r}, but {', '.join(sorted(known))}."
+            f"{did_you_mean(unknown[0], known)}"
+        )
+    return found
+
+
+def _spark_type(spec: Any) -> str:
+    """Return the type of a column: numbers are as wide as Python's, as in the original."""
+    kind = spec.dtype
+    if kind.is_bool:
+        name = "boolean"
+    elif kind.is_integer:
+        name = "bigint"
+    elif kind.is_floating:
+        name = "double"
+    else:
+        name = "binary"
+    rank = spec.shape.rank
+    for _ in range((1 if rank is None else rank) - 1):
+        name = f"array<{name}>"
+    return name

@@ -1,0 +1,66 @@
+"""Who is who in a cluster, and what the main function of a node finds: arguments, ``TF_CONFIG``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.spec.tf_config import TF_CONFIG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PS: Final = "ps"
+EVALUATOR: Final = "evaluator"
+WORKER: Final = "worker"
+
+
+def template(
+    num_executors: int, num_ps: int, master_node: str | None, *, eval_node: bool
+) -> dict[str, list[int]]:
+    """Return the numbers of the nodes by job: parameter servers first, workers last."""
+    numbers = list(range(num_executors))
+    counts = {PS: num_ps, master_node or "": bool(master_node), EVALUATOR: eval_node}
+    found: dict[str, list[int]] = {}
+    for job, count in counts.items():
+        if count:
+            found[job], numbers = numbers[: int(count)], numbers[int(count) :]
+    if numbers:
+        found[WORKER] = numbers
+    return found
+
+
+def place(cluster_template: Mapping[str, Sequence[int]], executor_id: int) -> tuple[str, int]:
+    """Return a node's job, and its number among those of the job."""
+    for job, numbers in cluster_template.items():
+        if executor_id in numbers:
+            return job, list(numbers).index(executor_id)
+    return "default", -1
+
+
+def num_gpus(tf_args: Any) -> float | None:
+    """Return ``num_gpus`` of a program's arguments; None where they don't have it."""
+    if isinstance(tf_args, dict):
+        found = tf_args.get("num_gpus")
+    else:
+        found = None if isinstance(tf_args, list) else getattr(tf_args, "num_gpus", None)
+    return None if found is None else float(found)
+
+
+def set_tf_config(spec: Mapping[str, Sequence[str]], job_name: str, task_index: int) -> None:
+    """Set ``TF_CONFIG`` where there is a ``chief`` or ``master``, as the original does."""
+    if "chief" in spec or "master" in spec:
+        task = {"type": job_name, "index": task_index}
+        value = {"cluster": spec, "task": task, "environment": "cloud"}
+        os.environ[TF_CONFIG] = json.dumps(value)
+    else:
+        os.environ.pop(TF_CONFIG, None)
+
+
+def call(fn: Callable[[Any, Any], Any], tf_args: Any, ctx: Any) -> None:
+    """Call a main function; a list of arguments is the command line, too."""
+    if isinstance(tf_args, list):
+        sys.argv = tf_args
+    fn(tf_args, ctx)

@@ -1,0 +1,45 @@
+"""Calls that differ between versions of TensorFlow and Keras, for a node's own function."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+
+def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:
+    """Export a Keras model as a SavedModel; all nodes call it, the chief's stays.
+
+    Parameters
+    ----------
+    model : keras.Model
+        Of Keras 3, or of tf_keras (``TF_USE_LEGACY_KERAS=1``).
+    export_dir : str
+    is_chief : bool, default False
+        The others take part (Keras may ask that of all nodes), and throw theirs away.
+    """
+    if is_chief:
+        _export(model, export_dir)
+        return
+    with tempfile.TemporaryDirectory(prefix="worker_model") as folder:
+        _export(model, folder)
+
+
+def _export(model: Any, folder: str) -> None:
+    if hasattr(model, "export") and not type(model).__module__.startswith("tf_keras"):
+        model.export(folder, verbose=False)
+    else:
+        model.save(folder, save_format="tf")
+
+
+def disable_auto_shard(options: Any) -> None:
+    """Let a ``tf.data.Options`` keep each node's own rows: they were dealt out by Spark."""
+    import tensorflow as tf
+
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+
+
+def is_gpu_available() -> bool:
+    """Return whether TensorFlow sees a GPU."""
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))

@@ -1,0 +1,11 @@
+"""What stands between the rows of a feed."""
+
+from __future__ import annotations
+
+
+class Marker:
+    """Anything in a feed that is no row."""
+
+
+class EndPartition(Marker):
+    """The end of a partition's rows."""

@@ -1,0 +1,388 @@
+"""The driver's list of nodes: who is there, who has failed, and whether to stop.
+
+The classes are TensorFlowOnSpark's. Its server unpickled whatever anybody sent; this one talks to
+those only who know its key, in msgpack. A client finds the key by itself in the server's process
+and in other processes of the same user on its host (a file that only the user can read); elsewhere
+in the variable ``TFOS_SERVER_KEY``, which has to be set for the server, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import struct
+import tempfile
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from gridflow.compat.tfos import _door, util
+from gridflow.errors import GridflowError, InvalidArgument, NetworkError, StartTimeout
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Mapping
+
+_log = logging.getLogger(__name__)
+
+TFOS_SERVER_PORT: Final = "TFOS_SERVER_PORT"
+TFOS_SERVER_HOST: Final = "TFOS_SERVER_HOST"
+TFOS_SERVER_KEY: Final = "TFOS_SERVER_KEY"
+MAX_RETRIES: Final = 3
+_POLL_SECONDS: Final = 0.1
+_LENGTH: Final = struct.Struct(">I")
+_MOST_BYTES: Final = 64 << 20
+#: Keys of this process's servers, by port.
+_keys: dict[int, bytes] = {}
+
+
+class Reservations:
+    """The nodes that have registered; safe in several threads.
+
+    Parameters
+    ----------
+    required : int
+        How many there will be.
+    primary_keys : sequence of str, optional
+        What tells a node from others, for `upsert`.
+    """
+
+    def __init__(
+        self, required: int, primary_keys: Iterable[str] = ("host", "executor_id")
+    ) -> None:
+        self.required = required
+        self.primary_keys = tuple(primary_keys)
+        self.lock = threading.RLock()
+        self.reservations: list[dict[str, Any]] = []
+
+    def add(self, meta: dict[str, Any]) -> None:
+        """Add a node."""
+        with self.lock:
+            self.reservations.append(meta)
+
+    def upsert(self, meta: dict[str, Any]) -> None:
+        """Add a node, or take the place of the one with the same primary keys."""
+        with self.lock:
+            mine = [meta.get(key) for key in self.primary_keys]
+            for place, other in enumerate(self.reservations):
+                if [other.get(key) for key in self.primary_keys] == mine:
+                    self.reservations[place] = {**other, **meta}
+                    return
+            self.reservations.append(meta)
+
+    def done(self) -> bool:
+        """Return whether all are there."""
+        with self.lock:
+            return len(self.reservations) >= self.required
+
+    def get(self) -> list[dict[str, Any]]:
+        """Return the nodes."""
+        with self.lock:
+            return list(self.reservations)
+
+    def remaining(self) -> int:
+        """Return how many are missing."""
+        with self.lock:
+            return self.required - len(self.reservations)
+
+
+class MessageSocket:
+    """Messages (None, booleans, numbers, texts, bytes, lists, dicts) over a connection."""
+
+    def receive(self, sock: Any) -> Any:
+        """Wait for a message."""
+        if isinstance(sock, Connection):
+            return msgspec.msgpack.decode(sock.recv_bytes(_MOST_BYTES))
+        length = _LENGTH.unpack(_exactly(sock, _LENGTH.size))[0]
+        if length > _MOST_BYTES:
+            raise GridflowError(f"a message of {length:,} bytes is none.")
+        return msgspec.msgpack.decode(_exactly(sock, length))
+
+    def send(self, sock: Any, msg: Any) -> None:
+        """Send a message."""
+        content = msgspec.msgpack.encode(msg)
+        if isinstance(sock, Connection):
+            sock.send_bytes(content)
+        else:
+            sock.sendall(_LENGTH.pack(len(content)) + content)
+
+
+class Server(MessageSocket):
+    """Hears of the nodes, and tells everybody about them.
+
+    Parameters
+    ----------
+    count : int
+        How many nodes there will be.
+    primary_keys : sequence of str, optional
+        See `Reservations`.
+    key : bytes, optional
+        Default: that of ``TFOS_SERVER_KEY``, else a new one.
+    host : str, optional
+        The address to bind. Default: this host's, or all of them if ``TFOS_SERVER_HOST`` says by
+        which name it is reached.
+
+    Attributes
+    ----------
+    done : bool
+        Whether a client has asked to stop: streaming ends then.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        primary_keys: Iterable[str] = ("host", "executor_id"),
+        *,
+        key: bytes | None = None,
+        host: str | None = None,
+    ) -> None:
+        if count <= 0:
+            raise InvalidArgument(f"a server expects at least one node; got {count}.")
+        self.reservations = Reservations(count, primary_keys)
+        self.done = False
+        given = os.environ.get(TFOS_SERVER_KEY, "").encode()
+        self.key = key or given or secrets.token_bytes(32)
+        self._host = host
+        self._state: dict[str, Any] = {"ending": False, "finished": False, "failure": ""}
+        self._door: _door.Door | None = None
+        self._file: Path | None = None
+        self._port = 0
+
+    def start(self) -> tuple[str, int]:
+        """Begin to listen; return host and port."""
+        listener = self.start_listening_socket()
+        self._port = int(listener.getsockname()[1])
+        _keys[self._port] = self.key
+        self._file = _write_key(self._port, self.key)
+        self._door = _door.Door(listener, self.key, self._serve)
+        address = (self.get_server_ip(), self._port)
+        _log.info("listening for nodes at %s:%d", *address)
+        return address
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self.done = True
+        if self._door is not None:
+            self._door.close()
+        if _keys.get(self._port) == self.key:
+            del _keys[self._port]
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def await_reservations(
+        self, sc: Any = None, status: Mapping[str, str] | None = None, timeout: float = 600
+    ) -> list[dict[str, Any]]:
+        """Wait until all nodes are there, and return them.
+
+        Parameters
+        ----------
+        sc : SparkContext, optional
+            Left alone.
+        status : mapping, optional
+            An error under ``"error"`` ends the waiting.
+        timeout : float, default 600
+            Seconds.
+
+        Raises
+        ------
+        GridflowError
+            What ``status`` says.
+        StartTimeout
+            Some nodes are missing.
+        """
+        del sc
+        give_up = time.monotonic() + timeout
+        while not self.reservations.done():
+            if status and "error" in status:
+                raise GridflowError(str(status["error"]))
+            if time.monotonic() > give_up:
+                raise StartTimeout(
+                    f"{self.reservations.remaining()} of {self.reservations.required} nodes did "
+                    f"not register within {timeout:g} seconds (reservation_timeout)."
+                )
+            time.sleep(_POLL_SECONDS)
+        return self.reservations.get()
+
+    def note(self, **state: Any) -> None:
+        """Let clients know: ``ending``, ``finished``, ``failure`` (the first one stays)."""
+        if self._state["failure"]:
+            state.pop("failure", None)
+        self._state = {**self._state, **state}
+
+    @property
+    def failure(self) -> str:
+        """Why the cluster has failed; empty if it hasn't."""
+        return str(self._state["failure"])
+
+    def get_server_ip(self) -> str:
+        """Return the name or address by which the server is reached."""
+        return os.environ.get(TFOS_SERVER_HOST) or self._host or util.get_ip_address()
+
+    def get_server_ports(self) -> list[int]:
+        """Return the ports that it may take, as ``TFOS_SERVER_PORT`` says; [0]: any."""
+        words = os.environ.get(TFOS_SERVER_PORT, "0")
+        first, _, last = words.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()) or words.endswith("-"):
+            raise InvalidArgument(
+                f"{TFOS_SERVER_PORT} is a port such as 8888 or a range such as 9997-9999; it is "
+                f"{words!r}."
+            )
+        return list(range(int(first), int(last or first) + 1))
+
+    def start_listening_socket(self) -> socket.socket:
+        """Return a socket that listens on one of the ports.
+
+        Raises
+        ------
+        NetworkError
+            None of them is free.
+        """
+        elsewhere = os.environ.get(TFOS_SERVER_HOST)
+        host = "" if elsewhere else self._host or util.get_ip_address()
+        try:
+            return _door.listen(host, self.get_server_ports())
+        except OSError as error:
+            raise NetworkError(f"the reservation server can't listen: {error}") from error
+
+    def _serve(self, connection: Connection) -> None:
+        while True:
+            try:
+                message = self.receive(connection)
+            except msgspec.DecodeError:
+                return
+            self._handle_message(connection, message)
+
+    def _handle_message(self, sock: Any, msg: Any) -> None:
+        kind = msg.get("type") if isinstance(msg, dict) else None
+        match kind:
+            case "REG" if isinstance(msg.get("data"), dict):
+                self.reservations.add(msg["data"])
+                self.send(sock, "OK")
+            case "QUERY":
+                self.send(sock, self.reservations.done())
+            case "QINFO":
+                self.send(sock, self.reservations.get())
+            case "STOP":
+                self.done = True
+                self.send(sock, "OK")
+            case "STATE":
+                self.send(sock, self._state)
+            case "FAIL":
+                self.note(failure=str(msg.get("data", "")))
+                self.send(sock, "OK")
+            case _:
+                self.send(sock, "ERR")
+
+
+class Client(MessageSocket):
+    """A line to a `Server`.
+
+    Parameters
+    ----------
+    server_addr : (str, int)
+    key : bytes, optional
+        Default: ``TFOS_SERVER_KEY``, else that of the server on this port in this process or, of
+        the same user, on this host.
+    """
+
+    def __init__(self, server_addr: tuple[str, int], key: bytes | None = None) -> None:
+        self.server_addr = (str(server_addr[0]), int(server_addr[1]))
+        self._key = key or _find_key(self.server_addr[1])
+        self.sock = _door.knock(self.server_addr, self._key)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.sock.close()
+
+    def register(self, reservation: dict[str, Any]) -> Any:
+        """Register a node; returns ``OK``."""
+        return self._request("REG", reservation)
+
+    def get_reservations(self) -> list[dict[str, Any]]:
+        """Return the nodes that have registered by now."""
+        found: list[dict[str, Any]] = self._request("QINFO")
+        return found
+
+    def await_reservations(self) -> list[dict[str, Any]]:
+        """Wait until all nodes are there, and return them."""
+        while not self._request("QUERY"):
+            time.sleep(_POLL_SECONDS)
+        return self.get_reservations()
+
+    def request_stop(self) -> Any:
+        """Ask the driver to end streaming."""
+        return self._request("STOP")
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what `Server.note` was told."""
+        found: dict[str, Any] = self._request("STATE")
+        return found
+
+    def report_failure(self, text: str) -> Any:
+        """Let everybody know why a node has failed."""
+        return self._request("FAIL", text)
+
+    def _request(self, msg_type: str, msg_data: Any = None) -> Any:
+        message = {"type": msg_type}
+        if msg_data:
+            message["data"] = msg_data
+        for attempt in range(MAX_RETRIES):
+            try:
+                self.send(self.sock, message)
+                return self.receive(self.sock)
+            except (EOFError, OSError):
+                if attempt + 1 == MAX_RETRIES or msg_type == "REG":
+                    raise
+                self.sock.close()
+                self.sock = _door.knock(self.server_addr, self._key)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        more = sock.recv(count - len(found))
+        if not more:
+            raise EOFError("the other side has hung up")
+        found += more
+    return found
+
+
+def _key_file(port: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"gridflow-tfos-{os.getuid()}-{port}.key"
+
+
+def _write_key(port: int, key: bytes) -> Path | None:
+    path = _key_file(port)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)  # of a process that was killed: the port is ours now
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "wb") as opened:
+            opened.write(key)
+        return path
+    return None  # others then need the variable
+
+
+def _find_key(port: int) -> bytes:
+    given = os.environ.get(TFOS_SERVER_KEY, "").encode()
+    if given or port in _keys:
+        return _keys.get(port) or given
+    try:
+        file = os.open(_key_file(port), os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(file, "rb") as opened:
+            about = os.fstat(opened.fileno())
+            if about.st_uid == os.getuid() and not stat.S_IMODE(about.st_mode) & 0o077:
+                return opened.read()
+    except OSError:
+        pass
+    raise InvalidArgument(
+        f"the key of the server on port {port} isn't known here. Set {TFOS_SERVER_KEY} to the same "
+        "secret for the driver and for this process."
+    )

@@ -1,0 +1,142 @@
+"""Programs of TensorFlowOnSpark, their imports changed: clusters in both input modes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gridflow import InvalidArgument, NotEnoughSlots, TrainingFailed
+from gridflow.compat.tfos import TFCluster, TFNode
+
+# PySpark leaves sockets of its RDDs to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def test_a_function_runs_on_every_node_and_reads_its_arguments(spark, tmp_path):
+    def main_fun(args, ctx):
+        import json
+        import os
+        import sys
+
+        import tensorflow as tf
+
+        assert tf.math.add(args["x"], args["y"]).numpy() == 3
+        facts = {
+            "executor_id": ctx.executor_id,
+            "worker_num": ctx.worker_num,
+            "job": f"{ctx.job_name}:{ctx.task_index}",
+            "num_workers": ctx.num_workers,
+            "hosts": {job: len(hosts) for job, hosts in ctx.cluster_spec.items()},
+            "path": ctx.absolute_path("some/file"),
+            "TF_CONFIG": "TF_CONFIG" in os.environ,
+            "argv": sys.argv[1:],
+        }
+        with open(f"{args['out']}/{ctx.executor_id}.json", "w") as file:
+            json.dump(facts, file)
+
+    import json
+    import os
+
+    args = {"x": 1, "y": 2, "out": str(tmp_path)}
+    cluster = TFCluster.run(spark.sparkContext, main_fun, args, num_executors=2, num_ps=0)
+    assert [node["executor_id"] for node in cluster.cluster_info] == [0, 1]
+    assert cluster.tensorboard_url() is None
+    cluster.shutdown()
+    found = [json.loads((tmp_path / f"{n}.json").read_text()) for n in range(2)]
+    assert found[1] == {
+        "executor_id": 1,
+        "worker_num": 1,
+        "job": "worker:1",
+        "num_workers": 2,
+        "hosts": {"worker": 2},
+        "path": f"file://{os.getcwd()}/some/file",
+        "TF_CONFIG": False,
+        "argv": [],
+    }
+
+
+def test_rows_are_answered_by_the_nodes_in_their_order(spark):
+    def main_fun(args, ctx):
+        import tensorflow as tf
+
+        feed = TFNode.DataFeed(ctx.mgr, False)
+        while not feed.should_stop():
+            batch = feed.next_batch(10)
+            if batch:
+                feed.batch_results(tf.math.square(batch).numpy())
+
+    sc = spark.sparkContext
+    rows = sc.parallelize([[x] for x in range(1000)], 10)
+    mode = TFCluster.InputMode.SPARK
+    cluster = TFCluster.run(sc, main_fun, {}, num_executors=2, num_ps=0, input_mode=mode)
+    answers = cluster.inference(rows)
+    assert [int(each[0]) for each in answers.collect()] == [x * x for x in range(1000)]
+    assert answers.sum() == sum(x * x for x in range(1000))
+    cluster.shutdown()
+
+
+def test_a_failure_while_rows_are_fed_surfaces_at_once_and_another_cluster_works(spark, tmp_path):
+    def main_fun(args, ctx):
+        feed = ctx.get_data_feed()
+        seen = 0
+        while not feed.should_stop():
+            seen += len(feed.next_batch(100))
+            if args["fail"] and seen:
+                raise ValueError("what a pity")
+        with open(f"{args['out']}/{ctx.task_index}", "w") as file:
+            file.write(str(seen))
+
+    sc = spark.sparkContext
+    rows = sc.parallelize(range(2000), 4)
+    args = {"fail": True, "out": str(tmp_path)}
+    mode = TFCluster.InputMode.SPARK
+    cluster = TFCluster.run(sc, main_fun, args, 2, input_mode=mode)
+    began = time.monotonic()
+    with pytest.raises(TrainingFailed, match="what a pity"):
+        cluster.train(rows, num_epochs=2)
+    assert time.monotonic() - began < 30
+    assert "what a pity" in TFCluster.tf_status["error"]
+    with pytest.raises(TrainingFailed, match="what a pity"):
+        cluster.shutdown()
+
+    cluster = TFCluster.run(sc, main_fun, {**args, "fail": False}, 2, input_mode=mode)
+    cluster.train(rows, num_epochs=2)
+    cluster.shutdown()
+    assert TFCluster.tf_status == {}
+    assert sum(int(path.read_text()) for path in tmp_path.iterdir()) == 4000
+
+
+def test_a_failure_after_the_rows_surfaces_in_shutdown(spark):
+    def main_fun(args, ctx):
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            feed.batch_results(feed.next_batch(10))
+        time.sleep(1)
+        raise RuntimeError("too late")
+
+    sc = spark.sparkContext
+    mode = TFCluster.InputMode.SPARK
+    cluster = TFCluster.run(sc, main_fun, {}, 2, input_mode=mode)
+    assert cluster.inference(sc.parallelize(range(100), 4)).count() == 100
+    with pytest.raises(TrainingFailed, match="too late"):
+        cluster.shutdown(grace_secs=5)
+
+
+def test_what_cant_be_is_refused_at_the_call(spark):
+    sc = spark.sparkContext
+
+    def run(*args, **kwargs):
+        return TFCluster.run(sc, lambda args, ctx: None, {}, *args, **kwargs)
+
+    for options in ({"driver_ps_nodes": True}, {"eval_node": True}):
+        with pytest.raises(InvalidArgument, match=r"InputMode\.TENSORFLOW only"):
+            run(2, input_mode=TFCluster.InputMode.SPARK, **options)
+    with pytest.raises(InvalidArgument, match="at least one worker"):
+        run(1, num_ps=1)
+    with pytest.raises(InvalidArgument, match="num_executors"):
+        run("2")
+    with pytest.raises(InvalidArgument, match="master_node"):
+        run(2, master_node="worker")
+    with pytest.raises(NotEnoughSlots):
+        run(3)
