@@ -15,7 +15,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.compat.tfos import TFSparkNode, _node, _setting, reservation
+from gridflow.compat.tfos import TFSparkNode, _alias, _node, _setting, reservation
 from gridflow.errors import GridflowError, InvalidArgument, RunTimeout, StartTimeout
 from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
 from gridflow.spec.roles import Role
@@ -309,6 +309,7 @@ def run(
     roles = _setting.template(num_executors, num_ps, master_node, eval_node=eval_node)
     gpus = _setting.num_gpus(tf_args)
     spark = SparkSession.builder.getOrCreate()
+    _alias.send_along(sc)
     distributor = TensorflowDistributor(
         roles=_roles(roles, master_node, gpus),
         strategy="server",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.compat.tfos import TFCluster, _node, _setting
+from gridflow.compat.tfos import TFCluster, _alias, _node, _setting
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def run(
     if isinstance(num_executors, bool) or not isinstance(num_executors, int) or num_executors < 1:
         raise InvalidArgument(f"num_executors is at least 1; got {num_executors!r}.")
     spark = SparkSession.builder.getOrCreate()
+    _alias.send_along(sc)
     at_once = num_executors
     if not use_barrier:
         at_once = min(num_executors, max(task_slots(spark) or 1, 1))

@@ -275,6 +275,8 @@ class Feeder:
                 if self.unwanted:
                     return count
             self._await_room(0)
+        except GridflowError:
+            raise  # a timeout is an OSError, too
         except (EOFError, OSError, AuthenticationError) as error:
             if not self._explain(error):
                 self.unwanted = True
@@ -308,6 +310,8 @@ class Feeder:
                     yield from found
                 elif message.startswith(_DONE):
                     return
+        except GridflowError:
+            raise
         except (EOFError, OSError, AuthenticationError) as error:
             self._explain(error)
             raise GridflowError(

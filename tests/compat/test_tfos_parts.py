@@ -1,0 +1,477 @@
+"""The parts of `gridflow.compat.tfos` alone: rows, queues, nodes' list, paths, GPUs, aliases."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import pickle
+import queue
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from gridflow import GridflowError, InvalidArgument, NetworkError, NotEnoughGpus
+from gridflow.compat.tfos import (
+    TFManager,
+    TFNode,
+    TFSparkNode,
+    _feeding,
+    _setting,
+    gpu_info,
+    marker,
+    reservation,
+    util,
+)
+from gridflow.compat.tfos._queues import NodeQueues
+
+
+@pytest.fixture
+def queues():
+    found = NodeQueues(["input", "output", "error"])
+    found.set("state", "running")
+    return found
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+
+def test_batches_cross_chunks_and_end_with_the_feed(queues):
+    rows = queues.get_queue("input")
+    rows.put_rows(list(range(7)))
+    rows.put(7)
+    rows.put_rows([8, 9])
+    rows.put(None)
+    feed = TFNode.DataFeed(queues)
+    assert feed.next_batch(2) == [0, 1]
+    assert feed.next_batch(4) == [2, 3, 4, 5]
+    assert not feed.should_stop()
+    assert feed.next_batch(10) == [6, 7, 8, 9]
+    assert feed.should_stop()
+    assert feed.next_batch(10) == []  # the original waits for ever
+
+
+@pytest.mark.parametrize(
+    ("train_mode", "batches"), [(True, [[0, 1, 2, 3], [4]]), (False, [[0, 1, 2], [3, 4], []])]
+)
+def test_batches_cross_partitions_in_training_only(queues, train_mode, batches):
+    rows = queues.get_queue("input")
+    for part in ([], [0, 1, 2], [], [3, 4]):
+        rows.put_rows(part)
+        rows.put(marker.EndPartition())
+    rows.put(None)
+    feed = TFNode.DataFeed(queues, train_mode)
+    found = []
+    while not feed.should_stop():
+        found.append(feed.next_batch(4))
+    assert found == batches
+
+
+def test_columns_go_to_tensors_in_the_order_of_their_names(queues):
+    queues.get_queue("input").put_rows([("a1", "b1"), ("a2", "b2")])
+    queues.get_queue("input").put(None)
+    feed = TFNode.DataFeed(queues, input_mapping={"b": "y", "a": "x"})
+    assert feed.next_batch(5) == {"x": ["a1", "a2"], "y": ["b1", "b2"]}
+    assert feed.next_batch(5) == {"x": [], "y": []}
+
+
+def test_terminate_throws_rows_away_and_wakes_who_waits(queues):
+    rows, taken = queues.get_queue("input"), []
+    rows.put_rows([1, 2], lambda: taken.append("first"))
+    feed = TFNode.DataFeed(queues)
+    assert feed.next_batch(1) == [1]
+    feed.terminate()
+    assert str(queues.get("state")) == "'terminating'"
+    assert queues.get("state") == "terminating"
+    assert taken == ["first"]
+    rows.put_rows([3], lambda: taken.append("late"))
+    assert taken == ["first", "late"]
+    assert feed.next_batch(1) == []
+    assert feed.should_stop()
+
+
+def test_a_queue_has_the_methods_of_a_joinable_one(queues):
+    rows = queues.get_queue("input")
+    assert rows.empty()
+    rows.put("x", block=True)
+    rows.put_rows(["y", "z"])
+    assert (rows.qsize(), rows.get(), rows.get(timeout=1), rows.get(block=False)) == (
+        3,
+        "x",
+        "y",
+        "z",
+    )
+    rows.task_done()
+    rows.join()
+    with pytest.raises(queue.Empty):
+        rows.get(block=True, timeout=0.01)
+    with pytest.raises(InvalidArgument, match="no queue 'other'"):
+        TFNode.DataFeed(queues, qname_in="other")
+
+
+def test_a_manager_of_the_programs_own_feeds_as_well():
+    manager = TFManager.start(b"abc", ["input", "output"], "local")
+    try:
+        there = TFManager.connect(manager.address, b"abc").get_queue("input")
+        for row in [*range(10), None]:
+            there.put(row)
+        feed = TFNode.DataFeed(manager)
+        assert [len(feed.next_batch(size)) for size in (2, 4, 10)] == [2, 4, 4]
+        assert feed.should_stop()
+        feed.batch_results([1, 2])
+        assert manager.get_queue("output").get() == 1
+        manager.set("state", "running")
+        assert str(manager.get("state")) == "'running'"
+    finally:
+        manager.shutdown()
+
+
+def test_what_is_gone_says_what_to_use():
+    for function in (TFNode.next_batch, TFNode.batch_results, TFNode.terminate):
+        with pytest.raises(GridflowError, match="get_data_feed"):
+            function(None, 1) if function is not TFNode.terminate else function(None)
+
+
+# Feeding -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster():
+    """Give nodes of a cluster without one: their queues and the list of them."""
+    server = reservation.Server(2, ["executor_id"], host="127.0.0.1")
+    address = server.start()
+    nodes, info, servers = [], [], []
+    for number in range(2):
+        mine = NodeQueues(["input", "output", "error"])
+        feed = _feeding.FeedServer(mine, "127.0.0.1", server.key)
+        nodes.append(mine)
+        servers.append(feed)
+        info.append(
+            {
+                "executor_id": number,
+                "addr": ("127.0.0.1", feed.port),
+                "authkey": server.key,
+                "server_addr": address,
+            }
+        )
+    yield SimpleNamespace(nodes=nodes, info=info, servers=servers, server=server)
+    for feed in servers:
+        feed.close()
+    server.stop()
+
+
+def consume(mine, results=lambda batch: None, size=7, train_mode=True):
+    """Read a node's rows in a thread, as its program would."""
+    found = []
+
+    def work():
+        feed = TFNode.DataFeed(mine, train_mode)
+        while not feed.should_stop():
+            batch = feed.next_batch(size)
+            found.extend(batch)
+            answers = results(batch)
+            if answers is not None:
+                feed.batch_results(answers)
+
+    thread = threading.Thread(target=work, name="program")
+    thread.start()
+    return found, thread
+
+
+def test_two_feeders_feed_two_nodes_and_wait_until_all_is_taken(cluster, no_leaks):
+    found = [consume(mine) for mine in cluster.nodes]
+    big = [bytes(1000)] * 3000  # several chunks
+    feeders = [
+        threading.Thread(
+            target=_feeding.Feeder(cluster.info, 20, "input", 0).train, args=(big,), name="feeder"
+        )
+        for _ in range(2)
+    ]
+    for each in feeders:
+        each.start()
+    for each in feeders:
+        each.join(30)
+    for mine, (_, thread) in zip(cluster.nodes, found, strict=True):
+        mine.end_feeds()
+        thread.join(10)
+    assert [len(rows) for rows, _ in found] == [3000, 3000]  # one each, though both began at 0
+
+
+def test_answers_come_one_for_each_row_and_in_order(cluster, no_leaks):
+    found = [
+        consume(mine, lambda batch: [row * row for row in batch], train_mode=False)
+        for mine in cluster.nodes
+    ]
+    answers = {}
+
+    def ask(partition):
+        rows = range(partition * 1000, partition * 1000 + 500 * partition)
+        feeder = _feeding.Feeder(cluster.info, 20, "input", partition)
+        answers[partition] = list(feeder.infer(iter(rows))) == [row * row for row in rows]
+
+    askers = [threading.Thread(target=ask, args=(n,), name="asker") for n in range(5)]
+    for each in askers:
+        each.start()
+    for each in askers:
+        each.join(30)
+    assert answers == dict.fromkeys(range(5), True)
+    for mine, (_, thread) in zip(cluster.nodes, found, strict=True):
+        mine.end_feeds()
+        thread.join(10)
+
+
+@pytest.mark.parametrize(("change", "words"), [(1, "5 results for the 4 rows"), (-1, "took|gave")])
+def test_a_wrong_number_of_answers_is_an_error_that_says_so(cluster, change, words):
+    def answers(batch):
+        return [*batch, 0] if change > 0 else batch[:-1]
+
+    _, thread = consume(cluster.nodes[0], answers, train_mode=False)
+    feeder = _feeding.Feeder(cluster.info[:1], 0.5, "input", 3)
+    with pytest.raises(GridflowError, match=words):
+        list(feeder.infer([1, 2, 3, 4]))
+    cluster.servers[0].end()
+    thread.join(10)
+
+
+def test_feeding_ends_early_fails_or_times_out_in_words(cluster, no_leaks):
+    feeder = _feeding.Feeder(cluster.info[:1], 0.3, "input", 0)
+    with pytest.raises(GridflowError, match="Timeout while feeding partition 0"):
+        feeder.train([1, 2, 3])
+    cluster.nodes[0].set("state", "terminating")
+    for node in cluster.nodes:
+        node.set("state", "terminating")
+    feeder = _feeding.Feeder(cluster.info, 5, "input", 0)
+    assert feeder.train([1, 2, 3]) == 0
+    assert feeder.unwanted
+    with pytest.raises(GridflowError, match=r"no more rows"):
+        list(_feeding.Feeder(cluster.info, 5, "input", 0).infer([1]))
+    assert list(_feeding.Feeder(cluster.info, 5, "input", 0).infer([])) == []
+    cluster.servers[0].fail("ZeroDivisionError: division by zero")
+    with pytest.raises(GridflowError, match="division by zero"):
+        _feeding.Feeder(cluster.info[:1], 5, "input", 0).train([1])
+
+
+def test_a_node_that_is_gone_is_explained_by_the_driver(cluster):
+    cluster.servers[0].close()
+    cluster.server.note(failure="what the program raised")
+    with pytest.raises(GridflowError, match="what the program raised"):
+        _feeding.Feeder(cluster.info[:1], 5, "input", 0).train([1])
+
+
+def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(cluster, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    host, port = cluster.info[0]["addr"]
+    for words in (pickle.dumps(Evil()), b"", b"\x00\x00\x00\x05hello" * 1000):
+        with socket.create_connection((host, port), 5) as stranger:
+            stranger.sendall(words)
+            time.sleep(0.05)
+    from multiprocessing import AuthenticationError
+
+    with pytest.raises(AuthenticationError):
+        _feeding._door.knock((host, port), b"another key")
+    assert not (tmp_path / "made").exists()
+    found, thread = consume(cluster.nodes[0])
+    assert _feeding.Feeder(cluster.info[:1], 5, "input", 0).train([1]) == 1
+    cluster.nodes[0].end_feeds()
+    thread.join(10)
+    assert found == [1]
+
+
+# The list of nodes -------------------------------------------------------------------------------
+
+
+def test_nodes_register_and_wait_for_each_other(no_leaks):
+    server = reservation.Server(3)
+    address = server.start()
+    try:
+        clients = [reservation.Client(address) for _ in range(3)]
+        assert [clients[n].register({"node": n, "key": b"\x00"}) for n in range(3)] == ["OK"] * 3
+        assert len(clients[0].await_reservations()) == 3
+        assert server.await_reservations()[0]["key"] == b"\x00"
+        clients[0].request_stop()
+        assert server.done
+        for client in clients:
+            client.close()
+    finally:
+        server.stop()
+
+
+def test_another_process_of_the_same_user_finds_the_key_and_others_need_it(tmp_path):
+    server = reservation.Server(1, host="127.0.0.1")
+    host, port = server.start()
+    code = (
+        "import sys; from gridflow.compat.tfos import reservation\n"
+        "client = reservation.Client((sys.argv[1], int(sys.argv[2]))); client.request_stop()"
+    )
+    command = [sys.executable, "-c", code, host, str(port)]
+    try:
+        lost = subprocess.run(
+            command,
+            check=False,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert "TFOS_SERVER_KEY" in lost.stderr
+        assert not server.done
+        subprocess.run(command, check=True, capture_output=True)
+        assert server.done
+    finally:
+        server.stop()
+
+
+def test_where_the_server_listens_is_said_by_variables(monkeypatch):
+    server = reservation.Server(1)
+    assert server.get_server_ip() == util.get_ip_address()
+    assert server.get_server_ports() == [0]
+    monkeypatch.setenv("TFOS_SERVER_HOST", "my_host")
+    assert server.get_server_ip() == "my_host"
+    monkeypatch.setenv("TFOS_SERVER_PORT", "9997-9999")
+    assert server.get_server_ports() == [9997, 9998, 9999]
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        monkeypatch.setenv("TFOS_SERVER_PORT", str(taken.getsockname()[1]))
+        with pytest.raises(NetworkError):
+            server.start_listening_socket()
+    monkeypatch.setenv("TFOS_SERVER_PORT", "9997-")
+    with pytest.raises(InvalidArgument, match="TFOS_SERVER_PORT"):
+        server.get_server_ports()
+
+
+# A node ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fs", ["file://", "hdfs://", "viewfs://", "s3a://bucket"])
+def test_paths_get_the_scheme_of_the_default_file_system(fs):
+    ctx = TFSparkNode.TFNodeContext(defaultFS=fs, working_dir="/work/dir")
+    for path in ("hdfs://foo/bar", "file:///foo", "gs://foo/bar", "abfss://c@a/b"):
+        assert ctx.absolute_path(path) == path
+    assert ctx.absolute_path("/foo/bar") == f"{fs}/foo/bar"
+    home = {"file://": "/work/dir", "s3a://bucket": ""}.get(fs, f"/user/{getpass.getuser()}")
+    assert ctx.absolute_path("foo") == f"{fs}{home}/foo"
+
+
+def test_numbers_of_nodes_go_to_servers_first_and_to_workers_last():
+    assert _setting.template(6, 2, "chief", eval_node=True) == {
+        "ps": [0, 1],
+        "chief": [2],
+        "evaluator": [3],
+        "worker": [4, 5],
+    }
+    assert _setting.template(1, 0, "master", eval_node=False) == {"master": [0]}
+
+
+@pytest.fixture
+def meta(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    server = reservation.Server(1)
+    yield {
+        "id": random.getrandbits(62),
+        "cluster_template": {"chief": [0]},
+        "default_fs": "file://",
+        "working_dir": ".",
+        "server_addr": server.start(),
+    }
+    server.stop()
+
+
+def test_a_node_can_be_run_in_this_process(meta):
+    seen = []
+    node = TFSparkNode.run(lambda a, c: seen.append((a, c)), {"x": 1}, meta, False, None, [], False)
+    node([0])
+    ((args, ctx),) = seen
+    assert args == {"x": 1}
+    assert (ctx.job_name, ctx.task_index, ctx.num_workers) == ("chief", 0, 1)
+    assert json.loads(os.environ["TF_CONFIG"])["task"] == {"type": "chief", "index": 0}
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "there", "in_pod", "chosen"),
+    [
+        (None, [], False, False, ""),
+        (None, [], True, False, "0"),
+        (None, ["3"], True, False, "3"),
+        (None, [], True, True, ""),
+        (1, [], True, False, "0"),
+        (1, ["4", "5"], True, False, "4"),
+        (0, [], True, False, ""),
+        (1, [], True, True, NotEnoughGpus),
+        (1, [], False, False, NotEnoughGpus),
+        (3, ["4"], False, False, NotEnoughGpus),
+    ],
+)
+def test_gpus_are_chosen_as_the_original_does(monkeypatch, asked, given, there, in_pod, chosen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
+    monkeypatch.setattr(gpu_info, "is_gpu_available", lambda: there)
+    monkeypatch.setattr(gpu_info, "get_gpus", lambda *_, **__: ["0"])
+    if in_pod:
+        monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "1.2.3.4")
+    args = argparse.Namespace() if asked is None else argparse.Namespace(num_gpus=asked)
+    if chosen is NotEnoughGpus:
+        with pytest.raises(NotEnoughGpus, match="num_gpus"):
+            TFSparkNode.choose_gpus(args, given, 0)
+    else:
+        TFSparkNode.choose_gpus(args, given, 0)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == chosen
+
+
+def test_free_gpus_are_those_on_which_nothing_computes(monkeypatch):
+    listed = "".join(f"GPU {n}: NVIDIA H100 (UUID: GPU-{n}{n})\n" for n in range(4))
+    answers = {"--list-gpus": listed, "--format=csv,noheader,nounits": "GPU-11\n"}
+    monkeypatch.setattr(gpu_info, "_ask", lambda *words: answers[words[0]])
+    monkeypatch.setattr(gpu_info, "_PAUSES", (0, 0, 0))
+    assert gpu_info.is_gpu_available()
+    assert gpu_info.get_gpus(1, 0) == "0"
+    assert gpu_info.get_gpus(1, 1, format=gpu_info.AS_LIST) == ["2"]
+    assert gpu_info.get_gpus(2, 0) == "0,2"
+    assert len(gpu_info.get_gpus(3).split(",")) == 3
+    with pytest.raises(NotEnoughGpus):
+        gpu_info.get_gpus(4)
+
+
+def test_hosts_are_compared_whole():
+    nodes = ["10.0.0.11:1", "10.0.0.1:1", "10.0.0.11:2", "10.0.0.1:2"]
+    assert [util.rank_on_host(nodes, n) for n in range(4)] == [0, 0, 1, 1]
+
+
+def test_a_program_runs_under_its_old_imports(tmp_path):
+    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    (tmp_path / "program.py").write_text(
+        "import sys, beside\n"
+        "import tensorflowonspark\n"
+        "import tensorflowonspark.util as u\n"
+        "from tensorflowonspark import TFCluster, TFNode\n"
+        "from tensorflowonspark.pipeline import Namespace\n"
+        "import gridflow.compat.tfos.TFNode as new\n"
+        "print(__name__, beside.WORD, sys.argv[1:], TFNode is new, tensorflowonspark.__version__)\n"
+        "print(u.__name__, 'tensorflow' in sys.modules)\n"
+    )
+    command = [sys.executable, "-m", "gridflow.compat.tfos.run", "program.py", "--x", "1"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "__main__ beside ['--x', '1'] True 2.2.5",
+        "gridflow.compat.tfos.util False",
+    ], done.stderr
+    script = [*command[:3], "--path"]
+    path = subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip()
+    again = subprocess.run(
+        [sys.executable, path, "program.py", "--x", "1"],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert again.stdout == done.stdout, again.stderr
