@@ -24,6 +24,14 @@ from gridflow.compat.tfos.pipeline import (
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _callbacks(spark):
+    """Start what streams call Python by: it belongs to Spark, and stays."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(spark.sparkContext._gateway)
+
+
 def test_two_nodes_train_one_model_by_a_strategy_of_the_programs_own(spark, tmp_path):
     def main_fun(args, ctx):
         import os
@@ -80,7 +88,7 @@ def test_a_classic_program_with_a_server_beside_the_driver_and_a_command_line(sp
     )
     assert [node["job_name"] for node in cluster.cluster_info] == ["ps", "worker", "worker"]
     cluster.shutdown()
-    assert {path.read_text() for path in tmp_path.iterdir()} == {"/job:ps"}
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"/job:ps/task:0"}
 
 
 def test_an_evaluator_watches_and_ends_with_the_others(spark, tmp_path):

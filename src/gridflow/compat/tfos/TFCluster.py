@@ -184,6 +184,12 @@ class TFCluster:
         finally:
             self.server.stop()
 
+    def cancel(self) -> None:
+        """End the cluster at once, whatever its program does; the original has no such thing."""
+        self.handle.cancel()
+        _wait_for_end(self.handle)
+        self.server.stop()
+
     def tensorboard_url(self) -> str | None:
         """Return where TensorBoard is served; None if it isn't."""
         for node in self.cluster_info:

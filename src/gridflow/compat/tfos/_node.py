@@ -94,6 +94,8 @@ def run(
         holder,
     )
     TFSparkNode.TFSparkNode.mgr, TFSparkNode.TFSparkNode.cluster_id = queues, meta["id"]
+    if ctx.rank >= 0:
+        _setting.let_steps_be_floats()
     args = (meta, queues)
     threading.Thread(target=_await_end, args=args, name="gridflow-tfos-end", daemon=True).start()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 PS: Final = "ps"
 EVALUATOR: Final = "evaluator"
 WORKER: Final = "worker"
+_STEPS: Final = ("steps_per_epoch", "validation_steps")
 
 
 def template(
@@ -57,6 +59,21 @@ def set_tf_config(spec: Mapping[str, Sequence[str]], job_name: str, task_index: 
         os.environ[TF_CONFIG] = json.dumps(value)
     else:
         os.environ.pop(TF_CONFIG, None)
+
+
+def let_steps_be_floats() -> None:
+    """Let Keras 3 take ``steps_per_epoch=90.0``, as Keras 2 did: old programs work it out so."""
+    import keras
+
+    fit = keras.Model.fit
+
+    @functools.wraps(fit)
+    def with_whole_steps(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps = {name: kwargs[name] for name in _STEPS if isinstance(kwargs.get(name), float)}
+        kwargs |= {name: int(value) for name, value in steps.items()}
+        return fit(self, *args, **kwargs)
+
+    keras.Model.fit = with_whole_steps
 
 
 def call(fn: Callable[[Any, Any], Any], tf_args: Any, ctx: Any) -> None:

@@ -151,7 +151,11 @@ class TFEstimator(
             master_node=merged.master_node,
             driver_ps_nodes=merged.driver_ps_nodes,
         )
-        cluster.train(dataset.select(columns).rdd, merged.epochs)
+        try:
+            cluster.train(dataset.select(columns).rdd, merged.epochs)
+        except BaseException:
+            cluster.cancel()
+            raise
         cluster.shutdown(grace_secs=self.getGraceSecs())
         model: TFModel = self._copyValues(TFModel(self.args))
         return model
