@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.compat.tfos import TFNode, _feeding, _setting, gpu_info, reservation, util
 from gridflow.compat.tfos._queues import NodeQueues
-from gridflow.errors import GridflowError, NotEnoughGpus
+from gridflow.errors import NotEnoughGpus
 from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:
@@ -113,21 +113,8 @@ def _has_spark_resource_api() -> bool:
 
 
 def _get_cluster_spec(sorted_cluster_info: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the addresses by job, of nodes sorted by their number.
-
-    Raises
-    ------
-    GridflowError
-        Two nodes have the same number.
-    """
-    found: dict[str, list[str]] = {}
-    last = None
-    for node in sorted_cluster_info:
-        if node["executor_id"] == last:
-            raise GridflowError(f"two nodes of the cluster have the number {last}.")
-        last = node["executor_id"]
-        found.setdefault(node["job_name"], []).append(f"{node['host']}:{node['port']}")
-    return found
+    """Return the addresses by job, of nodes sorted by their number."""
+    return _setting.addresses(sorted_cluster_info)
 
 
 def _spark_gpus() -> list[str]:

@@ -75,7 +75,7 @@ def run(
     }
     client.register(me)
     everyone = sorted(client.await_reservations(), key=lambda each: int(each["executor_id"]))
-    spec = TFSparkNode._get_cluster_spec(everyone)  # noqa: SLF001 (programs know it by this name)
+    spec = _setting.addresses(everyone)
     _setting.set_tf_config(spec, job_name, task_index)
     if ctx.task.role != PS and ctx.rank >= 0 and not meta["has_fraction"]:
         nodes = [address for hosts in spec.values() for address in hosts]

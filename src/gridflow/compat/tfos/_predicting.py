@@ -88,13 +88,13 @@ class _Key:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self._known_by = (work.export_dir, work.tags, work.signature, work.inputs, work.outputs)
+        self.known_by = (work.export_dir, work.tags, work.signature, work.inputs, work.outputs)
 
     def __hash__(self) -> int:
-        return hash(self._known_by)
+        return hash(self.known_by)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._known_by == other._known_by
+        return isinstance(other, _Key) and self.known_by == other.known_by
 
 
 @lru_cache(maxsize=1)

@@ -8,10 +8,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.errors import GridflowError
 from gridflow.spec.tf_config import TF_CONFIG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 PS: Final = "ps"
 EVALUATOR: Final = "evaluator"
@@ -40,6 +41,24 @@ def place(cluster_template: Mapping[str, Sequence[int]], executor_id: int) -> tu
         if executor_id in numbers:
             return job, list(numbers).index(executor_id)
     return "default", -1
+
+
+def addresses(nodes: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the addresses by job, of nodes sorted by their number.
+
+    Raises
+    ------
+    GridflowError
+        Two nodes have the same number.
+    """
+    found: dict[str, list[str]] = {}
+    last = None
+    for node in nodes:
+        if node["executor_id"] == last:
+            raise GridflowError(f"two nodes of the cluster have the number {last}.")
+        last = node["executor_id"]
+        found.setdefault(node["job_name"], []).append(f"{node['host']}:{node['port']}")
+    return found
 
 
 def num_gpus(tf_args: Any) -> float | None:
