@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
 
 from gridflow import InvalidArgument, NotEnoughSlots, TrainingFailed
-from gridflow.compat.tfos import TFCluster, TFNode
+from gridflow.compat.tfos import TFCluster, TFNode, _alias
 
 # PySpark leaves sockets of its RDDs to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def test_a_function_runs_on_every_node_and_reads_its_arguments(spark, tmp_path):
+@pytest.fixture
+def old_name():
+    """Let this process import ``tensorflowonspark``, as under ``gridflow.compat.tfos.run``."""
+    _alias.install()
+    yield
+    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _alias._Finder)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflowonspark"]:
+        del sys.modules[name]
+
+
+def test_a_function_runs_on_every_node_and_reads_its_arguments(spark, tmp_path, old_name):
     def main_fun(args, ctx):
         import json
         import os
         import sys
 
         import tensorflow as tf
+        from tensorflowonspark.TFNode import hdfs_path
+
+        assert hdfs_path(ctx, "/x") == "file:///x"
 
         assert tf.math.add(args["x"], args["y"]).numpy() == 3
         facts = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import tempfile
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -47,10 +46,14 @@ def send_along(sc: Any) -> None:
     """Let the application's tasks import the old name, if this process does."""
     if not is_installed() or sc.applicationId in _reached:
         return
-    with tempfile.TemporaryDirectory(prefix="gridflow-tfos-") as folder:
-        module = Path(folder, f"{_OLD}.py")
-        module.write_text(_MODULE, encoding="utf-8")
-        sc.addPyFile(str(module))
+    from pyspark import SparkFiles
+
+    # Executors fetch it when they have their first task: it stays as long as the application.
+    folder = Path(SparkFiles.getRootDirectory(), "gridflow")
+    folder.mkdir(exist_ok=True)
+    module = folder / f"{_OLD}.py"
+    module.write_text(_MODULE, encoding="utf-8")
+    sc.addPyFile(str(module))
     _reached.add(sc.applicationId)
 
 
