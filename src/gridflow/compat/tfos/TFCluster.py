@@ -35,8 +35,6 @@ _LOOK_SECONDS: Final = 0.05
 #: An evaluator has so long to end by itself once the others have.
 _EVALUATOR_SECONDS: Final = 15.0
 _SHUTDOWN_SECONDS: Final = 30.0
-#: Which Keras ``tf.keras`` is: the nodes see what the driver does.
-_KERAS: Final = "TF_USE_LEGACY_KERAS"
 _QUEUES: Final = ("input", "output", "error")
 
 
@@ -367,7 +365,8 @@ def run(
 
 def keras_environment() -> dict[str, str]:
     """Return the variable that says which Keras ``tf.keras`` is, if the driver has it."""
-    return {_KERAS: os.environ[_KERAS]} if _KERAS in os.environ else {}
+    name = _setting.KERAS
+    return {name: os.environ[name]} if name in os.environ else {}
 
 
 def default_fs(sc: Any) -> str:

@@ -95,7 +95,7 @@ def run(
     )
     TFSparkNode.TFSparkNode.mgr, TFSparkNode.TFSparkNode.cluster_id = queues, meta["id"]
     if ctx.rank >= 0:
-        _setting.let_steps_be_floats()
+        _setting.let_old_calls_work()
     args = (meta, queues)
     threading.Thread(target=_await_end, args=args, name="gridflow-tfos-end", daemon=True).start()
     try:
@@ -128,6 +128,7 @@ def run_alone(
     node.defaultFS = default_fs
     node.worker_num = node.executor_id = first + ctx.rank
     node.num_workers = num_workers
+    _setting.let_old_calls_work()
     _setting.call(map_fun, tf_args, node)
 
 

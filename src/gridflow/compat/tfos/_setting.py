@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import sys
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 PS: Final = "ps"
 EVALUATOR: Final = "evaluator"
 WORKER: Final = "worker"
+#: Which Keras ``tf.keras`` is.
+KERAS: Final = "TF_USE_LEGACY_KERAS"
 _STEPS: Final = ("steps_per_epoch", "validation_steps")
 
 
@@ -80,11 +83,35 @@ def set_tf_config(spec: Mapping[str, Sequence[str]], job_name: str, task_index: 
         os.environ.pop(TF_CONFIG, None)
 
 
-def let_steps_be_floats() -> None:
-    """Let Keras 3 take ``steps_per_epoch=90.0``, as Keras 2 did: old programs work it out so."""
-    import keras
+def let_old_calls_work() -> None:
+    """Let Keras take what old programs give it.
 
-    fit = keras.Model.fit
+    ``steps_per_epoch=90.0``, which Keras 3 refuses: nine tenths of the rows are worked out so. And
+    ``Adam(lr=0.2)``, which Keras 3 refuses and tf_keras ignores.
+    """
+    is_old = os.environ.get(KERAS, "").lower() in {"1", "true"}
+    keras = importlib.import_module("tf_keras" if is_old else "keras")
+    for each in list(vars(keras.optimizers).values()):
+        if isinstance(each, type) and issubclass(each, keras.optimizers.Optimizer):
+            _rename(each, "lr", "learning_rate")
+    if not is_old:
+        _make_whole(keras.Model)
+
+
+def _rename(kind: Any, old: str, new: str) -> None:
+    begin = kind.__init__
+
+    @functools.wraps(begin)
+    def begin_renamed(self: Any, *args: Any, **kwargs: Any) -> None:
+        if old in kwargs:
+            kwargs[new] = kwargs.pop(old)
+        begin(self, *args, **kwargs)
+
+    kind.__init__ = begin_renamed
+
+
+def _make_whole(model: Any) -> None:
+    fit = model.fit
 
     @functools.wraps(fit)
     def with_whole_steps(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -92,7 +119,7 @@ def let_steps_be_floats() -> None:
         kwargs |= {name: int(value) for name, value in steps.items()}
         return fit(self, *args, **kwargs)
 
-    keras.Model.fit = with_whole_steps
+    model.fit = with_whole_steps
 
 
 def call(fn: Callable[[Any, Any], Any], tf_args: Any, ctx: Any) -> None:

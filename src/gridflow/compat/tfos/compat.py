@@ -25,10 +25,10 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
 
 
 def _export(model: Any, folder: str) -> None:
-    if hasattr(model, "export") and not type(model).__module__.startswith("tf_keras"):
-        model.export(folder, verbose=False)
-    else:
+    if any(base.__module__.startswith("tf_keras.") for base in type(model).__mro__):
         model.save(folder, save_format="tf")
+    else:
+        model.export(folder, verbose=False)
 
 
 def disable_auto_shard(options: Any) -> None:
