@@ -9,12 +9,17 @@ from gridflow import Role, TensorflowDistributor
 
 def train(ctx, rows):
     """Train, or evaluate each checkpoint."""
+    import tensorflow as tf
+
     import keras
 
     model = common.classifier(keras)
-    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", ["accuracy"])
+    model.compile(
+        keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
     if ctx.is_evaluator:
-        ctx.evaluate_checkpoints(model, common.digits(500, 99), verbose=0)
+        data = tf.data.Dataset.from_tensor_slices(common.digits(500, 99)).batch(100)
+        ctx.evaluate_checkpoints(model, data)
         return
     images, labels = common.digits(rows)
     model.fit(images, labels, batch_size=32, epochs=2, verbose=0, callbacks=ctx.callbacks())

@@ -13,7 +13,9 @@ def train(ctx, epochs):
 
     with ctx.strategy.scope():
         model = common.residual_network(keras)
-        model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", ["accuracy"])
+        model.compile(
+            keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"]
+        )
     model.fit(ctx.dataset(batch_size=32, features="x", label="y"), epochs=epochs, verbose=0)
     new = ctx.dataset("new", batch_size=32, features="x", label="y")
     return model.evaluate(new, verbose=0)[1]

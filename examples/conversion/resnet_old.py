@@ -25,7 +25,7 @@ def main_fun(argv, ctx):
     with strategy.scope():
         model = common.residual_network(tf.keras)
         model.compile(
-            tf.keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", ["accuracy"]
+            tf.keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"]
         )
     images, _, labels = common.shapes(args.rows)
     data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(1000).repeat()

@@ -24,7 +24,7 @@ def main_fun(argv, ctx):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         model = common.u_net(tf.keras)
-        model.compile(tf.keras.optimizers.Adam(0.01), "binary_crossentropy", ["accuracy"])
+        model.compile(tf.keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=["accuracy"])
     images, masks, _ = common.shapes(args.rows)
     data = tf.data.Dataset.from_tensor_slices((images, masks)).shuffle(1000).repeat()
     steps = args.rows // (32 * ctx.num_workers)
