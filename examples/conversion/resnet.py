@@ -21,7 +21,7 @@ def train(ctx, epochs):
     return model.evaluate(new, verbose=0)[1]
 
 
-def main(spark, rows=1024, epochs=3):
+def main(spark, rows=1024, epochs=6):
     """Return the accuracy on new images."""
     del spark
     data = {}

@@ -38,7 +38,7 @@ def main_fun(argv, ctx):
         Path(args.result).write_text(json.dumps(found))
 
 
-def main(spark, rows=1024, epochs=3):
+def main(spark, rows=1024, epochs=6):
     """Return the accuracy on new images."""
     with tempfile.TemporaryDirectory() as folder:
         argv = [f"--epochs={epochs}", f"--rows={rows}", f"--result={folder}/accuracy"]
