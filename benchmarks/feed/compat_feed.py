@@ -44,7 +44,9 @@ def work(program: str, times: str) -> None:
 
         _alias.install()
     import tfos_feed
+    from pyspark import cloudpickle
 
+    cloudpickle.register_pickle_by_value(tfos_feed)
     tfos_feed.main(int(times))
 
 
