@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gridflow import InvalidArgument, NotEnoughSlots, TrainingFailed
+from gridflow import InvalidArgument, NotEnoughSlots, RunTimeout, TrainingFailed
 from gridflow.compat.tfos import TFCluster, TFNode, _alias
 
 # PySpark leaves sockets of its RDDs to the garbage collector.
@@ -135,6 +135,18 @@ def test_a_failure_after_the_rows_surfaces_in_shutdown(spark):
     assert cluster.inference(sc.parallelize(range(100), 4)).count() == 100
     with pytest.raises(TrainingFailed, match="too late"):
         cluster.shutdown(grace_secs=5)
+
+
+def test_a_cluster_that_does_not_end_in_time_is_ended(spark):
+    def main_fun(args, ctx):
+        while True:
+            time.sleep(0.1)
+
+    mode = TFCluster.InputMode.SPARK
+    cluster = TFCluster.run(spark.sparkContext, main_fun, {}, 2, input_mode=mode)
+    with pytest.raises(RunTimeout, match="within 1 seconds"):
+        cluster.shutdown(timeout=1)
+    assert cluster.handle.state == "cancelled"
 
 
 def test_what_cant_be_is_refused_at_the_call(spark):

@@ -20,6 +20,7 @@ import pytest
 
 from gridflow import GridflowError, InvalidArgument, NetworkError, NotEnoughGpus
 from gridflow.compat.tfos import (
+    TFCluster,
     TFManager,
     TFNode,
     TFSparkNode,
@@ -30,6 +31,7 @@ from gridflow.compat.tfos import (
     reservation,
     util,
 )
+from gridflow.compat.tfos._params import Namespace
 from gridflow.compat.tfos._queues import NodeQueues
 
 
@@ -370,6 +372,22 @@ def test_numbers_of_nodes_go_to_servers_first_and_to_workers_last():
         "worker": [4, 5],
     }
     assert _setting.template(1, 0, "master", eval_node=False) == {"master": [0]}
+
+
+@pytest.mark.parametrize("kind", [dict, argparse.Namespace, Namespace])
+def test_gpus_may_be_parts_and_are_for_nodes_that_train(kind):
+    def made(**words):
+        return kind(words) if kind is Namespace else kind(**words)
+
+    assert _setting.num_gpus(made()) is None
+    assert _setting.num_gpus(["--num_gpus", "1"]) is None
+    gpus = _setting.num_gpus(made(num_gpus=0.25))
+    roles = TFCluster._roles({"ps": [0], "chief": [1], "worker": [2, 3]}, "chief", gpus)
+    assert [(role.name, role.count, role.gpus) for role in roles] == [
+        ("ps", 1, None),
+        ("chief", 1, 0.25),
+        ("worker", 2, 0.25),
+    ]
 
 
 @pytest.fixture
