@@ -20,10 +20,11 @@ import pytest
 
 from gridflow import GridflowError, InvalidArgument, NetworkError, NotEnoughGpus
 from gridflow.compat.tfos import (
-    TFCluster,
     TFManager,
     TFNode,
     TFSparkNode,
+    _door,
+    _fed,
     _feeding,
     _setting,
     gpu_info,
@@ -152,7 +153,7 @@ def cluster():
     nodes, info, servers = [], [], []
     for number in range(2):
         mine = NodeQueues(["input", "output", "error"])
-        feed = _feeding.FeedServer(mine, "127.0.0.1", server.key)
+        feed = _fed.FeedServer(mine, "127.0.0.1", server.key)
         nodes.append(mine)
         servers.append(feed)
         info.append(
@@ -280,7 +281,7 @@ def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(cluster, tmp_path
     from multiprocessing import AuthenticationError
 
     with pytest.raises(AuthenticationError):
-        _feeding._door.knock((host, port), b"another key")
+        _door.knock((host, port), b"another key")
     assert not (tmp_path / "made").exists()
     found, thread = consume(cluster.nodes[0])
     assert _feeding.Feeder(cluster.info[:1], 5, "input", 0).train([1]) == 1
@@ -382,7 +383,7 @@ def test_gpus_may_be_parts_and_are_for_nodes_that_train(kind):
     assert _setting.num_gpus(made()) is None
     assert _setting.num_gpus(["--num_gpus", "1"]) is None
     gpus = _setting.num_gpus(made(num_gpus=0.25))
-    roles = TFCluster._roles({"ps": [0], "chief": [1], "worker": [2, 3]}, "chief", gpus)
+    roles = _setting.roles_of({"ps": [0], "chief": [1], "worker": [2, 3]}, "chief", gpus)
     assert [(role.name, role.count, role.gpus) for role in roles] == [
         ("ps", 1, None),
         ("chief", 1, 0.25),

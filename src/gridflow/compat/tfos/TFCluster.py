@@ -16,14 +16,15 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.compat.tfos import TFSparkNode, _alias, _node, _setting, reservation
+from gridflow.compat.tfos._setting import InputMode
 from gridflow.errors import GridflowError, InvalidArgument, RunTimeout, StartTimeout
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
-from gridflow.spec.roles import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gridflow.handle import JobHandle
+
+__all__ = ["InputMode", "TFCluster", "run", "tf_status"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +37,6 @@ _LOOK_SECONDS: Final = 0.05
 _EVALUATOR_SECONDS: Final = 15.0
 _SHUTDOWN_SECONDS: Final = 30.0
 _QUEUES: Final = ("input", "output", "error")
-
-
-class InputMode:
-    """Who brings the rows: the program, from files, or Spark, from RDDs."""
-
-    TENSORFLOW = 0
-    SPARK = 1
 
 
 class TFCluster:
@@ -309,13 +303,15 @@ def run(
     from gridflow.distributor import TensorflowDistributor
 
     tf_status.clear()
-    _check(num_executors, num_ps, input_mode, master_node, driver_ps_nodes, eval_node, map_fun)
+    _setting.check(
+        num_executors, num_ps, input_mode, master_node, driver_ps_nodes, eval_node, map_fun
+    )
     roles = _setting.template(num_executors, num_ps, master_node, eval_node=eval_node)
     gpus = _setting.num_gpus(tf_args)
     spark = SparkSession.builder.getOrCreate()
     _alias.send_along(sc)
     distributor = TensorflowDistributor(
-        roles=_roles(roles, master_node, gpus),
+        roles=_setting.roles_of(roles, master_node, gpus),
         strategy="server",
         launcher=ClusterLauncher(
             spark,
@@ -374,48 +370,6 @@ def default_fs(sc: Any) -> str:
     found = str(sc._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 (no public way)
     bare = len("file://")
     return found[:-1] if found.startswith("file://") and len(found) > bare else found
-
-
-def _check(
-    num_executors: int,
-    num_ps: int,
-    input_mode: int,
-    master_node: str | None,
-    driver_ps_nodes: bool,
-    eval_node: bool,
-    map_fun: Any,
-) -> None:
-    if not callable(map_fun):
-        raise InvalidArgument(f"map_fun is a function of (args, ctx); got {map_fun!r}.")
-    if input_mode not in {InputMode.TENSORFLOW, InputMode.SPARK}:
-        raise InvalidArgument(
-            f"input_mode is InputMode.TENSORFLOW or InputMode.SPARK; got {input_mode!r}."
-        )
-    for name, value in {"num_executors": num_executors, "num_ps": num_ps}.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InvalidArgument(f"{name} is a whole number of at least 0; got {value!r}.")
-    if input_mode == InputMode.SPARK:
-        given = {"driver_ps_nodes": driver_ps_nodes, "eval_node": eval_node}
-        for name in (name for name, value in given.items() if value):
-            raise InvalidArgument(f"{name}=True is for InputMode.TENSORFLOW only.")
-    if master_node in {PS, WORKER, EVALUATOR}:
-        raise InvalidArgument(
-            f"master_node is a name of its own, such as 'chief'; got {master_node!r}."
-        )
-    beside = num_ps + bool(eval_node)
-    if num_executors <= beside:
-        raise InvalidArgument(
-            f"of {num_executors} nodes {beside} are parameter servers or evaluators: a cluster "
-            "needs at least one worker or master_node beside them. num_executors counts all nodes."
-        )
-
-
-def _roles(roles: dict[str, list[int]], master_node: str | None, gpus: float | None) -> list[Role]:
-    names = {master_node: CHIEF}
-    return [
-        Role(names.get(job, job), len(numbers), None if job in {PS, EVALUATOR} else gpus)
-        for job, numbers in roles.items()
-    ]
 
 
 def _await_nodes(

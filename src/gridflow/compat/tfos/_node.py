@@ -16,10 +16,10 @@ from multiprocessing import AuthenticationError
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util
-from gridflow.compat.tfos._feeding import FeedServer
+from gridflow.compat.tfos._fed import FeedServer
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import MissingDependency
-from gridflow.spec.cluster import CHIEF, PS
+from gridflow.spec.cluster import CHIEF, PS, WORKER
 from gridflow.wire.channel import AGENT_VARIABLE
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _tell(client: reservation.Client, feed: FeedServer | None, error: BaseExcept
 def _has_board(meta: Mapping[str, Any], executor_id: int) -> bool:
     """Return whether TensorBoard runs on this node: on the first worker, else the chief."""
     roles: Mapping[str, Sequence[int]] = meta["cluster_template"]
-    job = next(name for name in (_setting.WORKER, meta["master_node"]) if roles.get(name or ""))
+    job = next(name for name in (WORKER, meta["master_node"]) if roles.get(name or ""))
     return bool(meta["tensorboard"]) and executor_id == roles[job][0]
 
 

@@ -9,18 +9,24 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.errors import GridflowError
+from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
+from gridflow.spec.roles import Role
 from gridflow.spec.tf_config import TF_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-PS: Final = "ps"
-EVALUATOR: Final = "evaluator"
-WORKER: Final = "worker"
 #: Which Keras ``tf.keras`` is.
 KERAS: Final = "TF_USE_LEGACY_KERAS"
 _STEPS: Final = ("steps_per_epoch", "validation_steps")
+
+
+class InputMode:
+    """Who brings the rows: the program, from files, or Spark, from RDDs."""
+
+    TENSORFLOW = 0
+    SPARK = 1
 
 
 def template(
@@ -36,6 +42,58 @@ def template(
     if numbers:
         found[WORKER] = numbers
     return found
+
+
+def check(
+    num_executors: int,
+    num_ps: int,
+    input_mode: int,
+    master_node: str | None,
+    driver_ps_nodes: bool,
+    eval_node: bool,
+    map_fun: Any,
+) -> None:
+    """Refuse what can't be a cluster, before anything is started.
+
+    Raises
+    ------
+    InvalidArgument
+        With what was given, and what is allowed.
+    """
+    if not callable(map_fun):
+        raise InvalidArgument(f"map_fun is a function of (args, ctx); got {map_fun!r}.")
+    if input_mode not in {InputMode.TENSORFLOW, InputMode.SPARK}:
+        raise InvalidArgument(
+            f"input_mode is InputMode.TENSORFLOW or InputMode.SPARK; got {input_mode!r}."
+        )
+    for name, value in {"num_executors": num_executors, "num_ps": num_ps}.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InvalidArgument(f"{name} is a whole number of at least 0; got {value!r}.")
+    if input_mode == InputMode.SPARK:
+        given = {"driver_ps_nodes": driver_ps_nodes, "eval_node": eval_node}
+        for name in (name for name, value in given.items() if value):
+            raise InvalidArgument(f"{name}=True is for InputMode.TENSORFLOW only.")
+    if master_node in {PS, WORKER, EVALUATOR}:
+        raise InvalidArgument(
+            f"master_node is a name of its own, such as 'chief'; got {master_node!r}."
+        )
+    beside = num_ps + bool(eval_node)
+    if num_executors <= beside:
+        raise InvalidArgument(
+            f"of {num_executors} nodes {beside} are parameter servers or evaluators: a cluster "
+            "needs at least one worker or master_node beside them. num_executors counts all nodes."
+        )
+
+
+def roles_of(
+    roles: dict[str, list[int]], master_node: str | None, gpus: float | None
+) -> list[Role]:
+    """Return gridflow's roles."""
+    names = {master_node: CHIEF}
+    return [
+        Role(names.get(job, job), len(numbers), None if job in {PS, EVALUATOR} else gpus)
+        for job, numbers in roles.items()
+    ]
 
 
 def place(cluster_template: Mapping[str, Sequence[int]], executor_id: int) -> tuple[str, int]:
