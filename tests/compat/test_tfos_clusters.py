@@ -149,7 +149,7 @@ def test_a_cluster_that_does_not_end_in_time_is_ended(spark):
     assert cluster.handle.state == "cancelled"
 
 
-def test_what_cant_be_is_refused_at_the_call(spark):
+def test_what_cant_be_is_refused_at_the_call(spark, monkeypatch):
     sc = spark.sparkContext
 
     def run(*args, **kwargs):
@@ -166,3 +166,6 @@ def test_what_cant_be_is_refused_at_the_call(spark):
         run(2, master_node="worker")
     with pytest.raises(NotEnoughSlots):
         run(3)
+    monkeypatch.setattr(TFCluster, "_is_dynamic", lambda _: True)
+    with pytest.raises(InvalidArgument, match="dynamicAllocation"):
+        run(2, input_mode=TFCluster.InputMode.SPARK)

@@ -146,7 +146,7 @@ def test_what_is_gone_says_what_to_use():
 
 
 @pytest.fixture
-def cluster():
+def there():
     """Give nodes of a cluster without one: their queues and the list of them."""
     server = reservation.Server(2, ["executor_id"], host="127.0.0.1")
     address = server.start()
@@ -188,12 +188,12 @@ def consume(mine, results=lambda batch: None, size=7, train_mode=True):
     return found, thread
 
 
-def test_two_feeders_feed_two_nodes_and_wait_until_all_is_taken(cluster, no_leaks):
-    found = [consume(mine) for mine in cluster.nodes]
+def test_two_feeders_feed_two_nodes_and_wait_until_all_is_taken(there, no_leaks):
+    found = [consume(mine) for mine in there.nodes]
     big = [bytes(1000)] * 3000  # several chunks
     feeders = [
         threading.Thread(
-            target=_feeding.Feeder(cluster.info, 20, "input", 0).train, args=(big,), name="feeder"
+            target=_feeding.Feeder(there.info, 20, "input", 0).train, args=(big,), name="feeder"
         )
         for _ in range(2)
     ]
@@ -201,22 +201,22 @@ def test_two_feeders_feed_two_nodes_and_wait_until_all_is_taken(cluster, no_leak
         each.start()
     for each in feeders:
         each.join(30)
-    for mine, (_, thread) in zip(cluster.nodes, found, strict=True):
+    for mine, (_, thread) in zip(there.nodes, found, strict=True):
         mine.end_feeds()
         thread.join(10)
     assert [len(rows) for rows, _ in found] == [3000, 3000]  # one each, though both began at 0
 
 
-def test_answers_come_one_for_each_row_and_in_order(cluster, no_leaks):
+def test_answers_come_one_for_each_row_and_in_order(there, no_leaks):
     found = [
         consume(mine, lambda batch: [row * row for row in batch], train_mode=False)
-        for mine in cluster.nodes
+        for mine in there.nodes
     ]
     answers = {}
 
     def ask(partition):
         rows = range(partition * 1000, partition * 1000 + 500 * partition)
-        feeder = _feeding.Feeder(cluster.info, 20, "input", partition)
+        feeder = _feeding.Feeder(there.info, 20, "input", partition)
         answers[partition] = list(feeder.infer(iter(rows))) == [row * row for row in rows]
 
     askers = [threading.Thread(target=ask, args=(n,), name="asker") for n in range(5)]
@@ -225,55 +225,82 @@ def test_answers_come_one_for_each_row_and_in_order(cluster, no_leaks):
     for each in askers:
         each.join(30)
     assert answers == dict.fromkeys(range(5), True)
-    for mine, (_, thread) in zip(cluster.nodes, found, strict=True):
+    for mine, (_, thread) in zip(there.nodes, found, strict=True):
         mine.end_feeds()
         thread.join(10)
 
 
 @pytest.mark.parametrize(("change", "words"), [(1, "5 results for the 4 rows"), (-1, "took|gave")])
-def test_a_wrong_number_of_answers_is_an_error_that_says_so(cluster, change, words):
+def test_a_wrong_number_of_answers_is_an_error_that_says_so(there, change, words):
     def answers(batch):
         return [*batch, 0] if change > 0 else batch[:-1]
 
-    _, thread = consume(cluster.nodes[0], answers, train_mode=False)
-    feeder = _feeding.Feeder(cluster.info[:1], 0.5, "input", 3)
+    _, thread = consume(there.nodes[0], answers, train_mode=False)
+    feeder = _feeding.Feeder(there.info[:1], 0.5, "input", 3)
     with pytest.raises(GridflowError, match=words):
         list(feeder.infer([1, 2, 3, 4]))
-    cluster.servers[0].end()
+    there.servers[0].end()
     thread.join(10)
 
 
-def test_feeding_ends_early_fails_or_times_out_in_words(cluster, no_leaks):
-    feeder = _feeding.Feeder(cluster.info[:1], 0.3, "input", 0)
+def test_feeding_ends_early_fails_or_times_out_in_words(there, no_leaks):
+    feeder = _feeding.Feeder(there.info[:1], 0.3, "input", 0)
     with pytest.raises(GridflowError, match="Timeout while feeding partition 0"):
         feeder.train([1, 2, 3])
-    cluster.nodes[0].set("state", "terminating")
-    for node in cluster.nodes:
+    there.nodes[0].set("state", "terminating")
+    for node in there.nodes:
         node.set("state", "terminating")
-    feeder = _feeding.Feeder(cluster.info, 5, "input", 0)
+    feeder = _feeding.Feeder(there.info, 5, "input", 0)
     assert feeder.train([1, 2, 3]) == 0
     assert feeder.unwanted
     with pytest.raises(GridflowError, match=r"no more rows"):
-        list(_feeding.Feeder(cluster.info, 5, "input", 0).infer([1]))
-    assert list(_feeding.Feeder(cluster.info, 5, "input", 0).infer([])) == []
-    cluster.servers[0].fail("ZeroDivisionError: division by zero")
+        list(_feeding.Feeder(there.info, 5, "input", 0).infer([1]))
+    assert list(_feeding.Feeder(there.info, 5, "input", 0).infer([])) == []
+    there.servers[0].fail("ZeroDivisionError: division by zero")
     with pytest.raises(GridflowError, match="division by zero"):
-        _feeding.Feeder(cluster.info[:1], 5, "input", 0).train([1])
+        _feeding.Feeder(there.info[:1], 5, "input", 0).train([1])
 
 
-def test_a_node_that_is_gone_is_explained_by_the_driver(cluster):
-    cluster.servers[0].close()
-    cluster.server.note(failure="what the program raised")
+def test_what_the_rows_themselves_fail_with_stays_what_it_is(there):
+    def rows():
+        yield from range(100)
+        raise FileNotFoundError("no such file of the user's")
+
+    _found, thread = consume(there.nodes[0])
+    began = time.monotonic()
+    with pytest.raises(FileNotFoundError, match="of the user's"):
+        _feeding.Feeder(there.info[:1], 5, "input", 0).train(rows())
+    with pytest.raises(FileNotFoundError, match="of the user's"):
+        list(_feeding.Feeder(there.info[:1], 5, "input", 0).infer(rows()))
+    assert time.monotonic() - began < 5
+    there.servers[0].end()
+    thread.join(10)
+
+
+def test_a_program_that_wants_no_more_rows_leaves_no_question_open(there):
+    def give_up(batch):
+        there.nodes[0].set("state", "terminating")
+        there.nodes[0].get_queue("input").close()
+
+    _, thread = consume(there.nodes[0], give_up, train_mode=False)
+    with pytest.raises(GridflowError, match="terminate|no more rows"):
+        list(_feeding.Feeder(there.info[:1], 5, "input", 0).infer(range(100_000)))
+    thread.join(10)
+
+
+def test_a_node_that_is_gone_is_explained_by_the_driver(there):
+    there.servers[0].close()
+    there.server.note(failure="what the program raised")
     with pytest.raises(GridflowError, match="what the program raised"):
-        _feeding.Feeder(cluster.info[:1], 5, "input", 0).train([1])
+        _feeding.Feeder(there.info[:1], 5, "input", 0).train([1])
 
 
-def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(cluster, tmp_path):
+def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(there, tmp_path):
     class Evil:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "made"),)
 
-    host, port = cluster.info[0]["addr"]
+    host, port = there.info[0]["addr"]
     for words in (pickle.dumps(Evil()), b"", b"\x00\x00\x00\x05hello" * 1000):
         with socket.create_connection((host, port), 5) as stranger:
             stranger.sendall(words)
@@ -283,9 +310,9 @@ def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(cluster, tmp_path
     with pytest.raises(AuthenticationError):
         _door.knock((host, port), b"another key")
     assert not (tmp_path / "made").exists()
-    found, thread = consume(cluster.nodes[0])
-    assert _feeding.Feeder(cluster.info[:1], 5, "input", 0).train([1]) == 1
-    cluster.nodes[0].end_feeds()
+    found, thread = consume(there.nodes[0])
+    assert _feeding.Feeder(there.info[:1], 5, "input", 0).train([1]) == 1
+    there.nodes[0].end_feeds()
     thread.join(10)
     assert found == [1]
 

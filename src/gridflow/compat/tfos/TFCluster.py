@@ -160,7 +160,11 @@ class TFCluster:
         give_up = time.monotonic() + timeout if timeout > 0 else None
         try:
             if ssc is not None:
-                self._await_stream(ssc, give_up)
+                try:
+                    self._await_stream(ssc, give_up)
+                except BaseException:
+                    self._end_stream(ssc)
+                    raise
             self.server.note(ending=True)
             left = None if give_up is None else max(give_up - time.monotonic(), 0.0)
             try:
@@ -242,6 +246,12 @@ class TFCluster:
                 ssc.stop(stopSparkContext=False, stopGraceFully=not late)
                 return
 
+    def _end_stream(self, ssc: Any) -> None:
+        """End a stream that has failed, and raise what the program failed with, if it has."""
+        ssc.stop(stopSparkContext=False, stopGraceFully=False)
+        self._raise_failure()
+        self.cancel()
+
 
 def run(
     sc: Any,
@@ -306,6 +316,11 @@ def run(
     _setting.check(
         num_executors, num_ps, input_mode, master_node, driver_ps_nodes, eval_node, map_fun
     )
+    if input_mode == InputMode.SPARK and _is_dynamic(sc):
+        raise InvalidArgument(
+            "spark.dynamicAllocation.enabled is true: Spark would take the executors away beside "
+            "which the nodes of a cluster in InputMode.SPARK live. Turn it off."
+        )
     roles = _setting.template(num_executors, num_ps, master_node, eval_node=eval_node)
     gpus = _setting.num_gpus(tf_args)
     spark = SparkSession.builder.getOrCreate()
@@ -370,6 +385,10 @@ def default_fs(sc: Any) -> str:
     found = str(sc._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 (no public way)
     bare = len("file://")
     return found[:-1] if found.startswith("file://") and len(found) > bare else found
+
+
+def _is_dynamic(sc: Any) -> bool:
+    return str(sc.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
 
 
 def _await_nodes(

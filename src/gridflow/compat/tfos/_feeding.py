@@ -80,11 +80,11 @@ class Feeder:
 
     def train(self, rows: Iterable[Any]) -> int:
         """Send rows until all are taken, or no more are wanted; return how many were sent."""
-        count = 0
+        count, source = 0, _Source(rows)
         try:
             if not self._find(answers=False):
                 return 0
-            for chunk, size in _chunks(rows):
+            for chunk, size in _chunks(source):
                 self._send(chunk)
                 count += size
                 self._await_room(_AHEAD - 1)
@@ -94,6 +94,8 @@ class Feeder:
         except GridflowError:
             raise  # a timeout is an OSError, too
         except (EOFError, OSError, AuthenticationError) as error:
+            if source.error is error:
+                raise  # the rows' own
             if not self._explain(error):
                 self.unwanted = True
         finally:
@@ -102,7 +104,8 @@ class Feeder:
 
     def infer(self, rows: Iterable[Any]) -> Iterator[Any]:
         """Send rows, and yield a result for each."""
-        chunks = _chunks(rows)
+        source = _Source(rows)
+        chunks = _chunks(source)
         first = next(chunks, None)
         if first is None:
             return
@@ -117,6 +120,11 @@ class Feeder:
                 self._send(chunk)
                 sent += size
                 self._await_room(_AHEAD - 1)
+                if self.unwanted:
+                    raise GridflowError(
+                        f"partition {self._partition}: the program called terminate() before all "
+                        "rows were answered."
+                    )
             self._send(PARTITION)
             while True:
                 message = self._receive(f"gave {got} results for the {sent} rows, and no more")
@@ -129,6 +137,8 @@ class Feeder:
         except GridflowError:
             raise
         except (EOFError, OSError, AuthenticationError) as error:
+            if source.error is error:
+                raise
             self._explain(error)
             raise GridflowError(
                 f"partition {self._partition}: the program has ended with {got} results for "
@@ -210,6 +220,26 @@ class Feeder:
             f"partition {self._partition}: the connection to a node of the cluster broke: "
             f"{error or type(error).__name__}"
         ) from error
+
+
+class _Source:
+    """Rows, and what reading them has failed with.
+
+    Parameters
+    ----------
+    rows : iterable
+    """
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self._rows = iter(rows)
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._rows
+        except Exception as error:
+            self.error = error
+            raise
 
 
 def _failed(message: bytes) -> GridflowError:
