@@ -13,7 +13,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples" / "conversion"
 #: What counts as learned; of guessing: 0.1, for shapes 0.33, for pixels 0.87.
-ENOUGH = {"resnet": 0.6, "unet": 0.9, "streaming": 0.6}
+ENOUGH = {"resnet": 0.5, "unet": 0.9, "streaming": 0.6}
 
 
 @pytest.mark.slow
