@@ -93,11 +93,11 @@ def test_output_writes_a_file_for_each_document(printed, job, tmp_path):
 
 
 def test_lossy_warns_on_standard_error_only(printed, job):
-    words = ("render", "-t", "compose", job, "--set", "deadline=1h")
+    words = ("render", "-t", "compose", job, "--set", "time_to_live=1h")
     assert printed(*words)[0] == 1
     code, out, err = printed(*words, "--lossy")
     assert code == 0
-    assert "warning: deadline: the target compose can't express it" in err
+    assert "warning: time_to_live: the target compose can't express it" in err
     assert "warning" not in out
 
 

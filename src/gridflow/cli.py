@@ -183,8 +183,11 @@ def _add_launch(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     )
     add = parser.add_argument
     add("--classic-flags", action="store_true", help="append --job_name, --task_index, …")
-    add("--restart-policy", choices=("never", "on-failure", "exit-code"), default="never")
+    policies = ("never", "on-failure", "exit-code")
+    add("--restart-policy", choices=policies, default="never")
     add("--restart-limit", type=int, default=3, metavar="N")
+    add("--pod-restart-policy", choices=policies, help="by which the target restarts this task")
+    add("--pod-restart-limit", type=int, default=3, metavar="N")
     add(
         "--retry-on", type=int, action="append", default=[], metavar="CODE", help="a retryable exit"
     )
@@ -193,6 +196,7 @@ def _add_launch(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     add("--finished-dir", metavar="DIR", help="note there that the task has finished")
     add("--resolve-timeout", type=float, default=300.0, metavar="SECONDS")
     add("--grace", type=float, default=25.0, metavar="SECONDS", help="from SIGTERM to SIGKILL")
+    add("--deadline", type=float, metavar="SECONDS", help="end the command after this time")
     for flag in FLAGS:
         add(f"--{flag}", help="instead of what the environment says")
     parser.set_defaults(run=_launch)
@@ -224,12 +228,15 @@ def _launch(arguments: argparse.Namespace) -> int:
         classic_flags=arguments.classic_flags,
         restart_policy=arguments.restart_policy,
         restart_limit=arguments.restart_limit,
+        pod_restart_policy=arguments.pod_restart_policy,
+        pod_restart_limit=arguments.pod_restart_limit,
         retryable_exits=tuple(arguments.retry_on),
         retryable_exit_code=arguments.retryable_exit_code,
         stay=arguments.stay,
         finished_dir=arguments.finished_dir,
         resolve_timeout=arguments.resolve_timeout,
         grace=arguments.grace,
+        deadline=arguments.deadline,
         flags=flags,
     )
     return launch(options)

@@ -32,8 +32,8 @@ def test_losses_and_failures_have_budgets_of_their_own():
 def test_a_retryable_exit_is_one_of_128_and_above_or_none_of_the_programs_own():
     policy = RetryableExits(2)
 
-    def restarts(kind, code=None, before=()):
-        last = TaskFailure("worker:0", "host", kind, "it failed", exit_code=code)
+    def restarts(kind, code=None, before=(), *, echo=False):
+        last = TaskFailure("worker:0", "host", kind, "it failed", exit_code=code, consequence=echo)
         return policy.restart([*before, last])
 
     assert restarts("exit", 143)
@@ -41,6 +41,9 @@ def test_a_retryable_exit_is_one_of_128_and_above_or_none_of_the_programs_own():
     assert restarts("lost")
     assert not restarts("exit", 3)
     assert not restarts("exception")
+    assert restarts("exit", 1, echo=True)
+    assert restarts("exception", echo=True)
+    assert not restarts("data", echo=True)
     assert not restarts("data")
     assert restarts("signal", before=causes("signal"))
     assert not restarts("signal", before=causes("signal", "lost"))

@@ -23,13 +23,15 @@ def seen(result, task):
 
 
 @pytest.mark.slow
-def test_tasks_are_told_who_they_are_and_a_server_ends_with_the_others():
+def test_tasks_are_told_who_they_are_and_servers_and_evaluator_end_with_the_others():
     roles = [
         Role("worker", 2, env={"OWN": "of workers"}),
         Role("ps", command=["sh", "-c", f"{SHOW}; sleep 300"]),
-        Role("evaluator", command=["sh", "-c", SHOW]),
+        Role("evaluator", command=["sh", "-c", f"{SHOW}; sleep 300"]),
     ]
-    distributor = TensorflowDistributor(roles=roles, env={"OWN": "of all"}, **QUIET)
+    distributor = TensorflowDistributor(
+        roles=roles, env={"OWN": "of all"}, shutdown_timeout=2, **QUIET
+    )
     assert distributor.strategy == "command"
     result = distributor.run(["sh", "-c", SHOW])
     words, config = seen(result, "worker:1")
@@ -107,7 +109,7 @@ def test_a_standard_server_serves_and_is_replaced_only_where_the_others_can_do_w
     chief, worker, ps, evaluator = parts
     assert [part.runs_function for part in parts] == [True, False, False, True]
     assert [part.serves for part in parts] == [False, True, True, False]
-    assert [part.is_awaited for part in parts] == [True, False, False, True]
+    assert [part.is_awaited for part in parts] == [True, False, False, False]
     assert [part.is_replaced for part in (chief, worker, ps, evaluator)] == [
         False,
         True,

@@ -42,6 +42,10 @@ def _kubernetes_env(box, fields):
     return env, [Expansion(env)(word) for word in words]
 
 
+#: What the Job controller writes on an index's first pod.
+POD_FIELDS = {"metadata.annotations['batch.kubernetes.io/job-index-failure-count']": "0"}
+
+
 def _jobs(documents):
     return {
         d["metadata"]["labels"]["app.kubernetes.io/component"]: d["spec"]["template"]
@@ -53,7 +57,7 @@ def _jobs(documents):
 def kubernetes(job, documents):
     templates = _jobs(documents)
     for role, index in tasks(job):
-        env, words = _kubernetes_env(templates[role]["spec"]["containers"][0], {})
+        env, words = _kubernetes_env(templates[role]["spec"]["containers"][0], POD_FIELDS)
         yield role, index, {**env, "JOB_COMPLETION_INDEX": str(index)}, words
 
 
@@ -206,7 +210,7 @@ def free_ports(count):
 
 def on_this_host(found):
     """Give every address of the targets' networks a port of this host instead."""
-    names = ("GRIDFLOW_CLUSTER", "GRIDFLOW_FINISH", "TF_CONFIG")
+    names = ("GRIDFLOW_CLUSTER", "GRIDFLOW_FINISH", "GRIDFLOW_GIVE_UP", "TF_CONFIG")
     texts = [env[name] for _, _, env, _ in found for name in names if name in env]
     everywhere = sorted({address for text in texts for address in _ADDRESS.findall(text)})
     ports = dict(zip(everywhere, free_ports(len(everywhere)), strict=True))

@@ -159,8 +159,57 @@ def test_exit_codes_tell_permanent_from_retryable(script, options, expected):
     assert finished(*options, "--", "sh", "-c", script)[0] == expected
 
 
-def test_a_command_that_is_not_there_is_a_permanent_failure():
-    assert finished("--", "no-such-command")[0] == 127
+def test_a_command_that_is_not_there_is_a_permanent_failure_and_named():
+    code, out = finished("--", "no-such-command")
+    assert code == 127
+    assert "there is no program 'no-such-command'" in out
+
+
+#: How a program ends, with what its launcher makes of it.
+LAST_WORDS = [
+    ("tensorflow.python.framework.errors_impl.UnavailableError: Connection reset by peer", 197),
+    ("RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer [10.0.0.7]", 197),
+    ("ValueError: Shapes (2,) and (3,) are incompatible", 1),
+    ("ConnectionRefusedError: [Errno 111] Connection refused", 1),
+    ("psycopg2.OperationalError: connection refused", 1),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), LAST_WORDS)
+def test_a_program_that_lost_a_peer_is_worth_another_try(words, expected):
+    """The survivors of a synchronous group, by what they print as the last."""
+    trace = f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{words}'
+    program = f"import sys; print({trace!r}, file=sys.stderr); sys.exit(1)"
+    cluster = json.dumps({"worker": ["localhost:1", "localhost:2"]})
+    env = {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": cluster}
+    code, out = finished("--", sys.executable, "-c", program, env=env)
+    assert code == expected
+    assert out.count(words) == 1
+
+
+def test_a_program_that_chooses_its_exit_code_is_believed():
+    program = "import sys; print('UnavailableError: a peer is gone', file=sys.stderr); sys.exit(3)"
+    cluster = json.dumps({"worker": ["localhost:1", "localhost:2"]})
+    env = {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": cluster}
+    assert finished("--", sys.executable, "-c", program, env=env)[0] == 3
+
+
+@pytest.mark.slow
+def test_the_survivor_of_a_real_synchronous_group_ends_with_a_retryable_code():
+    """TensorFlow itself: one of two workers is killed in the middle of an epoch."""
+    program = str(Path(__file__).parent / "programs" / "lose_a_peer.py")
+    job = flights(
+        command=[sys.executable, program],
+        args=[],
+        roles={"worker": Role(2)},
+        restart_policy="exit-code",
+    )
+    found = on_this_host(processes(job, "kubernetes"))
+    quiet = {"CUDA_VISIBLE_DEVICES": "-1"}
+    running = [launch(*words[2:], env={**env, **quiet}) for _, _, env, words in found]
+    outputs = [process.communicate(timeout=200)[0] for process in running]
+    assert [process.returncode >= 128 for process in running] == [True, True], outputs
+    assert running[1].returncode == 137
 
 
 def test_no_command_for_a_chief_is_refused():
@@ -299,6 +348,69 @@ def test_servers_end_when_all_who_train_have_ended():
         outputs = [process.communicate(timeout=60)[0] for process in running]
         assert [process.returncode for process in running] == [0, 0, 0], outputs
         assert "training is over" in outputs[2]
+
+
+#: Everywhere where no controller ends the rest of a job.
+ENDING = ("local", "compose", "kubernetes", "docker")
+
+
+def ended(job, target, **more):
+    """Run a job's processes to their ends; return the exit code and output of each by its name."""
+    found = on_this_host(processes(job, target))
+    running = {
+        f"{role}:{index}": launch(*words[2:], env={**env, **more})
+        for role, index, env, words in found
+    }
+    outputs = {name: process.communicate(timeout=60)[0] for name, process in running.items()}
+    return {name: process.returncode for name, process in running.items()}, outputs
+
+
+@pytest.mark.parametrize("target", ENDING)
+def test_an_evaluator_without_end_ends_with_the_training(target):
+    roles = {"worker": Role(2), "evaluator": Role(command=["sleep", "300"], args=[])}
+    job = flights(command=["true"], args=[], roles=roles)
+    codes, outputs = ended(job, target)
+    assert set(codes.values()) == {0}
+    assert "training is over; ending evaluator:0" in outputs["evaluator:0"]
+
+
+@pytest.mark.parametrize("target", ENDING)
+@pytest.mark.parametrize("policy", ["never", "exit-code"])
+def test_a_chief_that_fails_for_good_ends_all_others(target, policy):
+    roles = {
+        "chief": Role(command=["sh", "-c", "exit 3"]),
+        "worker": Role(2),
+        "ps": Role(command=["sleep", "300"], args=[]),
+    }
+    job = flights(command=["sleep", "300"], args=[], roles=roles, restart_policy=policy)
+    codes, outputs = ended(job, target)
+    assert codes == {"chief:0": 3, "worker:0": 113, "worker:1": 113, "ps:0": 113}
+    assert "chief:0 has failed for good, with exit code 3" in outputs["ps:0"]
+
+
+@pytest.mark.parametrize(("before", "final"), [("1", False), ("2", True)])
+def test_only_the_last_failure_of_a_pod_ends_the_others(before, final):
+    """The Job controller starts the pod again, as often as ``backoffLimitPerIndex`` says."""
+    roles = {"chief": Role(command=["sh", "-c", "exit 3"]), "ps": Role()}
+    job = flights(roles=roles, args=[], restart_limit=2)
+    chief, _ = on_this_host(processes(job, "kubernetes"))
+    heard = threading.Event()
+    listener = FinishListener(
+        json.loads(chief[2]["GRIDFLOW_FINISH"])["ps"][0],
+        set(),
+        heard.set,
+        known=frozenset({"chief:0"}),
+    )
+    assert finished(*chief[3][2:], env={**chief[2], "GRIDFLOW_FAILURES": before})[0] == 3
+    listener.close()
+    assert heard.is_set() == final
+
+
+def test_a_deadline_ends_a_task_and_its_restarts():
+    options = ("--deadline=1", "--restart-policy=on-failure", "--restart-limit=9")
+    code, out = finished(*options, "--", "sh", "-c", "sleep 0.2; exit 1")
+    assert code == 124
+    assert "not done after 1 s (deadline)" in out
 
 
 def test_servers_hear_of_the_chief_only_where_there_is_one():

@@ -13,7 +13,7 @@ from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_nam
 from gridflow.errors import WireError
 from gridflow.wire import child, reports
 from gridflow.wire.failures import TaskFailure
-from gridflow.wire.hints import hint_for
+from gridflow.wire.hints import hint_for, lost_a_peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +176,7 @@ class Life:
             self.fail("signal", summary, signal=name, hint=hint, consequence=consequence)
         else:
             summary = f"its process ended by itself with exit code {code}"
-            self.fail("exit", summary, exit_code=code, hint=hint, consequence=consequence)
+            self.fail("exit", summary, exit_code=code, hint=hint, consequence=lost_a_peer(log))
 
     def _take(self, message: Message | WireError) -> None:
         """Take a message of the process (called from the thread that reads its channel)."""

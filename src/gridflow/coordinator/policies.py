@@ -118,7 +118,7 @@ class RetryableExits:
     """Restart after exits of 128 and above, signals and losses; what ends with less stays ended.
 
     So does ``restart_policy: exit-code`` in ``job.yaml``: a program that exits with 1 to 127, or a
-    function that raises, would fail the same way again.
+    function that raises, would fail the same way again. Unless it failed for a peer that was lost.
 
     Parameters
     ----------
@@ -133,8 +133,10 @@ class RetryableExits:
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True after a retryable exit, while the limit isn't reached."""
         last = causes[-1]
-        is_final = last.kind in _FINAL_KINDS or last.kind == "exception"
-        if is_final or (last.kind == "exit" and (last.exit_code or 0) < _LEAST_RETRYABLE):
+        ended_itself = last.kind == "exception" or (
+            last.kind == "exit" and (last.exit_code or 0) < _LEAST_RETRYABLE
+        )
+        if last.kind in _FINAL_KINDS or (ended_itself and not last.consequence):
             return False
         return len(causes) <= self.limit
 

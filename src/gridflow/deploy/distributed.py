@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Where ``gridflow run`` is the driver, and whose documents come nearest to it.
 DRIVEN: Final = {"local": "local", "spark": "spark-submit-standalone"}
 #: What those documents can't say, but the distributor can.
-_DISTRIBUTOR_CAN: Final = frozenset({"deadline", "resources.gpu"})
+_DISTRIBUTOR_CAN: Final = frozenset({"resources.gpu"})
 
 
 def cannot(job: Job, target: str) -> list[Problem]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         PodSpec,
         PodTemplate,
     )
+    from gridflow.deploy.task_start import News
 
 GPU: Final = "nvidia.com/gpu"
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
@@ -180,10 +181,10 @@ def placement(job: Job, wanted: Resources) -> dict[str, Any]:
 
 
 def task_env(
-    job: Job, role: str, cluster: dict[str, list[str]] | None, finish: dict[str, list[str]] | None
+    job: Job, role: str, cluster: dict[str, list[str]] | None, news: News | None
 ) -> list[Env]:
     """Return the variables of a task; its index comes from the target."""
-    start = start_variables(role, None, cluster, finish) if cluster is not None else {}
+    start = start_variables(role, None, cluster, news) if cluster is not None else {}
     env = env_list(start) + env_list(job.env_of(role))
     env += [key_env(name, ref.secret, ref.key) for name, ref in job.secrets.env.items()]
     return env + credential_env(job)
@@ -197,7 +198,7 @@ def task_pod(
     container: str,
     port_name: str,
     cluster: dict[str, list[str]] | None,
-    finish: dict[str, list[str]] | None = None,
+    news: News | None = None,
     restart: Literal["Never", "OnFailure"] | None = "Never",
     subdomain: str | None = None,
     extra_env: tuple[Env, ...] = (),
@@ -214,8 +215,8 @@ def task_pod(
         Names that the target looks for.
     cluster : dict or None
         The cluster spec, None where the target's operator hands it over.
-    finish : dict or None
-        See `gridflow.deploy.task_start.start_variables`.
+    news : News or None
+        Where tasks hear of the ends of others.
     restart : {"Never", "OnFailure"} or None
         The pod's own restart policy; None leaves it to an operator.
     subdomain : str or None
@@ -226,12 +227,12 @@ def task_pod(
     wanted = job.roles[role].resources
     sources, mounts = volumes(job)
     ports = [{"name": port_name, "containerPort": job.port}]
-    if finish and role in finish:
+    if news and role in news:
         ports.append({"name": "finish", "containerPort": job.port + 1})
     box: dict[str, Any] = {"name": container, "image": job.image, "command": words}
     if program := program_words(job, role):
         box["args"] = [kubernetes_text(word) for word in program]
-    box["env"] = [*task_env(job, role, cluster, finish), *extra_env]
+    box["env"] = [*task_env(job, role, cluster, news), *extra_env]
     box["ports"] = ports
     if amounts := resources(wanted):
         box["resources"] = amounts

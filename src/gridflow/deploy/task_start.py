@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gridflow.deploy.inside.finish import FINISH, GIVE_UP
 from gridflow.spec.cluster import EVALUATOR
 from gridflow.spec.tf_config import role_variables
 
@@ -22,6 +24,8 @@ def start_words(
     job: Job,
     *,
     restarts: bool = False,
+    pod_restarts: bool = False,
+    deadline: bool = False,
     one_retryable_code: bool = False,
     stay: bool = False,
 ) -> list[str]:
@@ -32,6 +36,10 @@ def start_words(
     job : Job
     restarts : bool
         Restart inside the container, where the target can't tell failures apart.
+    pod_restarts : bool
+        Say how the target restarts the container, so that the last failure is known as such.
+    deadline : bool
+        End the program after the job's deadline, where the target ends nothing.
     one_retryable_code : bool
         End with `RETRYABLE` after every retryable failure.
     stay : bool
@@ -44,6 +52,11 @@ def start_words(
         words.append(f"--restart-policy={job.restart_policy}")
         if job.restart_policy != "never":
             words.append(f"--restart-limit={job.restart_limit}")
+    if pod_restarts:
+        words.append(f"--pod-restart-policy={job.restart_policy}")
+        words.append(f"--pod-restart-limit={job.restart_limit}")
+    if deadline and job.deadline is not None:
+        words.append(f"--deadline={job.deadline}")
     if one_retryable_code:
         words.append(f"--retryable-exit-code={RETRYABLE}")
     if stay:
@@ -75,38 +88,59 @@ def tasks(job: Job) -> list[tuple[str, int]]:
     return [(name, index) for name, role in job.role_items() for index in range(role.replicas)]
 
 
-def start_variables(
-    role: str,
-    index: int | None,
-    cluster: dict[str, list[str]],
-    finish: dict[str, list[str]] | None = None,
-) -> dict[str, str]:
-    """Return the variables by which ``gridflow launch`` knows who it is.
+@dataclass(frozen=True)
+class News:
+    """Where tasks hear of the ends of others, by role, on targets that don't end them themselves.
 
-    ``finish`` are the addresses where servers hear that training is over, on targets that would
-    leave them running.
+    Attributes
+    ----------
+    followers : dict
+        Those that end with the training: servers and an evaluator.
+    others : dict
+        Those that end only when another task has failed for good.
     """
-    env = role_variables(role, index, {**cluster})
-    if finish:
-        env["GRIDFLOW_FINISH"] = json.dumps(finish, separators=(",", ":"))
-    return env
+
+    followers: dict[str, list[str]] = field(default_factory=dict)
+    others: dict[str, list[str]] = field(default_factory=dict)
+
+    def __contains__(self, role: object) -> bool:
+        return role in self.followers or role in self.others
+
+    def variables(self) -> dict[str, str]:
+        """Return what ``gridflow launch`` reads it from."""
+        named = {FINISH: self.followers, GIVE_UP: self.others}
+        return {
+            name: json.dumps(addresses, separators=(",", ":"))
+            for name, addresses in named.items()
+            if addresses
+        }
 
 
-def finish_addresses(
-    job: Job, host: Callable[[str, int], str], port: Callable[[str, int], int]
-) -> dict[str, list[str]]:
-    """Return where each server hears that training is over, by role."""
-    return {
-        name: [f"{host(name, i)}:{port(name, i)}" for i in range(job.roles[name].replicas)]
-        for name in job.servers
+def news(job: Job, host: Callable[[str, int], str], port: Callable[[str, int], int]) -> News:
+    """Return where each task of a job hears of the others; nowhere if it has only one."""
+    if job.tasks == 1:
+        return News()
+    everybody = {
+        name: [f"{host(name, i)}:{port(name, i)}" for i in range(role.replicas)]
+        for name, role in job.role_items()
     }
+    followers = {name: everybody.pop(name) for name in job.followers}
+    return News(followers, everybody)
+
+
+def start_variables(
+    role: str, index: int | None, cluster: dict[str, list[str]], news: News | None = None
+) -> dict[str, str]:
+    """Return the variables by which ``gridflow launch`` knows who it is, and whom it tells."""
+    env = role_variables(role, index, {**cluster})
+    return {**env, **(news.variables() if news else {})}
 
 
 def ports_on_one_host(job: Job) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
-    """Return a port for each task, counting up from the job's, and the servers' second ones."""
+    """Return a port for each task, counting up from the job's, and each task's second one."""
     first = {task: job.port + place for place, task in enumerate(tasks(job))}
-    servers = [task for task in tasks(job) if task[0] in job.servers]
-    return first, {task: job.port + job.tasks + place for place, task in enumerate(servers)}
+    second = {task: port + job.tasks for task, port in first.items()} if job.tasks > 1 else {}
+    return first, second
 
 
 def kubernetes_text(text: str) -> str:

@@ -56,14 +56,16 @@ class CommandProgram:
         member = ClusterMember.of(context.cluster_spec, context.task)
         variables = role_variables(member.role, member.index, member.cluster)
         environ = {**os.environ, **variables, TF_CONFIG: member.tf_config}
+        trouble = ""
         try:
             code = subprocess.run(words, env=environ, check=False).returncode
         except FileNotFoundError:
-            code = _NOT_FOUND
-        except PermissionError:
-            code = _NOT_EXECUTABLE
+            code, trouble = _NOT_FOUND, f" (there is no program {words[0]!r}, here or on the PATH)"
+        except OSError as error:
+            code, trouble = _NOT_EXECUTABLE, f" ({words[0]!r} can't be run: {error.strerror})"
         if code:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            how += trouble
             sys.stderr.write(f"gridflow: {member} {how}: {' '.join(words)}\n")
             _end_like(code)
 

@@ -99,8 +99,6 @@ _FACTS: Final = (
         has_servers=True,
         takes_flags=True,
         runs_programs=True,
-        # An evaluator, too: a program that nobody can tell of the end ends by itself.
-        is_awaited=(*TRAINING_ROLES, EVALUATOR),
     ),
     StrategyFacts("none", "synchronous", needs_backend=False),
 )

@@ -30,6 +30,17 @@ _ECHO_TYPES: Final = frozenset(
     }
 )
 
+#: A connection to something else than a peer: a database, a web service.
+_FOREIGN_TYPES: Final = re.compile(
+    r"(Connection(Refused|Reset|Aborted)?|BrokenPipe|Timeout|HTTP|URL|OS|Operational)Error\Z"
+)
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_RAISED: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
+#: The same where a log's end lacks the traceback's beginning: only with its module is it certain.
+_RAISED_BELOW: Final = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)+(\w+Error): (?!.*^\S+Error: )", re.MULTILINE | re.DOTALL
+)
+
 _HINTS: Final = (
     (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
@@ -91,3 +102,21 @@ def hint_for(exception_type: str, text: str, exit_code: int | None = None) -> tu
     if exit_code is not None and exit_code < 0:
         return _SIGNAL_HINTS.get(signal.Signals(-exit_code), ""), False
     return "", False
+
+
+def lost_a_peer(log: str) -> bool:
+    """Return whether a program's last words say that it failed because a peer was gone.
+
+    Only an exception that nobody caught says so, by its type and text: whoever catches it chooses
+    an exit code, and is believed.
+
+    Parameters
+    ----------
+    log : str
+        The end of what the program printed.
+    """
+    _, found, after = log.rpartition(_TRACEBACK)
+    raised = (_RAISED if found else _RAISED_BELOW).search(after)
+    if raised is None or _FOREIGN_TYPES.match(raised.group(1)):
+        return False
+    return hint_for(raised.group(1), after[raised.start() :])[1]

@@ -16,9 +16,11 @@ docker run \
   --env=GRIDFLOW_INDEX=0 \
   '--env=GRIDFLOW_CLUSTER={"chief":["flights-ps-chief-0:2222"],"worker":["flights-ps-worker-0:2222","flights-ps-worker-1:2222","flights-ps-worker-2:2222"],"ps":["flights-ps-ps-0:2222","flights-ps-ps-1:2222"]}' \
   '--env=GRIDFLOW_FINISH={"worker":["flights-ps-worker-0:2223","flights-ps-worker-1:2223","flights-ps-worker-2:2223"],"ps":["flights-ps-ps-0:2223","flights-ps-ps-1:2223"]}' \
+  '--env=GRIDFLOW_GIVE_UP={"chief":["flights-ps-chief-0:2223"]}' \
   --entrypoint=gridflow registry.example/acme/flights:1.0 launch \
   --restart-policy=on-failure \
   --restart-limit=3 \
+  --deadline=21600 \
   -- python /app/train_ps.py \
   --data=/data/flights \
   --model=/data/models/flights/2 \
@@ -36,9 +38,11 @@ docker run \
   --env=GRIDFLOW_INDEX=0 \
   '--env=GRIDFLOW_CLUSTER={"chief":["flights-ps-chief-0:2222"],"worker":["flights-ps-worker-0:2222","flights-ps-worker-1:2222","flights-ps-worker-2:2222"],"ps":["flights-ps-ps-0:2222","flights-ps-ps-1:2222"]}' \
   '--env=GRIDFLOW_FINISH={"worker":["flights-ps-worker-0:2223","flights-ps-worker-1:2223","flights-ps-worker-2:2223"],"ps":["flights-ps-ps-0:2223","flights-ps-ps-1:2223"]}' \
+  '--env=GRIDFLOW_GIVE_UP={"chief":["flights-ps-chief-0:2223"]}' \
   --entrypoint=gridflow registry.example/acme/flights:1.0 launch \
   --restart-policy=on-failure \
-  --restart-limit=3
+  --restart-limit=3 \
+  --deadline=21600
 docker run \
   --detach \
   --init \
@@ -52,9 +56,11 @@ docker run \
   --env=GRIDFLOW_INDEX=1 \
   '--env=GRIDFLOW_CLUSTER={"chief":["flights-ps-chief-0:2222"],"worker":["flights-ps-worker-0:2222","flights-ps-worker-1:2222","flights-ps-worker-2:2222"],"ps":["flights-ps-ps-0:2222","flights-ps-ps-1:2222"]}' \
   '--env=GRIDFLOW_FINISH={"worker":["flights-ps-worker-0:2223","flights-ps-worker-1:2223","flights-ps-worker-2:2223"],"ps":["flights-ps-ps-0:2223","flights-ps-ps-1:2223"]}' \
+  '--env=GRIDFLOW_GIVE_UP={"chief":["flights-ps-chief-0:2223"]}' \
   --entrypoint=gridflow registry.example/acme/flights:1.0 launch \
   --restart-policy=on-failure \
-  --restart-limit=3
+  --restart-limit=3 \
+  --deadline=21600
 docker run \
   --detach \
   --init \
@@ -68,9 +74,11 @@ docker run \
   --env=GRIDFLOW_INDEX=2 \
   '--env=GRIDFLOW_CLUSTER={"chief":["flights-ps-chief-0:2222"],"worker":["flights-ps-worker-0:2222","flights-ps-worker-1:2222","flights-ps-worker-2:2222"],"ps":["flights-ps-ps-0:2222","flights-ps-ps-1:2222"]}' \
   '--env=GRIDFLOW_FINISH={"worker":["flights-ps-worker-0:2223","flights-ps-worker-1:2223","flights-ps-worker-2:2223"],"ps":["flights-ps-ps-0:2223","flights-ps-ps-1:2223"]}' \
+  '--env=GRIDFLOW_GIVE_UP={"chief":["flights-ps-chief-0:2223"]}' \
   --entrypoint=gridflow registry.example/acme/flights:1.0 launch \
   --restart-policy=on-failure \
-  --restart-limit=3
+  --restart-limit=3 \
+  --deadline=21600
 docker run \
   --detach \
   --init \
@@ -84,9 +92,11 @@ docker run \
   --env=GRIDFLOW_INDEX=0 \
   '--env=GRIDFLOW_CLUSTER={"chief":["flights-ps-chief-0:2222"],"worker":["flights-ps-worker-0:2222","flights-ps-worker-1:2222","flights-ps-worker-2:2222"],"ps":["flights-ps-ps-0:2222","flights-ps-ps-1:2222"]}' \
   '--env=GRIDFLOW_FINISH={"worker":["flights-ps-worker-0:2223","flights-ps-worker-1:2223","flights-ps-worker-2:2223"],"ps":["flights-ps-ps-0:2223","flights-ps-ps-1:2223"]}' \
+  '--env=GRIDFLOW_GIVE_UP={"chief":["flights-ps-chief-0:2223"]}' \
   --entrypoint=gridflow registry.example/acme/flights:1.0 launch \
   --restart-policy=on-failure \
-  --restart-limit=3
+  --restart-limit=3 \
+  --deadline=21600
 docker run \
   --detach \
   --init \
@@ -100,14 +110,16 @@ docker run \
   --env=GRIDFLOW_INDEX=1 \
   '--env=GRIDFLOW_CLUSTER={"chief":["flights-ps-chief-0:2222"],"worker":["flights-ps-worker-0:2222","flights-ps-worker-1:2222","flights-ps-worker-2:2222"],"ps":["flights-ps-ps-0:2222","flights-ps-ps-1:2222"]}' \
   '--env=GRIDFLOW_FINISH={"worker":["flights-ps-worker-0:2223","flights-ps-worker-1:2223","flights-ps-worker-2:2223"],"ps":["flights-ps-ps-0:2223","flights-ps-ps-1:2223"]}' \
+  '--env=GRIDFLOW_GIVE_UP={"chief":["flights-ps-chief-0:2223"]}' \
   --entrypoint=gridflow registry.example/acme/flights:1.0 launch \
   --restart-policy=on-failure \
-  --restart-limit=3
+  --restart-limit=3 \
+  --deadline=21600
 status=0
-code="$(docker wait flights-ps-chief-0)"; [ "$code" = 0 ] || status="$code"
-code="$(docker wait flights-ps-worker-0)"; [ "$code" = 0 ] || status="$code"
-code="$(docker wait flights-ps-worker-1)"; [ "$code" = 0 ] || status="$code"
-code="$(docker wait flights-ps-worker-2)"; [ "$code" = 0 ] || status="$code"
-code="$(docker wait flights-ps-ps-0)"; [ "$code" = 0 ] || status="$code"
-code="$(docker wait flights-ps-ps-1)"; [ "$code" = 0 ] || status="$code"
+code="$(docker wait flights-ps-chief-0)"; [ "$code" = 0 ] || case $status in 0|113) status=$code ;; esac
+code="$(docker wait flights-ps-worker-0)"; [ "$code" = 0 ] || case $status in 0|113) status=$code ;; esac
+code="$(docker wait flights-ps-worker-1)"; [ "$code" = 0 ] || case $status in 0|113) status=$code ;; esac
+code="$(docker wait flights-ps-worker-2)"; [ "$code" = 0 ] || case $status in 0|113) status=$code ;; esac
+code="$(docker wait flights-ps-ps-0)"; [ "$code" = 0 ] || case $status in 0|113) status=$code ;; esac
+code="$(docker wait flights-ps-ps-1)"; [ "$code" = 0 ] || case $status in 0|113) status=$code ;; esac
 exit "$status"

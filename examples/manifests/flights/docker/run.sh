@@ -16,9 +16,11 @@ docker run \
   --env=GRIDFLOW_ROLE=worker \
   --env=GRIDFLOW_INDEX=0 \
   '--env=GRIDFLOW_CLUSTER={"worker":["flights-worker-0:2222","flights-worker-1:2222"]}' \
+  '--env=GRIDFLOW_GIVE_UP={"worker":["flights-worker-0:2223","flights-worker-1:2223"]}' \
   --entrypoint=gridflow registry.example/acme/flights:1.0 launch \
   --restart-policy=on-failure \
   --restart-limit=3 \
+  --deadline=21600 \
   -- python /app/train.py \
   --data=/data/flights \
   --model=/data/models/flights/1 \
@@ -37,9 +39,11 @@ docker run \
   --env=GRIDFLOW_ROLE=worker \
   --env=GRIDFLOW_INDEX=1 \
   '--env=GRIDFLOW_CLUSTER={"worker":["flights-worker-0:2222","flights-worker-1:2222"]}' \
+  '--env=GRIDFLOW_GIVE_UP={"worker":["flights-worker-0:2223","flights-worker-1:2223"]}' \
   --entrypoint=gridflow registry.example/acme/flights:1.0 launch \
   --restart-policy=on-failure \
   --restart-limit=3 \
+  --deadline=21600 \
   -- python /app/train.py \
   --data=/data/flights \
   --model=/data/models/flights/1 \
@@ -58,6 +62,6 @@ docker run \
   --bind_all \
   --load_fast=false
 status=0
-code="$(docker wait flights-worker-0)"; [ "$code" = 0 ] || status="$code"
-code="$(docker wait flights-worker-1)"; [ "$code" = 0 ] || status="$code"
+code="$(docker wait flights-worker-0)"; [ "$code" = 0 ] || case $status in 0|113) status=$code ;; esac
+code="$(docker wait flights-worker-1)"; [ "$code" = 0 ] || case $status in 0|113) status=$code ;; esac
 exit "$status"

@@ -176,6 +176,11 @@ class Job:
             if name == PS or (name == WORKER and self.roles[name].command == ())
         )
 
+    @property
+    def followers(self) -> tuple[str, ...]:
+        """The roles that end with the training: the servers, and an evaluator."""
+        return (*self.servers, *(name for name in (EVALUATOR,) if name in self.roles))
+
     def env_of(self, role: str) -> dict[str, str]:
         """Return the variables of a role: the job's and its own, which win."""
         return {**self.env, **self.roles[role].env}

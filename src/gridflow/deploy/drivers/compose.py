@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow.deploy.drivers.base import TaskStatus, call, say, tool
+from gridflow.deploy.inside.codes import GIVEN_UP
 from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError, MissingDependency
 
@@ -62,7 +63,8 @@ class ComposeDriver:
             stream.wait()
         failed = {t["Service"]: t["ExitCode"] for t in ended if t["ExitCode"]}
         for name, code in failed.items():
-            say(f"{name} failed with exit code {code}")
+            own = "failed" if code != GIVEN_UP else "was ended, as another task had failed,"
+            say(f"{name} {own} with exit code {code}")
         return 1 if failed else 0
 
     def status(self) -> list[TaskStatus]:

@@ -1,6 +1,7 @@
-"""How servers, which never end by themselves, hear that training is over.
+"""How the tasks of a job hear that training is over, where their target doesn't end them itself.
 
-Whoever trains tells every server once it has ended for good; a server ends when all of them have.
+Servers and an evaluator end once all who train have told them that they have succeeded. All tasks
+end once one has told them that it has failed for good: the rest would wait for it without an end.
 Only names of tasks and exit codes travel. Like TensorFlow's own ports, these aren't authenticated:
 they belong into a network of the job's own.
 """
@@ -23,22 +24,27 @@ _CALL_SECONDS: Final = 5.0
 _PAUSE: Final = 0.5
 
 
-def finish_addresses(environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return ``GRIDFLOW_FINISH``: where each server listens, by role."""
-    text = environ.get("GRIDFLOW_FINISH", "")
+#: Where those listen who end with the training, and where all others do, by role.
+FINISH: Final = "GRIDFLOW_FINISH"
+GIVE_UP: Final = "GRIDFLOW_GIVE_UP"
+
+
+def finish_addresses(environ: Mapping[str, str], name: str = FINISH) -> dict[str, list[str]]:
+    """Return the addresses that one of both variables holds, by role."""
+    text = environ.get(name, "")
     if not text:
         return {}
     try:
         tree = json.loads(text)
         return {str(role): [str(address) for address in hosts] for role, hosts in tree.items()}
     except (ValueError, AttributeError, TypeError) as error:
-        raise InvalidArgument(f"GRIDFLOW_FINISH can't be read ({error}): {text!r}.") from error
+        raise InvalidArgument(f"{name} can't be read ({error}): {text!r}.") from error
 
 
 def tell(
     servers: dict[str, list[str]], task: str, code: int, *, seconds: float = 30.0
 ) -> list[str]:
-    """Tell every server that a task has ended; return those that did not hear it in time."""
+    """Tell everybody at these addresses that a task has ended; return those that didn't hear it."""
     waiting = [address for hosts in servers.values() for address in hosts]
     message = json.dumps({"task": task, "code": code}).encode() + b"\n"
     end = time.monotonic() + seconds
@@ -61,7 +67,7 @@ def _call(address: str, message: bytes) -> bool:
 
 
 class FinishListener:
-    """Listens on a server's second port until all the tasks that train have ended.
+    """Listens on a task's second port for the ends of others.
 
     Parameters
     ----------
@@ -69,16 +75,29 @@ class FinishListener:
         ``host:port``; it binds the port on all interfaces, as the name is the target's, but for
         ``localhost``.
     awaited : set of str
-        The tasks, like ``worker:1``.
+        The tasks that train, like ``worker:1``.
     done : callable
-        Called once, from the listening thread, when all have ended or one has failed for good.
+        Called once, from the listening thread, when all of these have ended; and when one has
+        failed, unless ``failed`` is there for that.
+    failed : callable, optional
+        Called once with the task that has failed for good, and its exit code.
+    known : set of str
+        Other tasks whose failure is news.
     """
 
-    def __init__(self, address: str, awaited: set[str], done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        awaited: set[str],
+        done: Callable[[], None],
+        failed: Callable[[str, int], None] | None = None,
+        known: frozenset[str] = frozenset(),
+    ) -> None:
         self._awaited = set(awaited)
-        self._known = frozenset(awaited)
-        self._closing = False
+        self._known = frozenset(awaited) | known
+        self._closing = self._over = False
         self._done = done
+        self._failed = failed
         host, _, port = address.rpartition(":")
         place = "127.0.0.1" if host == "localhost" else ""
         self._socket = socket.create_server((place, int(port)))
@@ -101,13 +120,18 @@ class FinishListener:
             connection, _ = self._socket.accept()
             with connection:
                 news = self._hear(connection)
-            if news is None or not self._awaited:
-                continue
-            self._awaited.discard(str(news.get("task")))
-            if news.get("code"):
-                self._awaited.clear()
-            if not self._awaited:
-                self._done()
+            if news is not None and not self._over:
+                self._judge(str(news["task"]), news.get("code"))
+
+    def _judge(self, task: str, code: Any) -> None:
+        if code and self._failed is not None:
+            self._over = True
+            self._failed(task, code if isinstance(code, int) else 1)
+            return
+        self._awaited.discard(task)
+        if code or not self._awaited:
+            self._over = True
+            self._done()
 
     def _hear(self, connection: socket.socket) -> dict[str, Any] | None:
         connection.settimeout(_CALL_SECONDS)

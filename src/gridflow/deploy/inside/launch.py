@@ -13,23 +13,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.inside.child import SIGNALLED, Child
+from gridflow.deploy.inside.child import Child
+from gridflow.deploy.inside.codes import (
+    GIVEN_UP,
+    OVERDUE,
+    PEER_LOST,
+    SIGNALLED,
+    TRY_AGAIN,
+    USAGE,
+)
 from gridflow.deploy.inside.dialects import identify
-from gridflow.deploy.inside.finish import FinishListener, finish_addresses, tell
+from gridflow.deploy.inside.finish import GIVE_UP, FinishListener, finish_addresses, tell
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
 from gridflow.spec.cluster import CHIEF, PS, WORKER
 from gridflow.spec.tf_config import TF_CONFIG, in_order
+from gridflow.wire.hints import lost_a_peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gridflow.spec.tf_config import ClusterMember
 
-#: sysexits.h: wrong usage is permanent, a failure to find the peers is worth another try.
-USAGE: Final = 64
-TRY_AGAIN: Final = SIGNALLED + 75
+#: How often this task has failed before, where the target counts and restarts.
+FAILURES: Final = "GRIDFLOW_FAILURES"
 _PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
+#: Seconds to tell a failure: who is still there hears it at once.
+_TELL_FAILURE: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,10 @@ class LaunchOptions:
     restart_policy : {"never", "on-failure", "exit-code"}
         Inside this process; ``never`` where the target restarts.
     restart_limit : int
+    pod_restart_policy : {"never", "on-failure", "exit-code"} or None
+        By which the target restarts this process, as often as ``pod_restart_limit`` says; None
+        where it doesn't.
+    pod_restart_limit : int
     retryable_exits : tuple of int
         Exit codes below 128 of the program that are worth another try, too.
     retryable_exit_code : int or None
@@ -57,6 +71,8 @@ class LaunchOptions:
         Seconds to wait for the peers' names.
     grace : float
         Seconds between SIGTERM and SIGKILL for the program.
+    deadline : float or None
+        Seconds after which the program is ended, restarts included.
     flags : mapping of str to str
         The classic flags given to the command itself.
     """
@@ -65,12 +81,15 @@ class LaunchOptions:
     classic_flags: bool = False
     restart_policy: str = "never"
     restart_limit: int = 3
+    pod_restart_policy: str | None = None
+    pod_restart_limit: int = 3
     retryable_exits: tuple[int, ...] = ()
     retryable_exit_code: int | None = None
     stay: bool = False
     finished_dir: str | None = None
     resolve_timeout: float = 300.0
     grace: float = 25.0
+    deadline: float | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -83,35 +102,28 @@ def launch(options: LaunchOptions, environ: Mapping[str, str] | None = None) -> 
         The exit code: 0, a permanent failure from 1 to 127, a retryable one from 128.
     """
     environ = os.environ if environ is None else environ
-    child = Child(options.grace)
-    stopped = threading.Event()
-
-    def stop(number: int) -> None:
-        stopped.set()
-        child.stop(number)
-
-    _on_signals(stop)
     try:
         who = identify(environ, options.command, options.flags)
         _say(f"this is {who}, by {who.source}")
-        servers = finish_addresses(environ)
-        note = _Note(options.finished_dir, who)
-        if options.stay and (code := note.read()) is not None:
-            _say(f"{who} has finished before, with exit code {code}; staying")
-            stopped.wait()
-            return 0
-        wait_for_peers(who, options.resolve_timeout, stopped)
-        code = _Task(options, environ, who, child, servers, stopped).run()
-    except StartTimeout as error:
-        _say(str(error))
-        return _mapped(TRY_AGAIN, options)
+        task = _Task(options, environ, who)
     except GridflowError as error:
         _say(str(error))
         return USAGE
-    if options.stay and not stopped.is_set():
+    _on_signals(task.stop)
+    note = _Note(options.finished_dir, who)
+    if options.stay and (code := note.read()) is not None:
+        _say(f"{who} has finished before, with exit code {code}; staying")
+        task.stopped.wait()
+        return 0
+    try:
+        code = task.run()
+    except GridflowError as error:
+        _say(str(error))
+        code = USAGE
+    if options.stay and not task.stopped.is_set():
         note.write(code)
         _say(f"{who} has finished with exit code {code}; staying, as this target restarts services")
-        stopped.wait()
+        task.stopped.wait()
         return 0
     return _mapped(code, options)
 
@@ -137,41 +149,77 @@ def _on_signals(stop: Callable[[int], None]) -> None:
 
 
 class _Task:
-    """The program of one task, with its restarts and its part in the end of the servers."""
+    """The program of one task, with its restarts and its part in the end of the others."""
 
     def __init__(
-        self,
-        options: LaunchOptions,
-        environ: Mapping[str, str],
-        who: ClusterMember,
-        child: Child,
-        servers: dict[str, list[str]],
-        stopped: threading.Event,
+        self, options: LaunchOptions, environ: Mapping[str, str], who: ClusterMember
     ) -> None:
         self.options = options
         self.who = who
-        self.child = child
-        self.servers = servers
-        self.stopped = stopped
+        # Only a program with peers can lose one.
+        self.child = Child(options.grace, overhear=bool(who.peers))
+        self.followers = finish_addresses(environ)
+        self.others = finish_addresses(environ, GIVE_UP)
+        self.failures = _count(environ.get(FAILURES, ""))
         self.environ = {**environ, TF_CONFIG: who.tf_config}
-        self.serves = not options.command or who.role in servers
-        self.over = False
+        self.words = self._words()
+        #: The target wants this process to end.
+        self.stopped = threading.Event()
+        #: Nothing is to be waited for, or started again.
+        self.ending = threading.Event()
+        #: Instead of the program's exit code, once somebody else has decided about the end.
+        self.verdict: int | None = None
+
+    def stop(self, number: int) -> None:
+        """Hand a signal of the target on."""
+        self.stopped.set()
+        self.ending.set()
+        self.child.stop(number)
 
     def run(self) -> int:
-        if not self.serves:
-            code = self._run(self._words())
-            self._tell(code)
-            return code
-        listening = self.servers.get(self.who.role)
-        if not listening:
-            return self._run(self._words())
-        awaited = {f"{role}:{i}" for role, count in self._trainers().items() for i in range(count)}
-        listener = FinishListener(listening[self.who.index], awaited, self._end)
+        listener = self._listener()
+        clock = self._clock()
         try:
-            code = self._run(self._words())
+            wait_for_peers(self.who, self.options.resolve_timeout, self.ending)
+            code = self._run()
+        except StartTimeout as error:
+            _say(str(error))
+            code = TRY_AGAIN
         finally:
-            listener.close()
-        return 0 if self.over else code
+            if clock is not None:
+                clock.cancel()
+            if listener is not None:
+                listener.close()
+        if self.verdict is not None and (self.verdict != OVERDUE or code):
+            code = self.verdict
+        self._tell(code)
+        return code
+
+    def _listener(self) -> FinishListener | None:
+        role, index = self.who.role, self.who.index
+        addresses = {**self.others, **self.followers}.get(role)
+        if not addresses:
+            return None
+        counts = {role: len(in_order(hosts)) for role, hosts in self.who.cluster.items()}
+        everybody = {**counts, **{r: len(a) for r, a in self.followers.items()}}
+        known = {f"{r}:{i}" for r, count in everybody.items() for i in range(count)}
+        trainer = self._trainer()
+        awaited = {f"{trainer}:{i}" for i in range(counts.get(trainer, 0))} - {str(self.who)}
+        return FinishListener(
+            addresses[index],
+            awaited,
+            self._over if role in self.followers else lambda: None,
+            self._give_up,
+            frozenset(known - {str(self.who)}),
+        )
+
+    def _clock(self) -> threading.Timer | None:
+        if self.options.deadline is None:
+            return None
+        clock = threading.Timer(self.options.deadline, self._overdue)
+        clock.daemon = True
+        clock.start()
+        return clock
 
     def _words(self) -> list[str]:
         if not self.options.command:
@@ -182,29 +230,57 @@ class _Task:
         extra = self.who.flags if self.options.classic_flags else []
         return [*self.options.command, *extra]
 
-    def _trainers(self) -> dict[str, int]:
-        """Return who tells the servers that training is over, with the number of their tasks."""
-        role = CHIEF if CHIEF in self.who.cluster else WORKER
-        return {role: len(in_order(self.who.cluster.get(role, [])))}
+    def _trainer(self) -> str:
+        """Return the role of those who tell the others that training is over."""
+        return CHIEF if CHIEF in self.who.cluster else WORKER
 
-    def _end(self) -> None:
-        _say("training is over; ending the server")
-        self.over = True
+    def _over(self) -> None:
+        self._end(f"training is over; ending {self.who}", 0)
+
+    def _give_up(self, task: str, code: int) -> None:
+        words = f"{task} has failed for good, with exit code {code}; ending {self.who}"
+        self._end(words, GIVEN_UP)
+
+    def _overdue(self) -> None:
+        words = f"{self.who} is not done after {self.options.deadline:g} s (deadline); ending it"
+        self._end(words, OVERDUE)
+
+    def _end(self, words: str, verdict: int) -> None:
+        if self.verdict is None:
+            _say(words)
+            self.verdict = verdict
+        self.ending.set()
         self.child.stop()
 
     def _tell(self, code: int) -> None:
-        # A target that restarts a failed task itself isn't done with it yet.
-        final = code == 0 or self.options.restart_policy != "never" or self.options.stay
-        if not self.servers or self.who.role not in self._trainers() or not final:
-            return
-        if deaf := tell(self.servers, str(self.who), code):
-            _say(f"these servers did not hear that training is over: {', '.join(deaf)}")
+        if self.stopped.is_set() or code == GIVEN_UP:
+            return  # the target, or whoever failed, tells the others
+        if code == 0 and self.who.role == self._trainer():
+            deaf = tell(self._without_me(self.followers), str(self.who), code)
+            if deaf:
+                _say(f"these tasks did not hear that training is over: {', '.join(deaf)}")
+        elif code and self._is_final(code):
+            everybody = self._without_me({**self.others, **self.followers})
+            tell(everybody, str(self.who), code, seconds=_TELL_FAILURE)
 
-    def _run(self, words: list[str]) -> int:
+    def _without_me(self, addresses: dict[str, list[str]]) -> dict[str, list[str]]:
+        own = addresses.get(self.who.role, [])[self.who.index : self.who.index + 1]
+        return {role: [h for h in hosts if [h] != own] for role, hosts in addresses.items()}
+
+    def _is_final(self, code: int) -> bool:
+        """Return whether the target won't start this task again after a failure."""
+        policy = self.options.pod_restart_policy
+        if policy is None or policy == "never":
+            return True
+        if policy == "exit-code" and code < SIGNALLED:
+            return True
+        return self.failures >= self.options.pod_restart_limit
+
+    def _run(self) -> int:
         pause = 1.0
         for attempt in range(self.options.restart_limit + 1):
-            code = _raised(self.child.run(words, self.environ), self.options)
-            if self.over or code == 0 or self.stopped.is_set():
+            code = self._judged(self.child.run(self.words, self.environ))
+            if code == 0 or self.ending.is_set():
                 return code
             again = self.options.restart_policy == "on-failure" or (
                 self.options.restart_policy == "exit-code" and code >= SIGNALLED
@@ -212,16 +288,27 @@ class _Task:
             if not again or attempt == self.options.restart_limit:
                 break
             _say(f"{self.who} ended with exit code {code}; starting it again in {pause:.0f} s")
-            if self.stopped.wait(pause):
+            if self.ending.wait(pause):
                 return code
             pause = min(2 * pause, _LONGEST_PAUSE)
-        _say(f"{self.who} failed with exit code {code}")
+        why = f": {self.child.trouble}" if self.child.trouble else ""
+        _say(f"{self.who} failed with exit code {code}{why}")
+        return code
+
+    def _judged(self, code: int) -> int:
+        """Return the exit code, a permanent one turned into a retryable one where it is no more."""
+        if not 0 < code < SIGNALLED:
+            return code
+        if code in self.options.retryable_exits:
+            return SIGNALLED + code
+        if lost_a_peer(self.child.tail):
+            _say(f"{self.who} ended with exit code {code}, as a peer was lost: {PEER_LOST}")
+            return PEER_LOST
         return code
 
 
-def _raised(code: int, options: LaunchOptions) -> int:
-    """Return the code, a chosen permanent one turned into a retryable one."""
-    return SIGNALLED + code if code in options.retryable_exits and 0 < code < SIGNALLED else code
+def _count(text: str) -> int:
+    return int(text) if text.isdigit() else 0
 
 
 def _mapped(code: int, options: LaunchOptions) -> int:

@@ -10,7 +10,7 @@ from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
-    finish_addresses,
+    news,
     program_words,
     start_variables,
     start_words,
@@ -27,7 +27,6 @@ ONE_HOST: Final = "there is one host and nothing to choose from"
 ONE_HOST_CANNOT: Final = {
     "namespace": "there are no namespaces; the project's name keeps jobs apart",
     "resources.gpu_type": ONE_HOST,
-    "deadline": "nothing ends a container after a time",
     "time_to_live": "nothing removes finished containers after a time",
     "gang": "all containers start at once anyway",
     "secrets.image_pull": "the registry's credentials come from 'docker login'",
@@ -120,7 +119,7 @@ def secret_variables(job: Job) -> list[str]:
 def render(job: Job) -> list[Document]:
     """Return the Compose file."""
     cluster = addresses(job, lambda role, index: f"{role}-{index}", lambda *_: job.port)
-    finish = finish_addresses(job, lambda role, i: f"{role}-{i}", lambda *_: job.port + 1)
+    heard = news(job, lambda role, i: f"{role}-{i}", lambda *_: job.port + 1)
     common: dict[str, Any] = {}
     if found := mounts(job):
         common["volumes"] = found
@@ -136,9 +135,9 @@ def render(job: Job) -> list[Document]:
         service: dict[str, Any] = {
             "image": job.image,
             "hostname": f"{role}-{index}",
-            "entrypoint": start_words(job, restarts=True),
+            "entrypoint": start_words(job, restarts=True, deadline=True),
             "command": escape(program_words(job, role)),
-            "environment": environment(job, role, start_variables(role, index, cluster, finish)),
+            "environment": environment(job, role, start_variables(role, index, cluster, heard)),
             "init": True,
             # gridflow launch restarts by the job's policy, which Compose can't tell apart.
             "restart": "no",

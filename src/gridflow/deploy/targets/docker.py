@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description import rules
+from gridflow.deploy.inside.codes import GIVEN_UP
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
@@ -18,7 +19,7 @@ from gridflow.deploy.targets.compose import (
 )
 from gridflow.deploy.task_start import (
     addresses,
-    finish_addresses,
+    news,
     program_words,
     start_variables,
     start_words,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 BASE: Final = {False: "python:3.11.13-slim-bookworm", True: "tensorflow/tensorflow:2.21.0-gpu"}
 USER: Final = 10001
+#: The first failure of a task's own is the script's; 113 says that another task has failed.
+AS_STATUS: Final = f'[ "$code" = 0 ] || case $status in 0|{GIVEN_UP}) status=$code ;; esac'
 
 
 def dockerfile(job: Job) -> str:
@@ -119,7 +122,7 @@ def run_script(job: Job) -> str:
     """Return the shell script that builds the image, starts the tasks and waits for them."""
     names = {task: f"{job.name}-{task[0]}-{task[1]}" for task in tasks(job)}
     cluster = addresses(job, lambda role, index: names[role, index], lambda *_: job.port)
-    finish = finish_addresses(job, lambda role, i: names[role, i], lambda *_: job.port + 1)
+    heard = news(job, lambda role, i: names[role, i], lambda *_: job.port + 1)
     network = f"--network={job.name}"
     lines = ["#!/bin/sh", "set -eu", 'cd "$(dirname "$0")"']
     lines.append(f"docker build --tag {shlex.quote(job.image)} --file Dockerfile .")
@@ -129,12 +132,12 @@ def run_script(job: Job) -> str:
     )
     for task in tasks(job):
         role, index = task
-        env = {**start_variables(role, index, cluster, finish), **job.env_of(role)}
+        env = {**start_variables(role, index, cluster, heard), **job.env_of(role)}
         words = ["docker", "run", "--detach", "--init", f"--name={names[task]}"]
         words += [f"--hostname={names[task]}", network]
         words += limits(job.roles[role].resources) + common_options(job)
         words += [f"--env={name}={value}" for name, value in env.items()]
-        start = start_words(job, restarts=True)
+        start = start_words(job, restarts=True, deadline=True)
         words += [f"--entrypoint={start[0]}", job.image, *start[1:], *program_words(job, role)]
         lines.append(shell(words))
     if job.tensorboard:
@@ -142,7 +145,7 @@ def run_script(job: Job) -> str:
     lines.append("status=0")
     for task in tasks(job):
         name = shlex.quote(names[task])
-        lines.append(f'code="$(docker wait {name})"; [ "$code" = 0 ] || status="$code"')
+        lines.append(f'code="$(docker wait {name})"; {AS_STATUS}')
     if job.clean_up in {"running", "all"} and job.tensorboard:
         lines.append(f"docker stop {job.name}-tensorboard")
     if job.clean_up == "all":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.pods import metadata, service, task_pod
+from gridflow.deploy.inside.codes import GIVEN_UP
+from gridflow.deploy.pods import field_env, metadata, service, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import (
     SIDES,
@@ -13,7 +14,7 @@ from gridflow.deploy.targets.beside import (
     pod_group,
     tensorboard,
 )
-from gridflow.deploy.task_start import PERMANENT, addresses, finish_addresses, start_words
+from gridflow.deploy.task_start import PERMANENT, News, addresses, news, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -21,16 +22,24 @@ if TYPE_CHECKING:
 
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tensorflow"
+#: How often an index of a Job has failed before, which the Job controller notes on each pod
+#: (kubernetes/kubernetes, pkg/controller/job/indexed_job_utils.go, addIndexFailureCountAnnotation).
+FAILED_BEFORE: Final = field_env(
+    "GRIDFLOW_FAILURES", "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+)
 _DISRUPTED: Final = {"type": "DisruptionTarget", "status": "True"}
 
 
-def failure_policy(job: Job, container: str) -> dict[str, Any]:
-    """Return the ``podFailurePolicy`` that tells permanent from retryable failures."""
+def failure_policy(job: Job, container: str, *final: int) -> dict[str, Any]:
+    """Return the ``podFailurePolicy`` that tells permanent from retryable failures.
+
+    ``final`` are exit codes that are permanent under every policy.
+    """
     if job.restart_policy == "never":
         return {"rules": [{"action": "FailJob", "onPodConditions": [_DISRUPTED]}]}
     rules: list[dict[str, Any]] = [{"action": "Ignore", "onPodConditions": [_DISRUPTED]}]
-    if job.restart_policy == "exit-code":
-        codes = {"containerName": container, "operator": "In", "values": list(PERMANENT)}
+    if final := PERMANENT if job.restart_policy == "exit-code" else final:
+        codes = {"containerName": container, "operator": "In", "values": list(final)}
         rules.append({"action": "FailJob", "onExitCodes": codes})
     return {"rules": rules}
 
@@ -55,8 +64,12 @@ def render(job: Job) -> list[Document]:
 
     cluster = addresses(job, host, lambda *_: job.port)
     ports = {"tensorflow": job.port}
-    finish = finish_addresses(job, host, lambda *_: job.port + 1)
-    if finish:
+    # The tasks of one Job end with it; those of several have to hear of one another.
+    several = len(job.roles) > 1
+    heard = news(job, host, lambda *_: job.port + 1) if several else News()
+    # Whoever was ended because another task has failed for good isn't started again.
+    final = (GIVEN_UP,) if several else ()
+    if several:
         ports["finish"] = job.port + 1
     documents = [object_document(service(job, job.name, ports, None, headless=True))]
     documents += pod_group(job)
@@ -64,12 +77,13 @@ def render(job: Job) -> list[Document]:
         template = task_pod(
             job,
             name,
-            words=start_words(job),
+            words=start_words(job, pod_restarts=several),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,
-            finish=finish,
+            news=heard,
             subdomain=job.name,
+            extra_env=(FAILED_BEFORE,) if several else (),
         )
         join_group(job, template)
         spec: KubernetesJobSpec = {
@@ -79,7 +93,7 @@ def render(job: Job) -> list[Document]:
             "backoffLimitPerIndex": 0 if job.restart_policy == "never" else job.restart_limit,
             "maxFailedIndexes": 0,
             **limits(job),  # type: ignore[typeddict-item]  # the keys are those of its kind
-            "podFailurePolicy": failure_policy(job, CONTAINER),
+            "podFailurePolicy": failure_policy(job, CONTAINER, *final),
             "template": template,
         }
         about = metadata(job, f"{job.name}-{name}", name)

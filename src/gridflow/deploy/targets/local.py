@@ -9,9 +9,10 @@ from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, secret_variables
+from gridflow.deploy.targets.docker import AS_STATUS
 from gridflow.deploy.task_start import (
     addresses,
-    finish_addresses,
+    news,
     ports_on_one_host,
     program_words,
     start_variables,
@@ -30,16 +31,16 @@ def render(job: Job) -> list[Document]:
     """Return a shell script that starts every task and ends with the first failure's code."""
     ports, second = ports_on_one_host(job)
     cluster = addresses(job, lambda *_: "localhost", lambda role, index: ports[role, index])
-    finish = finish_addresses(job, lambda *_: "localhost", lambda role, i: second[role, i])
+    heard = news(job, lambda *_: "localhost", lambda role, i: second[role, i])
     lines = ["#!/bin/sh", "set -u", "pids="]
     lines += [
         f': "${{{name}:?set it to the secret\'s value}}"; export {name}'
         for name in secret_variables(job)
     ]
     for role, index in tasks(job):
-        env = start_variables(role, index, cluster, finish) | s3_settings(job) | job.env_of(role)
+        env = start_variables(role, index, cluster, heard) | s3_settings(job) | job.env_of(role)
         words = ["env", *(f"{name}={value}" for name, value in env.items())]
-        words += start_words(job, restarts=True) + program_words(job, role)
+        words += start_words(job, restarts=True, deadline=True) + program_words(job, role)
         lines.append(" ".join(shlex.quote(word) for word in words) + " &")
         lines.append('pids="$pids $!"')
     if job.tensorboard:
@@ -48,7 +49,8 @@ def render(job: Job) -> list[Document]:
         lines.append("board=$!")
     stop = "kill $pids $board" if job.tensorboard else "kill $pids"
     lines.append(f"trap '{stop} 2>/dev/null' INT TERM")
-    lines += ["status=0", "for pid in $pids; do", '  wait "$pid" || status=$?', "done"]
+    lines += ["status=0", "for pid in $pids; do", '  code=0; wait "$pid" || code=$?']
+    lines += [f"  {AS_STATUS}", "done"]
     if job.tensorboard:
         lines.append('kill "$board"')
     lines.append('exit "$status"')

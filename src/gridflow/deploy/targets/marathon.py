@@ -14,7 +14,7 @@ from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
-    finish_addresses,
+    news,
     ports_on_one_host,
     program_words,
     start_variables,
@@ -128,12 +128,12 @@ def render(job: Job) -> list[Document]:
         return f"{role}-{index}-{job.name}.{domain}"
 
     cluster = addresses(job, host, lambda role, index: ports[role, index])
-    finish = finish_addresses(job, host, lambda role, index: second[role, index])
-    words = start_words(job, restarts=True, stay=True)
+    heard = news(job, host, lambda role, index: second[role, index])
+    words = start_words(job, restarts=True, deadline=True, stay=True)
     apps = []
     for role, index in tasks(job):
         # Role and index come from MARATHON_APP_ID, which Marathon sets itself.
-        start = start_variables(role, index, cluster, finish)
+        start = start_variables(role, index, cluster, heard)
         env = {
             name: start[name] for name in start if name not in {"GRIDFLOW_ROLE", "GRIDFLOW_INDEX"}
         }
@@ -176,7 +176,6 @@ TARGET: Final = Target(
     cannot={
         "namespace": "Marathon has groups only; the job's name is the group",
         "resources.gpu_type": "Mesos counts GPUs of one kind; choose agents by node_selector",
-        "deadline": "Marathon runs services without an end",
         "time_to_live": "Marathon keeps an app until it is deleted",
         "clean_up": "Marathon keeps an app until it is deleted",
         "gang": "Mesos offers resources task by task",
