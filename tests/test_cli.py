@@ -89,7 +89,11 @@ def test_a_bad_set_is_refused_with_its_own_text(printed, job):
 def test_output_writes_a_file_for_each_document(printed, job, tmp_path):
     code, out, _ = printed("render", "-t", "docker", job, "-o", str(tmp_path / "out"))
     assert (code, out) == (0, "")
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["Dockerfile", "run.sh"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        ".dockerignore",
+        "Dockerfile",
+        "run.sh",
+    ]
 
 
 def test_lossy_warns_on_standard_error_only(printed, job):

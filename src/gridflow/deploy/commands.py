@@ -73,7 +73,7 @@ def render_job(arguments: argparse.Namespace) -> int:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for document in rendering.documents:
-            (directory / document.name).write_text(document.text(), encoding="utf-8")
+            document.write(directory)
     except OSError as error:
         raise JobError([Problem("", f"can't be written: {error}", str(directory))]) from error
     names = ", ".join(document.name for document in rendering.documents)

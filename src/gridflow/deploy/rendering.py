@@ -46,10 +46,7 @@ class Rendering:
             return last.text()
         first, rest = last.text().split("\n", 1)
         setup, rest = rest.split("\n", 1)
-        carried = "".join(
-            f"cat >{document.name} <<'GRIDFLOW_END'\n{document.text()}GRIDFLOW_END\n"
-            for document in files
-        )
+        carried = "".join(document.shell() for document in files)
         return f"{first}\n{setup}\n{carried}{rest}"
 
 

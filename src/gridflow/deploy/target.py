@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from gridflow.deploy.description.description import Job
 
@@ -27,16 +29,36 @@ class Document:
         The file that it becomes in a directory.
     content : dict or str
         A tree for YAML and JSON, else the text itself.
+    is_added : bool
+        A file of lines that is there already keeps its own; only those that it lacks are added.
     """
 
     name: str
     content: Any
+    is_added: bool = False
 
     def text(self) -> str:
         """Return what the file holds."""
         if isinstance(self.content, str):
             return self.content
         return to_json(self.content) if self.name.endswith(".json") else to_yaml([self.content])
+
+    def write(self, directory: Path) -> None:
+        """Write the file into a directory."""
+        path, text = directory / self.name, self.text()
+        if self.is_added and path.exists():
+            old = path.read_text(encoding="utf-8")
+            lacking = [line for line in text.splitlines() if line not in old.splitlines()]
+            text = "\n".join([*old.splitlines(), *lacking]) + "\n"
+        path.write_text(text, encoding="utf-8")
+
+    def shell(self) -> str:
+        """Return the shell commands that write the file into the working directory."""
+        end = f"<<'GRIDFLOW_END'\n{self.text()}GRIDFLOW_END\n"
+        if not self.is_added:
+            return f"cat >{self.name} {end}"
+        first = shlex.quote(self.text().split("\n", 1)[0])
+        return f"grep -qxF {first} {self.name} 2>/dev/null || {{ echo; cat; }} >>{self.name} {end}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.description import rules
+from gridflow.deploy.description import plain_secrets, rules
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.errors import InvalidArgument, did_you_mean
 
@@ -47,7 +47,7 @@ class Checks:
         """Check names of variables, and that none holds a secret in plain sight."""
         for name, value in env.items():
             self.add(f"{path}.{name}", rules.env_name(name))
-            if value and rules.holds_secret(name):
+            if value and (plain_secrets.holds_secret(name) or plain_secrets.is_secret(value)):
                 self.add(
                     f"{path}.{name}",
                     "looks like a secret and would be printed in plain text; name a key of a "
@@ -58,15 +58,14 @@ class Checks:
 
     def command(self, path: str, words: Iterable[str]) -> None:
         """Check the words of a command line."""
+        words = list(words)
+        for index, name in plain_secrets.in_words(words):
+            self.add(
+                f"{path}[{index}]",
+                f"{name} looks like a secret and would be printed in plain text; let the program "
+                "read a variable of secrets.env or a file of secrets.files.",
+            )
         for index, word in enumerate(words):
-            name = word.partition("=")[0].lstrip("-").replace("-", "_")
-            if word.startswith("-") and "=" in word and rules.holds_secret(name):
-                self.add(
-                    f"{path}[{index}]",
-                    f"{word.partition('=')[0]} looks like a secret and would be printed in plain "
-                    "text; let the program read a variable of secrets.env or a file of "
-                    "secrets.files.",
-                )
             if "\0" in word:
                 self.add(f"{path}[{index}]", "a command can't hold a NUL character.")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from itertools import pairwise
 from typing import Final
 
 from gridflow.errors import InvalidArgument
@@ -25,12 +24,6 @@ _IMAGE: Final = re.compile(
 )
 _QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(m|k|[KMGTPE]i?|[eE][+-]?\d+)?\Z")
 _DURATION: Final = re.compile(r"(\d+)(s|m|h|d)?\Z")
-_SECRET_WORDS: Final = frozenset(
-    {"PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIAL", "CREDENTIALS", "APIKEY"}
-)
-_KEY_BEFORE: Final = frozenset({"API", "ACCESS", "PRIVATE", "SECRET", "ACCOUNT"})
-#: Endings that say the variable holds a place, not the secret itself.
-_PLACES: Final = ("_FILE", "_PATH", "_DIR", "_URL", "_NAME", "_TTL", "_REGION")
 _POWERS: Final = {
     "m": Decimal("0.001"),
     "": Decimal(1),
@@ -187,14 +180,3 @@ def seconds(text: str) -> int:
     if not match:
         raise InvalidArgument(f"{text!r} is no duration: seconds, or like 90s, 30m, 2h, 1d.")
     return int(match.group(1)) * _SECONDS[match.group(2) or "s"]
-
-
-def holds_secret(name: str) -> bool:
-    """Return whether a variable of this name usually holds a secret itself."""
-    upper = name.upper()
-    if upper == "GOOGLE_APPLICATION_CREDENTIALS" or upper.endswith(_PLACES):
-        return False
-    words = upper.split("_")
-    if _SECRET_WORDS & set(words):
-        return True
-    return any(a in _KEY_BEFORE and b == "KEY" for a, b in pairwise(words))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.parts import Checks, Resources
+from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,7 +171,7 @@ class Spark:
         for key, value in self.conf.items():
             if not key.startswith("spark."):
                 check.add(f"conf.{key}", "a Spark property begins with 'spark.'.")
-            if value and rules.holds_secret(key.replace(".", "_").replace("-", "_")):
+            if value and (holds_secret(key) or is_secret(value)):
                 check.add(f"conf.{key}", "looks like a secret and would be printed in plain text.")
         check.done()
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from gridflow.deploy.description.plain_secrets import hide
 from gridflow.deploy.description.problems import JobError, Problem
 
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
@@ -38,7 +39,8 @@ class Node:
             return "a mapping"
         if isinstance(self.value, list):
             return "a list"
-        return "nothing" if self.null else repr(self.value)
+        # Not the text itself, which may be a secret in the wrong place.
+        return "nothing" if self.null else "a text"
 
 
 def parse(text: str, source: str) -> list[Node]:
@@ -108,7 +110,7 @@ def assign(root: Node, assignment: str) -> None:
     A number is a place in a list; a key with dots is written in double quotes. The value is read as
     YAML, so that ``[a, b]`` is a list.
     """
-    source = f"--set {assignment}"
+    source = f"--set {hide(assignment)}"
     path, sign, text = _split(assignment)
     if not sign:
         raise JobError([Problem("", "is written a.b=value.", source)])

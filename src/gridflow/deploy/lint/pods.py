@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description import rules
+from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 from gridflow.deploy.lint.cluster import check_cluster
 from gridflow.deploy.lint.report import below
 from gridflow.errors import InvalidArgument
@@ -167,7 +168,7 @@ def check_env(report: Report, path: str, value: Any) -> None:
             report.add(place, "has both value and valueFrom; one of them is allowed.")
         text = report.text(f"{place}.value", variable.get("value"))
         report.mapping(f"{place}.valueFrom", variable.get("valueFrom"), "EnvVarSource")
-        if text and rules.holds_secret(name):
+        if text and (holds_secret(name) or is_secret(text)):
             reason = f"{name} looks like a secret in plain text; use valueFrom.secretKeyRef."
             report.add(f"{place}.value", reason)
         env[name] = text or ""

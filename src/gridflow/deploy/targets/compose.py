@@ -84,18 +84,26 @@ def mounts(job: Job) -> list[dict[str, Any]]:
         if volume.read_only:
             entry["read_only"] = True
         found.append(entry)
+    for path, source in directories(job).items():
+        entry = {"type": "bind", "target": path, "source": source, "read_only": True}
+        # A directory that isn't there is an error, and not an empty one that root owns.
+        found.append({**entry, "bind": {"create_host_path": False}})
     return found
 
 
-def secret_files(job: Job) -> dict[str, str]:
-    """Return the file in the container for each secret that is mounted."""
-    files = dict(job.secrets.files)
+def directories(job: Job) -> dict[str, str]:
+    """Return the directory beside the documents for each that holds a secret's or config's keys.
+
+    On hosts without an API that keeps them, each key is a file there, as in a pod.
+    """
+    found = {path: f"./secrets/{name}" for path, name in job.secrets.files.items()}
     for volume in job.volumes:
         if volume.secret:
-            files[volume.path] = volume.secret
-    found = {f"{path.rstrip('/')}/{name}": name for path, name in files.items()}
+            found[volume.path] = f"./secrets/{volume.secret}"
+        if volume.config:
+            found[volume.path] = f"./configs/{volume.config}"
     if job.credentials.gcs:
-        found[f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"] = job.credentials.gcs.secret
+        found[GCS_DIRECTORY] = f"./secrets/{job.credentials.gcs.secret}"
     return found
 
 
@@ -103,11 +111,17 @@ def environment(job: Job, role: str, launch: dict[str, str]) -> dict[str, str | 
     """Return a task's variables; a secret's is required of the shell that starts Compose."""
     env: dict[str, str | None] = dict(escape({**launch, **job.env_of(role), **s3_settings(job)}))
     for name in secret_variables(job):
-        env[name] = f"${{{name}:?set it to the secret's value}}"
+        env[name] = f"${{{name}:?set it to the value of the secret}}"
     if job.credentials.gcs:
         place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
         env["GOOGLE_APPLICATION_CREDENTIALS"] = escape(place)
     return env
+
+
+def required(name: str) -> str:
+    """Return the line of a shell script that ends it when a secret's variable is empty."""
+    # No quote in the words: bash and sh read one inside of ${…} differently.
+    return f': "${{{name}:?set it to the value of the secret}}"'
 
 
 def secret_variables(job: Job) -> list[str]:
@@ -123,11 +137,6 @@ def render(job: Job) -> list[Document]:
     common: dict[str, Any] = {}
     if found := mounts(job):
         common["volumes"] = found
-    if files := secret_files(job):
-        common["secrets"] = [{"source": name, "target": path} for path, name in files.items()]
-    configs = [(v.config, f"{v.path.rstrip('/')}/{v.config}") for v in job.volumes if v.config]
-    if configs:
-        common["configs"] = [{"source": name, "target": path} for name, path in configs]
     if job.shared_memory:
         common["shm_size"] = amount(job.shared_memory)
     services: dict[str, ComposeService] = {}
@@ -154,12 +163,8 @@ def render(job: Job) -> list[Document]:
         services["tensorboard"] = board(job, common)
     whole: dict[str, Any] = {"name": job.name, "services": services}
     claims = {volume.pvc: {"name": volume.pvc} for volume in job.volumes if volume.pvc}
-    shared = {
-        "volumes": claims,
-        "secrets": {name: {"file": f"./secrets/{name}"} for name in files.values()},
-        "configs": {name: {"file": f"./configs/{name}"} for name, _ in configs},
-    }
-    whole |= {key: entries for key, entries in shared.items() if entries}
+    if claims:
+        whole["volumes"] = claims
     return [Document("compose.yaml", whole)]
 
 
@@ -172,12 +177,12 @@ def board(job: Job, common: dict[str, Any]) -> ComposeService:
         "entrypoint": [],
         "command": escape(tensorboard_words(job.tensorboard)),
         "ports": [f"{port}:{port}"],
-        **{key: value for key, value in common.items() if key in {"volumes", "secrets"}},
+        **{key: value for key, value in common.items() if key == "volumes"},
     }
     settings: dict[str, str | None] = dict(escape(s3_settings(job)))
     if job.credentials.s3:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            settings[name] = f"${{{name}:?set it to the secret's value}}"
+            settings[name] = f"${{{name}:?set it to the value of the secret}}"
     if job.credentials.gcs:
         place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
         settings["GOOGLE_APPLICATION_CREDENTIALS"] = escape(place)

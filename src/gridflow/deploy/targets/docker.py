@@ -14,7 +14,8 @@ from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.targets.compose import (
     ONE_HOST_CANNOT,
     amount,
-    secret_files,
+    directories,
+    required,
     secret_variables,
 )
 from gridflow.deploy.task_start import (
@@ -58,6 +59,25 @@ ENTRYPOINT {json.dumps(start_words(job))}
 """
 
 
+#: Kept out of the image, which is pushed to where others read it.
+IGNORED: Final = """\
+secrets
+configs
+**/.env
+**/.git
+**/.aws
+**/.kube
+**/.ssh
+**/.netrc
+**/*.key
+**/*.pem
+**/id_rsa*
+Dockerfile
+.dockerignore
+run.sh
+"""
+
+
 def shell(words: list[str]) -> str:
     """Return a command line over several lines, quoted for a POSIX shell."""
     lines = [words[0]]
@@ -94,11 +114,10 @@ def mount_options(job: Job) -> list[str]:
         elif volume.kind == "empty":
             size = f",tmpfs-size={amount(volume.empty)}" if volume.empty else ""
             options.append(f"--mount=type=tmpfs,target={volume.path}{size}")
-        elif volume.config:
-            source = f"source=./configs/{volume.config}"
-            options.append(f"--mount=type=bind,{source},target={volume.path},readonly")
-    for path, name in secret_files(job).items():
-        options.append(f"--mount=type=bind,source=./secrets/{name},target={path},readonly")
+    options += [
+        f"--mount=type=bind,source={source},target={path},readonly"
+        for path, source in directories(job).items()
+    ]
     if job.shared_memory:
         options.append(f"--shm-size={amount(job.shared_memory)}")
     return options
@@ -125,6 +144,11 @@ def run_script(job: Job) -> str:
     heard = news(job, lambda role, i: names[role, i], lambda *_: job.port + 1)
     network = f"--network={job.name}"
     lines = ["#!/bin/sh", "set -eu", 'cd "$(dirname "$0")"']
+    lines += [required(name) for name in secret_variables(job)]
+    lines.append(
+        "grep -qxF secrets .dockerignore || "
+        "{ echo '.dockerignore has no line secrets: they would get into the image' >&2; exit 1; }"
+    )
     lines.append(f"docker build --tag {shlex.quote(job.image)} --file Dockerfile .")
     quoted = shlex.quote(job.name)
     lines.append(
@@ -172,7 +196,11 @@ def board_words(job: Job, network: str) -> list[str]:
 
 def render(job: Job) -> list[Document]:
     """Return the Dockerfile and the script."""
-    return [Document("Dockerfile", dockerfile(job)), Document("run.sh", run_script(job))]
+    return [
+        Document("Dockerfile", dockerfile(job)),
+        Document(".dockerignore", IGNORED, is_added=True),
+        Document("run.sh", run_script(job)),
+    ]
 
 
 TARGET: Final = Target(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.services import Marathon
-from gridflow.deploy.pods import s3_settings
+from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.task_start import (
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.parts import Resources
     from gridflow.deploy.kinds import MarathonApp
 
+ONE_FILE: Final = (
+    "Mesos mounts a secret as one file, and doesn't know its keys; use an override with the file's "
+    "containerPath for each"
+)
 DEFAULT_CPUS: Final = 1.0
 DEFAULT_MEMORY: Final = 2048.0
 
@@ -47,17 +51,18 @@ def volumes(job: Job) -> list[dict[str, Any]]:
         for volume in job.volumes
         if volume.host
     ]
-    files = [(v.path, v.secret) for v in job.volumes if v.secret]
-    files += list(job.secrets.files.items())
-    found += [{"containerPath": path, "secret": name} for path, name in files]
+    if gcs := job.credentials.gcs:
+        found.append({"containerPath": f"{GCS_DIRECTORY}/{gcs.key}", "secret": "gcs"})
     return found
 
 
 def secret_sources(job: Job) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """Return the variables that take secrets, and the app's table of secrets."""
     env: dict[str, Any] = {}
-    table = {v.secret: {"source": f"{job.name}/{v.secret}"} for v in job.volumes if v.secret}
-    table |= {name: {"source": f"{job.name}/{name}"} for name in job.secrets.files.values()}
+    table = {}
+    if gcs := job.credentials.gcs:
+        env["GOOGLE_APPLICATION_CREDENTIALS"] = f"{GCS_DIRECTORY}/{gcs.key}"
+        table["gcs"] = {"source": f"{job.name}/{gcs.secret}/{gcs.key}"}
     wanted = [(variable, ref.secret, ref.key) for variable, ref in job.secrets.env.items()]
     if s3 := job.credentials.s3:
         wanted.append(("AWS_ACCESS_KEY_ID", s3.secret, s3.access_key))
@@ -181,8 +186,9 @@ TARGET: Final = Target(
         "gang": "Mesos offers resources task by task",
         "volumes.pvc": "Mesos knows no claims; use host, or an override with an external volume",
         "volumes.empty": "a Mesos task has its sandbox ($MESOS_SANDBOX) for that",
+        "volumes.secret": ONE_FILE,
         "volumes.config": "Marathon keeps no configuration files",
-        "credentials.gcs": "the key would need a file-based secret; use secrets.files",
+        "secrets.files": ONE_FILE,
         "tolerations": "Mesos agents have no taints",
         "service_account": "there are no service accounts",
     },
