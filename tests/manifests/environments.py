@@ -162,6 +162,26 @@ def split_commands(script):
         line = ""
 
 
+#: Of the image that the target docker makes; others have none, or another.
+ENTRYPOINT = ["gridflow", "launch"]
+
+
+def mesos_words(app, entrypoint, default=()):
+    """What Mesos' containerizer runs in an image with an entrypoint and a default command.
+
+    By the table of docs/isolators/docker-runtime.md ("Determine the Launch Command") and
+    src/slave/containerizer/mesos/isolators/docker/runtime.cpp of apache/mesos: a command for the
+    shell (Marathon's ``cmd``) replaces both, ``args`` without one are appended.
+    """
+    if "cmd" in app:
+        words = shlex.split(app["cmd"])
+        assert words.pop(0) == "exec"
+        return words
+    if not entrypoint:
+        return [*default, *app["args"]]
+    return [*entrypoint, *app["args"]]
+
+
 def marathon(job, documents):
     for role, index in tasks(job):
         name = f"/{job.name}/{role}-{index}"
@@ -170,7 +190,7 @@ def marathon(job, documents):
         platform = {"MARATHON_APP_ID": name, "HOST": "127.0.0.1"}
         for place, definition in enumerate(app["portDefinitions"]):
             platform[f"PORT{place}"] = str(definition["port"])
-        yield role, index, {**env, **platform}, app["args"]
+        yield role, index, {**env, **platform}, mesos_words(app, ENTRYPOINT)
 
 
 def local(job, documents):

@@ -16,12 +16,13 @@ import time
 from pathlib import Path
 
 import pytest
-from environments import ENVIRONMENTS, on_this_host, processes
+from environments import ENVIRONMENTS, mesos_words, on_this_host, processes
 from jobs import flights
 
 from gridflow.deploy.drivers.in_process import run_in_process
 from gridflow.deploy.inside.dialects import identify
-from gridflow.job import Role
+from gridflow.job import Role, TensorBoard
+from gridflow.manifests import render
 from gridflow.spec.tf_config import in_order
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
@@ -143,3 +144,16 @@ def test_local_trains_on_both_workers(reference):
 @pytest.mark.parametrize("target", OTHERS)
 def test_a_target_trains_as_local_does(target, reference, tmp_path):
     assert train(target, tmp_path) == reference
+
+
+@pytest.mark.parametrize("entrypoint", [[], ["gridflow", "launch"], ["/entrypoint.sh"]])
+def test_marathon_starts_the_same_in_any_image(entrypoint):
+    """With an entrypoint that is our own, with another, and with none (TensorBoard's image)."""
+    board = TensorBoard(log_dir="gs://bucket/logs")
+    job = flights(command=["sh", "-c", "echo 'it''s' $HOME"], args=[], tensorboard=board)
+    *tasks, beside = render(job, "marathon").documents[0].content["apps"]
+    (task,) = tasks
+    words = mesos_words(task, entrypoint, ["bash"])
+    assert words[:2] == ["gridflow", "launch"]
+    assert words[words.index("--") + 1 :] == ["sh", "-c", "echo 'it''s' $HOME"]
+    assert mesos_words(beside, entrypoint, ["bash"])[0] == "tensorboard"

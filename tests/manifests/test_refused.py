@@ -176,7 +176,7 @@ TARGETS = [
     ("docker", "overrides: {docker: {a: b}}", "overrides.docker", "makes scripts"),
     (
         "marathon",
-        "overrides: {marathon: {apps: [{id: /flights/worker-0, cmd: run}]}}",
+        "overrides: {marathon: {apps: [{id: /flights/worker-0, args: [run]}]}}",
         "apps[0].cmd",
         "exclude each other",
     ),

@@ -131,7 +131,7 @@ class MarathonApp(TypedDict):
     """An app of a Marathon group."""
 
     id: str
-    args: list[str]
+    cmd: str
     cpus: float
     mem: float
     gpus: NotRequired[int]

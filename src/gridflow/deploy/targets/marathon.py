@@ -5,6 +5,7 @@ Marathon runs services: what ends is started again. So `gridflow launch` stays o
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.deploy.description import rules
@@ -74,6 +75,16 @@ def secret_sources(job: Job) -> tuple[dict[str, Any], dict[str, dict[str, str]]]
     return env, table
 
 
+def command_line(words: list[str]) -> str:
+    """Return the words as a command for the shell in the image.
+
+    Mesos appends ``args`` to the image's ENTRYPOINT, or to its CMD where it has none, and runs
+    ``cmd`` instead of either (apache/mesos, docs/isolators/docker-runtime.md). ``exec`` makes the
+    program the one that is told to end.
+    """
+    return "exec " + shlex.join(words)
+
+
 def app(
     job: Job,
     name: str,
@@ -99,7 +110,7 @@ def app(
         table[pull] = {"source": f"{job.name}/{pull}"}
     whole: dict[str, Any] = {
         "id": f"/{job.name}/{name}",
-        "args": words,
+        "cmd": command_line(words),
         "cpus": float(rules.quantity(wanted.cpu)) if wanted.cpu else DEFAULT_CPUS,
         "mem": mebibytes(wanted.memory) if wanted.memory else DEFAULT_MEMORY,
         "instances": 1,
