@@ -487,3 +487,36 @@ def test_importing_the_command_brings_neither_tensorflow_nor_spark():
         check=True,
     )
     assert out.stdout.strip() == "[]"
+
+
+#: Plays spark-submit in cluster mode on Kubernetes, whose own exit code says nothing of the driver.
+SPARK_SUBMIT = """\
+#!/bin/sh
+echo "$@" >>"$(dirname "$0")/calls"
+case "$*" in *--status*) printf 'Application status (driver): \\n\\t phase: {phase}\\n' >&2 ;; esac
+"""
+
+
+@pytest.mark.parametrize(("phase", "expected"), [("Succeeded", 0), ("Failed", 1)])
+def test_the_script_for_spark_on_kubernetes_ends_as_the_driver_did(
+    printed, job, tmp_path, phase, expected
+):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "spark-submit").write_text(SPARK_SUBMIT.format(phase=phase))
+    (folder / "spark-submit").chmod(0o755)
+    text = printed("render", "-t", "spark-submit-kubernetes", job)[1]
+    done = subprocess.run(
+        ["sh"],
+        input=text,
+        env={"PATH": f"{folder}:{os.environ['PATH']}", "KUBERNETES_API": "https://host:6443"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == expected
+    assert ("did not succeed" in done.stderr) == bool(expected)
+    start, ask = (folder / "calls").read_text().splitlines()
+    driver = ask.rpartition("default:")[2]
+    assert driver.startswith("flights-driver-")
+    assert f"spark.kubernetes.driver.pod.name={driver} " in start

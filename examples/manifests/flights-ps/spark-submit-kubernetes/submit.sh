@@ -1,8 +1,11 @@
 #!/bin/sh
 set -eu
-exec spark-submit \
-  --master "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}" \
+master="k8s://${KUBERNETES_API:?set it to https://HOST:PORT}"
+driver="flights-ps-driver-$(date +%s)-$$"
+spark-submit \
+  --master "$master" \
   --name flights-ps \
+  --conf "spark.kubernetes.driver.pod.name=$driver" \
   --conf spark.executor.instances=6 \
   --conf spark.executor.cores=2 \
   --conf spark.task.cpus=2 \
@@ -33,3 +36,8 @@ exec spark-submit \
   --data=/data/flights \
   --model=/data/models/flights/2 \
   --steps=2000
+state="$(spark-submit --master "$master" --status "default:$driver" 2>&1)" || true
+case $state in
+  *'phase: Succeeded'*) ;;
+  *) printf '%s\n' "$state" "the driver $driver did not succeed: kubectl logs --namespace default $driver" >&2; exit 1 ;;
+esac

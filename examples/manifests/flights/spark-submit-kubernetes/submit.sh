@@ -1,8 +1,11 @@
 #!/bin/sh
 set -eu
-exec spark-submit \
-  --master "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}" \
+master="k8s://${KUBERNETES_API:?set it to https://HOST:PORT}"
+driver="flights-driver-$(date +%s)-$$"
+spark-submit \
+  --master "$master" \
   --name flights \
+  --conf "spark.kubernetes.driver.pod.name=$driver" \
   --conf spark.executor.instances=2 \
   --conf spark.executor.cores=2 \
   --conf spark.task.cpus=2 \
@@ -39,3 +42,8 @@ exec spark-submit \
   --model=/data/models/flights/1 \
   --logs=/data/logs \
   --epochs=5
+state="$(spark-submit --master "$master" --status "default:$driver" 2>&1)" || true
+case $state in
+  *'phase: Succeeded'*) ;;
+  *) printf '%s\n' "$state" "the driver $driver did not succeed: kubectl logs --namespace default $driver" >&2; exit 1 ;;
+esac

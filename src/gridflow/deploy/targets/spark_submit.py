@@ -22,20 +22,47 @@ if TYPE_CHECKING:
 INSTALLED: Final = "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')"
 
 
-def script(job: Job, master: str, properties: dict[str, str], default: str) -> list[Document]:
+#: In cluster mode on Kubernetes spark-submit ends with 0 whatever became of the driver: it waits
+#: for the pod (LoggingPodStatusWatcherImpl) and looks at nothing more. ``--status`` prints the
+#: pod's phase (K8SSparkSubmitOperation, KubernetesUtils.formatPodState), at any level of logging.
+_JUDGE: Final = """\
+state="$(spark-submit --master "$master" --status "{namespace}:$driver" 2>&1)" || true
+case $state in
+  *'phase: Succeeded'*) ;;
+  *) printf '%s\\n' "$state" "the driver $driver did not succeed: kubectl logs --namespace \
+{namespace} $driver" >&2; exit 1 ;;
+esac
+"""
+_DRIVER: Final = "spark.kubernetes.driver.pod.name"
+_WAITS: Final = "spark.kubernetes.submission.waitAppCompletion"
+
+
+def script(
+    job: Job, master: str, properties: dict[str, str], default: str, *, judged: bool = False
+) -> list[Document]:
     """Return a script with one spark-submit command.
 
     ``master`` and ``default``, the application where the job names none, are shell texts that stand
-    in double quotes.
+    in double quotes. ``judged`` asks Kubernetes how the driver ended.
     """
     side = settings(job)
     merged = {**conf(job), **properties, **side.conf}
+    judged = judged and merged.get(_WAITS) != "false"
+    setup, start, end = "set -eu\n", "exec ", ""
+    if judged:
+        # A name for each run: the pods of former ones are still there.
+        own = merged.pop(_DRIVER, None)
+        driver = shlex.quote(own) if own else f'"{job.name}-driver-$(date +%s)-$$"'
+        setup += f'master="{master}"\ndriver={driver}\n'
+        start, end, master = "", _JUDGE.format(namespace=job.namespace), "$master"
     words = [f'--master "{master}"', f"--name {job.name}"]
+    words += [f'--conf "{_DRIVER}=$driver"'] if judged else []
     words += [f"--conf {shlex.quote(f'{key}={value}')}" for key, value in merged.items()]
     words.append(shlex.quote(side.application) if side.application else f'"{default}"')
     words += [shlex.quote(word) for word in application_args(job)]
     lines = " \\\n  ".join(words)
-    return [Document("submit.sh", f"#!/bin/sh\nset -eu\nexec spark-submit \\\n  {lines}\n")]
+    text = f"#!/bin/sh\n{setup}{start}spark-submit \\\n  {lines}\n{end}"
+    return [Document("submit.sh", text)]
 
 
 def _env(job: Job, *prefixes: str) -> dict[str, str]:
@@ -88,9 +115,8 @@ def kubernetes(job: Job) -> list[Document]:
         properties[f"{base}scheduler.name"] = "volcano"
     for side in ("driver", "executor"):
         properties |= _pod(job, f"{base}{side}.")
-    return script(
-        job, "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}", properties, APPLICATION
-    )
+    master = "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}"
+    return script(job, master, properties, APPLICATION, judged=True)
 
 
 def _pod(job: Job, base: str) -> dict[str, str]:
