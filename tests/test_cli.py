@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent / "manifests"))
-from standin import Kubernetes, MarathonServer, put_docker_into, serving
+from standin import Kubernetes, MarathonServer, configured, put_docker_into, serving
 
 from gridflow.cli import main
 from gridflow.manifests import TARGETS
@@ -243,6 +243,9 @@ def test_compose_starts_shows_and_removes_a_job(printed, job, docker):
     ]
     assert "tensorboard  running" in printed("status", "-t", "compose", job, *words)[1]
     assert "epoch 1 done" in printed("logs", "-t", "compose", job, *words)[1]
+    code, _, err = printed("run", "-t", "compose", job, *words)
+    assert (code, "nothing was started" in err) == (1, True)
+    assert printed("run", "-t", "compose", job, *words, "--replace")[0] == 0
     assert printed("cancel", "-t", "compose", job, *words)[0] == 0
     assert printed("status", "-t", "compose", job, *words)[1] == ""
     assert "compose --project-name=flights --file=- down" in docker.read_text()
@@ -263,20 +266,7 @@ def kubernetes(tmp_path, monkeypatch):
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl isn't installed")
     with serving(Kubernetes()) as server:
-        cluster = {"name": "c", "cluster": {"server": server.url}}
-        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [cluster],
-            "contexts": [context],
-            "users": [{"name": "u", "user": {}}],
-            "current-context": "c",
-        }
-        path = tmp_path / "kubeconfig"
-        path.write_text(json.dumps(config))
-        monkeypatch.setenv("KUBECONFIG", str(path))
-        monkeypatch.setenv("HOME", str(tmp_path))
+        configured(server, tmp_path, monkeypatch)
         yield server
         server.closing.set()
 

@@ -168,6 +168,9 @@ def _add_running(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
             _json(parser)
         if name == "run":
             parser.add_argument("--detach", action="store_true", help="start it and return")
+            parser.add_argument(
+                "--replace", action="store_true", help="remove a job of this name that is there"
+            )
         if name == "logs":
             parser.add_argument("-f", "--follow", action="store_true", help="go on until the end")
         _calls(parser, module, name)

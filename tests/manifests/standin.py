@@ -7,6 +7,7 @@ runs behind them, so the tests set the states themselves.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
@@ -17,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 #: Resource, kind and group version of what the API serves.
 RESOURCES = {
     ("v1", "services", "Service"),
+    ("v1", "configmaps", "ConfigMap"),
     ("v1", "pods", "Pod"),
     ("batch/v1", "jobs", "Job"),
     ("batch.volcano.sh/v1alpha1", "jobs", "Job"),
@@ -58,7 +60,8 @@ class Server(ThreadingHTTPServer):
         self.calls = []
         self.objects = {}
         self.logs = {}
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.news = threading.Condition(self.lock)
         self.closing = threading.Event()
 
     @property
@@ -67,7 +70,47 @@ class Server(ThreadingHTTPServer):
 
 
 class Kubernetes(Server):
-    """Discovery, and create, get, list, delete of objects."""
+    """Discovery, and create, get, list, patch, watch, delete of objects."""
+
+    def __init__(self):
+        super().__init__()
+        self.events = []
+        self.uids = itertools.count(1)
+
+    def put(self, key, body):
+        """Keep an object, and tell those who watch."""
+        with self.news:
+            kind = "MODIFIED" if key in self.objects else "ADDED"
+            about = body["metadata"]
+            about.setdefault("uid", f"uid-{next(self.uids)}")
+            about["resourceVersion"] = str(len(self.events) + 1)
+            self.objects[key] = body
+            self.events.append((kind, key, json.dumps(body)))
+            self.news.notify_all()
+
+    def remove(self, key):
+        """Drop an object, and tell those who watch."""
+        with self.news:
+            body = self.objects.pop(key)
+            self.events.append(("DELETED", key, json.dumps(body)))
+            self.news.notify_all()
+
+    def _watch(self, handler, key, since):
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        while not self.closing.is_set():
+            with self.news:
+                if len(self.events) == since:
+                    self.news.wait(timeout=0.1)
+                fresh, since = self.events[since:], len(self.events)
+            for kind, of, body in fresh:
+                if of == key:
+                    line = f'{{"type": "{kind}", "object": {body}}}\n'.encode()
+                    handler.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+                    handler.wfile.flush()
+        handler.close_connection = True
 
     def handle_call(self, handler):
         url = urlsplit(handler.path)
@@ -117,50 +160,65 @@ class Kubernetes(Server):
         rest = parts[parts.index("namespaces") + 2 :]
         kind = next(k for v, name, k in RESOURCES if (v, name) == (version, rest[0]))
         key = (version, kind, rest[1]) if len(rest) > 1 else None
+        if key is None and query.get("watch"):
+            named = query["fieldSelector"][0].partition("=")[2]
+            self._watch(handler, (version, kind, named), int(query["resourceVersion"][0]))
+            return
         with self.lock:
             if handler.command == "POST":
                 body = handler._body()
-                self.objects[version, kind, body["metadata"]["name"]] = body
+                self.put((version, kind, body["metadata"]["name"]), body)
                 handler._answer(body, 201)
             elif key is None:
-                wanted = query.get("labelSelector", [""])[0].partition("=")
-                items = [
-                    item
-                    for (v, k, _), item in self.objects.items()
-                    if (v, k) == (version, kind)
-                    and item["metadata"]["labels"].get(wanted[0]) == wanted[2]
-                ]
-                handler._answer({"kind": f"{kind}List", "apiVersion": version, "items": items})
+                handler._answer(self._list(version, kind, query))
             elif rest[2:] == ["log"]:
                 handler._answer(self.logs.get(rest[1], ""), kind="text/plain")
             elif key not in self.objects:
                 handler._answer(not_found(), 404)
             elif handler.command == "DELETE":
-                handler._answer(
-                    {"kind": "Status", "status": "Success", "gone": self.objects.pop(key) and 1}
-                )
+                self.remove(key)
+                handler._answer({"kind": "Status", "status": "Success"})
+            elif handler.command == "PATCH":
+                self.put(key, merge(self.objects[key], handler._body()))
+                handler._answer(self.objects[key])
             else:
                 handler._answer(self.objects[key])
 
     def set_status(self, kind, name, status):
         """Play the controller."""
+        key = ("batch/v1" if kind == "Job" else "apps/v1", kind, name)
         with self.lock:
-            self.objects["batch/v1" if kind == "Job" else "v1", kind, name]["status"] = status
+            self.put(key, {**self.objects[key], "status": status})
 
-    def add_pod(self, name, job, phase, log):
+    def _list(self, version, kind, query):
+        named = query.get("fieldSelector", [""])[0].partition("=")[2]
+        wanted = query.get("labelSelector", [""])[0].partition("=")
+        items = [
+            item
+            for (v, k, name), item in self.objects.items()
+            if (v, k) == (version, kind)
+            and named in {"", name}
+            and (not wanted[0] or item["metadata"]["labels"].get(wanted[0]) == wanted[2])
+        ]
+        about = {"resourceVersion": str(len(self.events))}
+        return {"kind": f"{kind}List", "apiVersion": version, "metadata": about, "items": items}
+
+    def add_pod(self, name, job, phase, log, **status):
         """Play the kubelet."""
         labels = {"app.kubernetes.io/name": job}
         about = {"name": name, "namespace": "default", "labels": labels}
         box = {"name": "tensorflow", "image": "a"}
         self.logs[name] = log
-        with self.lock:
-            self.objects["v1", "Pod", name] = {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": about,
-                "spec": {"containers": [box]},
-                "status": {"phase": phase},
-            }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": {"containers": [box]}}
+        self.put(("v1", "Pod", name), {**pod, "status": {"phase": phase, **status}})
+
+
+def merge(base, change):
+    """What a merge patch does: null takes a key away."""
+    if not (isinstance(base, dict) and isinstance(change, dict)):
+        return change
+    merged = {**base, **{k: merge(base.get(k), v) for k, v in change.items() if v is not None}}
+    return {k: v for k, v in merged.items() if k not in change or change[k] is not None}
 
 
 def not_found():
@@ -208,6 +266,24 @@ def serving(server):
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def configured(server, folder, monkeypatch):
+    """Let kubectl talk to a stand-in."""
+    cluster = {"name": "c", "cluster": {"server": server.url}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [cluster],
+        "contexts": [context],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    monkeypatch.setenv("HOME", str(folder))
 
 
 #: Plays ``docker compose``, as Docker's daemon can't run in a test. It keeps its state in a folder:

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         job = load_job(arguments.job, arguments.assignments)
         return run_in_process(job, arguments.target, lossy=arguments.lossy, as_json=arguments.json)
     driver = _driver(arguments)
-    driver.start()
+    driver.start(replace=arguments.replace)
     code = 0 if arguments.detach else _follow(driver, arguments)
     if arguments.json:
         _print_status(driver, as_json=True)

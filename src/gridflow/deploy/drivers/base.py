@@ -27,8 +27,14 @@ class TaskStatus:
 class Driver(Protocol):
     """A job on a target."""
 
-    def start(self) -> None:
-        """Start it."""
+    def start(self, *, replace: bool = False) -> None:
+        """Start it; ``replace`` removes the one of its name that is there, which is refused else.
+
+        Raises
+        ------
+        AlreadyThere
+            For a job that is there.
+        """
 
     def follow(self, output: TextIO) -> int:
         """Show its output on a stream until its end; return 0 if it succeeded."""
@@ -41,6 +47,20 @@ class Driver(Protocol):
 
     def cancel(self) -> None:
         """End it and remove it."""
+
+
+class AlreadyThere(GridflowError):
+    """A job of this name is there; to start it again would show its old end as the new one's."""
+
+    def __init__(self, name: str, what: str) -> None:
+        self.name, self.what = name, what
+        super().__init__(
+            f"{what}, so nothing was started. 'gridflow run --replace' removes it first, "
+            f"'--set name={name}-2' runs another beside it, 'gridflow logs' prints its output."
+        )
+
+    def __reduce__(self) -> tuple[type[AlreadyThere], tuple[str, str]]:
+        return type(self), (self.name, self.what)
 
 
 def tool(name: str, hint: str) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gridflow.deploy.drivers.base import TaskStatus, call, say, tool
+from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
 from gridflow.deploy.inside.codes import GIVEN_UP
 from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError, MissingDependency
@@ -36,8 +36,13 @@ class ComposeDriver:
             reason = f"Docker is here, but not its Compose plugin (docker compose): {error}"
             raise MissingDependency(reason) from error
 
-    def start(self) -> None:
+    def start(self, *, replace: bool = False) -> None:
         """Create and start the containers."""
+        if there := self._services():
+            if not replace:
+                states = ", ".join(f"{t['Service']} {t['State']}" for t in there)
+                raise AlreadyThere(self._job.name, f"{self._job.name} is there ({states})")
+            self.cancel()
         self._call("up", "--detach")
         say(f"started {self._job.tasks} tasks; 'docker compose -p {self._job.name} ps' shows them")
 

@@ -7,7 +7,9 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gridflow.deploy.drivers.base import TaskStatus, call, say, tool
+from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
+from gridflow.deploy.drivers.objects import BAD, GOOD, STANDING, Pod, resource, state_of
+from gridflow.deploy.drivers.watch import Watch
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 
 _POLL: Final = 2.0
 _LAST_WORDS: Final = 10.0
-#: What ends well and badly: Job, JobSet, TFJob, TrainJob; Volcano's phases; Spark's states.
-_GOOD: Final = {"Complete", "Completed", "Succeeded", "COMPLETED"}
-_BAD: Final = {"Failed", "Aborted", "Terminated", "FAILED", "SUBMISSION_FAILED"}
-#: Kinds that carry on: they are followed until they are ready.
-_STANDING: Final = ("Deployment", "Notebook", "InferenceService", "Tensorboard")
+_GONE: Final = "120s"
+#: Looks that an object may be missing from while its watch still has to tell of its end.
+_MISSES: Final = 2
+#: An object that is kept for less time than this may be gone between two looks.
+_SHORT_LIVED: Final = 60
+#: Kinds that neither train nor serve.
+_BESIDE: Final = ("Service", "ConfigMap", "PersistentVolumeClaim", "PodGroup", "TrainingRuntime")
 _ONGOING: Final = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano", "sparkapplication")
 
 
@@ -31,123 +35,170 @@ class KubectlDriver:
         self._job = job
         self._rendering = rendering
         self._poll = poll
-        self._seen: dict[str, str] = {}
-        self._streams: dict[str, subprocess.Popen[bytes]] = {}
+        self._trains = rendering.target.name in _ONGOING
+        self._seen: dict[tuple[str, str], str] = {}
+        self._streams: dict[tuple[str, str, int], subprocess.Popen[bytes]] = {}
+        self._ended: set[tuple[str, str, int]] = set()
+        self._missed: dict[str, int] = {}
 
-    def start(self) -> None:
+    def start(self, *, replace: bool = False) -> None:
         """Apply the documents."""
+        if self._trains:
+            self._make_room(replace=replace)
         # They have passed the lint, and not every server has the schemas that kubectl wants.
         words = ("apply", "--filename=-", "--validate=false")
         for line in self._call(*words, text=self._rendering.text()).splitlines():
             say(line)
+        if self._trains and (self._job.time_to_live is not None or self._job.clean_up == "all"):
+            self._leave_with_the_job()
+
+    def _make_room(self, *, replace: bool) -> None:
+        there = {name: item for name in self._watched() if (item := self._get(name))}
+        if not there:
+            return
+        if not replace:
+            states = {name: state_of(item) or "not finished" for name, item in there.items()}
+            what = ", ".join(f"{name} ({state})" for name, state in states.items())
+            raise AlreadyThere(self._job.name, f"{self._job.name} is there: {what}")
+        words = ("--ignore-not-found", "--cascade=foreground", f"--timeout={_GONE}")
+        for line in self._call("delete", *there, *words).splitlines():
+            say(line)
+
+    def _leave_with_the_job(self) -> None:
+        """Let what stands beside the job be collected with it, once its time to live is over."""
+        item = self._get(self._watched()[0])
+        if not item or not item["metadata"].get("uid"):
+            return
+        owner = {key: item["metadata"][key] for key in ("name", "uid")}
+        owner |= {key: item[key] for key in ("apiVersion", "kind")}
+        patch = json.dumps({"metadata": {"ownerReferences": [owner]}})
+        for document in self._rendering.documents:
+            if document.content["kind"] in {"Service", "Deployment", "TrainingRuntime"}:
+                name = _name(document.content)
+                self._call("patch", name, "--type=merge", f"--patch={patch}")
 
     def follow(self, output: TextIO) -> int:
         """Show pods and their output until the job has ended, or its service is ready."""
+        wanted = self._watched()
+        watches = {name: Watch(self._words("get", name)) for name in wanted if self._is_brief()}
         try:
             while True:
-                for task in self.status():
-                    self._show(task, output)
-                states = [self._state(item) for item in self._watched()]
-                if any(state in _BAD for state in states):
-                    say(f"{self._job.name} failed; 'gridflow cancel' removes it")
-                    return 1
-                if all(state in _GOOD for state in states):
-                    say(f"{self._job.name} succeeded")
-                    return 0
+                self._show_all(output)
+                items = {name: self._now(name, watches.get(name)) for name in wanted}
+                code = self._verdict(items)
+                if code is not None:
+                    self._show_all(output)  # of a pod that came and ended since the last look, too
+                    return code
                 time.sleep(self._poll)
         finally:
-            for pod, stream in self._streams.items():
-                # The output of an ended pod comes to its end by itself.
-                ended = self._seen[pod].startswith(("Succeeded", "Failed"))
-                try:
-                    stream.wait(timeout=_LAST_WORDS if ended else 0)
-                except subprocess.TimeoutExpired:
-                    stream.terminate()
-                    stream.wait()
+            for watch in watches.values():
+                watch.close()
+            self._end_streams()
 
     def status(self) -> list[TaskStatus]:
         """Return the job's pods."""
-        listing = json.loads(self._call("get", "pods", *self._labels(), "--output=json"))
-        found = []
-        for pod in listing["items"]:
-            status = pod.get("status", {})
-            detail = status.get("reason", "")
-            for box in status.get("containerStatuses", []):
-                for state in box.get("state", {}).values():
-                    detail = state.get("reason", detail) if state else detail
-            found.append(TaskStatus(pod["metadata"]["name"], status.get("phase", ""), detail))
-        return found
+        return [TaskStatus(pod.name, pod.phase, pod.detail) for pod in self._pods()]
 
     def logs(self, *, follow: bool) -> int:
         """Print the output of all pods, each line with its pod."""
         words = ["logs", *self._labels(), "--prefix", "--tail=-1", "--max-log-requests=100"]
         words += ["--follow"] if follow else []
-        return subprocess.run([self._kubectl, *self._namespace(), *words], check=False).returncode
+        return subprocess.run(self._words(*words), check=False).returncode
 
     def cancel(self) -> None:
         """Delete the documents' objects, claims of notebooks excepted."""
         kept = [
             d for d in self._rendering.documents if d.content["kind"] != "PersistentVolumeClaim"
         ]
-        names = [f"{resource(d.content)}/{d.content['metadata']['name']}" for d in kept]
+        names = [_name(d.content) for d in kept]
         words = ("delete", *names, "--ignore-not-found", "--wait=false")
         for line in self._call(*words).splitlines():
             say(line)
 
-    def _watched(self) -> list[Any]:
-        """Return the objects whose state is the job's, as the server has them."""
+    def _verdict(self, items: dict[str, Any]) -> int | None:
+        """Return the exit code once the job has ended, None before."""
+        states = {name: state_of(item) if item else "gone" for name, item in items.items()}
+        followers = {f"{self._job.name}-{role}" for role in self._job.followers}
+        decisive = [s for n, s in states.items() if n.rpartition("/")[2] not in followers]
+        if all(state in GOOD for state in decisive):
+            say(f"{self._job.name} succeeded" if self._trains else f"{self._job.name} is ready")
+            return 0
+        if any(state in BAD for state in states.values()):
+            say(f"{self._job.name} failed; 'gridflow cancel' removes it")
+            return 1
+        if "gone" in decisive:
+            say(f"{self._job.name} was removed before its end was seen")
+            return 1
+        return None
+
+    def _now(self, name: str, watch: Watch | None) -> Any:
+        """Return an object as it is, or as it was when it was seen last."""
+        if item := self._get(name):
+            self._missed.pop(name, None)
+            return item
+        last = watch.last() if watch else None
+        if last and state_of(last) in GOOD | BAD:
+            return last
+        # The watch may be a moment behind.
+        self._missed[name] = self._missed.get(name, 0) + 1
+        return None if self._missed[name] > _MISSES else last or {"kind": "", "status": {}}
+
+    def _is_brief(self) -> bool:
+        brief = self._job.time_to_live is not None and self._job.time_to_live < _SHORT_LIVED
+        return self._trains and (brief or self._job.clean_up == "all")
+
+    def _watched(self) -> list[str]:
+        """Return the names of the objects whose state is the job's, the main role's first."""
         wanted = []
         for document in self._rendering.documents:
-            content = document.content
-            training = self._rendering.target.name in _ONGOING
-            kind = content["kind"]
-            servers = {f"{self._job.name}-{role}" for role in self._job.servers}
-            if kind in {"Service", "ConfigMap", "PersistentVolumeClaim", "PodGroup"}:
+            kind = document.content["kind"]
+            if kind in _BESIDE or (self._trains and kind in STANDING):
                 continue
-            if kind == "TrainingRuntime" or (training and kind in _STANDING):
-                continue
-            if content["metadata"]["name"] in servers:
-                continue
-            wanted.append(f"{resource(content)}/{content['metadata']['name']}")
-        return [json.loads(self._call("get", name, "--output=json")) for name in wanted]
+            wanted.append(_name(document.content))
+        main = f"/{self._job.name}-{self._job.main_role}"
+        return sorted(wanted, key=lambda name: not name.endswith(main))
 
-    def _state(self, item: Any) -> str:
-        status = item.get("status") or {}
-        if item["kind"] in _STANDING:
-            ready = status.get("readyReplicas", 0) >= item.get("spec", {}).get("replicas", 1)
-            conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}
-            is_ready = conditions.get("Ready") == "True" if "Ready" in conditions else ready
-            return "Complete" if is_ready else "Pending"
-        for condition in status.get("conditions") or []:
-            if condition.get("status") == "True" and condition.get("type") in _GOOD | _BAD:
-                return str(condition["type"])
-        state = status.get("state")
-        if isinstance(state, dict):
-            return str(state.get("phase", ""))
-        return str(status.get("applicationState", {}).get("state", ""))
+    def _get(self, name: str) -> Any:
+        """Return an object of the server, None if it isn't there."""
+        text = self._call("get", name, "--output=json", "--ignore-not-found")
+        return json.loads(text) if text.strip() else None
 
-    def _show(self, task: TaskStatus, output: TextIO) -> None:
-        line = f"{task.state} {task.detail}".strip()
-        if self._seen.get(task.task) != line:
-            self._seen[task.task] = line
-            say(f"{task.task}: {line}")
-        if task.state != "Pending" and task.task not in self._streams:
-            words = ["logs", f"pod/{task.task}", "--follow", "--prefix"]
-            command = [self._kubectl, *self._namespace(), *words]
-            self._streams[task.task] = subprocess.Popen(command, stdout=output)
+    def _pods(self) -> list[Pod]:
+        listing = json.loads(self._call("get", "pods", *self._labels(), "--output=json"))
+        return [Pod.of(item) for item in listing["items"]]
+
+    def _show_all(self, output: TextIO) -> None:
+        for pod in self._pods():
+            line = f"{pod.phase} {pod.detail}".strip()
+            if self._seen.get((pod.name, pod.uid)) != line:
+                self._seen[pod.name, pod.uid] = line
+                say(f"{pod.name}: {line}")
+            # Volcano starts a pod of the same name again, the kubelet a container of the same pod.
+            attempt = (pod.name, pod.uid, pod.restarts)
+            if pod.has_output and attempt not in self._streams:
+                words = self._words("logs", f"pod/{pod.name}", "--follow", "--prefix")
+                self._streams[attempt] = subprocess.Popen(words, stdout=output)
+            if pod.has_ended:
+                self._ended.add(attempt)
+
+    def _end_streams(self) -> None:
+        for attempt, stream in self._streams.items():
+            try:
+                # The output of an ended pod comes to its end by itself.
+                stream.wait(timeout=_LAST_WORDS if attempt in self._ended else 0)
+            except subprocess.TimeoutExpired:
+                stream.terminate()
+                stream.wait()
 
     def _labels(self) -> list[str]:
         return [f"--selector=app.kubernetes.io/name={self._job.name}"]
 
-    def _namespace(self) -> list[str]:
-        return [f"--namespace={self._job.namespace}"]
+    def _words(self, *words: str) -> list[str]:
+        return [self._kubectl, f"--namespace={self._job.namespace}", *words]
 
     def _call(self, *words: str, text: str | None = None) -> str:
-        return call([self._kubectl, *self._namespace(), *words], text)
+        return call(self._words(*words), text)
 
 
-def resource(content: Any) -> str:
-    """Return how kubectl calls an object's kind, with its group: Volcano has Jobs, too."""
-    group, slash, version = content["apiVersion"].rpartition("/")
-    kind = str(content["kind"]).lower()
-    return f"{kind}.{version}.{group}" if slash else kind
+def _name(content: Any) -> str:
+    return f"{resource(content)}/{content['metadata']['name']}"

@@ -7,9 +7,10 @@ import os
 import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gridflow.deploy.drivers.base import TaskStatus, say
+from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, say
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 _POLL: Final = 2.0
 _SECONDS: Final = 30.0
+#: Marathon kills tasks before it forgets their apps.
+_GONE: Final = 120.0
+
+
+class _NotFound(GridflowError):
+    """There is no such thing."""
 
 
 class MarathonDriver:
@@ -36,8 +43,14 @@ class MarathonDriver:
         self._text = rendering.text()
         self._poll = poll
 
-    def start(self) -> None:
+    def start(self, *, replace: bool = False) -> None:
         """Put the group."""
+        if self._apps():
+            if not replace:
+                states = ", ".join(f"{task.task} {task.state}" for task in self.status())
+                raise AlreadyThere(self._name, f"/{self._name} is there ({states})")
+            self.cancel()
+            self._wait_until_gone()
         answer = self._call("PUT", "/v2/groups", self._text)
         say(f"Marathon deploys /{self._name}: {answer.get('deploymentId', '')}")
 
@@ -52,9 +65,11 @@ class MarathonDriver:
 
     def status(self) -> list[TaskStatus]:
         """Return the apps."""
-        path = f"/v2/groups/{self._name}?embed=group.apps&embed=group.apps.counts"
+        apps = self._apps()
+        if apps is None:
+            raise GridflowError(f"Marathon has no group /{self._name}: Marathon answers 404.")
         found = []
-        for app in self._call("GET", path).get("apps", []):
+        for app in apps:
             running = app.get("tasksRunning", 0) >= app.get("instances", 1)
             found.append(TaskStatus(app["id"], "running" if running else "waiting"))
         return found
@@ -70,6 +85,22 @@ class MarathonDriver:
         self._call("DELETE", f"/v2/groups/{self._name}?force=true")
         say(f"Marathon removes /{self._name}")
 
+    def _apps(self) -> list[Any] | None:
+        """Return the apps of the group, None if there is no such group."""
+        path = f"/v2/groups/{self._name}?embed=group.apps&embed=group.apps.counts"
+        try:
+            group = self._call("GET", path)
+        except _NotFound:
+            return None
+        return list(group.get("apps", []))
+
+    def _wait_until_gone(self) -> None:
+        end = time.monotonic() + _GONE
+        while self._apps() is not None:
+            if time.monotonic() > end:
+                raise GridflowError(f"Marathon still has /{self._name} after {_GONE:g} s.")
+            time.sleep(self._poll)
+
     def _call(self, method: str, path: str, text: str | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if token := os.environ.get("MARATHON_TOKEN"):
@@ -83,8 +114,7 @@ class MarathonDriver:
                 return body
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace").strip()
-            raise GridflowError(
-                f"Marathon answers {error.code} to {method} {path}: {said}"
-            ) from error
+            kind = _NotFound if error.code == HTTPStatus.NOT_FOUND else GridflowError
+            raise kind(f"Marathon answers {error.code} to {method} {path}: {said}") from error
         except (OSError, ValueError) as error:
             raise GridflowError(f"Marathon at {self._url} can't be reached: {error}") from error

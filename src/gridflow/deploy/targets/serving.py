@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gridflow.deploy.kinds import Object
 
 CONFIG: Final = "/etc/gridflow/serving"
+CONFIG_HASH: Final = "gridflow/config-hash"
 #: What belongs to training, which serving has nothing to do with.
 TRAINING: Final = dict.fromkeys(
     (
@@ -136,7 +138,9 @@ def render(job: Job) -> list[Document]:
         box["resources"] = amounts
     box["volumeMounts"] = mounts
     spec = placement(job, serve.resources) | {"containers": [box], "volumes": sources}
-    annotations = dict(job.annotations)
+    # A server reads its configuration once: with another one, its Deployment gets other pods.
+    digest = hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()
+    annotations = {CONFIG_HASH: digest[:16], **job.annotations}
     if serve.monitoring:
         annotations = {
             "prometheus.io/scrape": "true",
@@ -145,8 +149,7 @@ def render(job: Job) -> list[Document]:
             **annotations,
         }
     about: dict[str, Any] = {"labels": {**job.labels, **names(job, "serving")}}
-    if annotations:
-        about["annotations"] = annotations
+    about["annotations"] = annotations
     deployment: Object = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -1,0 +1,108 @@
+"""What the objects of a job on Kubernetes say of themselves. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+#: What ends well and badly: Job, JobSet, TFJob, TrainJob; Volcano's phases; Spark's states.
+GOOD: Final = frozenset({"Complete", "Completed", "Succeeded", "COMPLETED"})
+BAD: Final = frozenset({"Failed", "Aborted", "Terminated", "FAILED", "SUBMISSION_FAILED"})
+#: Kinds that carry on: they are followed until they are ready.
+STANDING: Final = ("Deployment", "Notebook", "InferenceService", "Tensorboard")
+
+
+def resource(content: Any) -> str:
+    """Return how kubectl calls an object's kind, with its group: Volcano has Jobs, too."""
+    group, slash, version = content["apiVersion"].rpartition("/")
+    kind = str(content["kind"]).lower()
+    return f"{kind}.{version}.{group}" if slash else kind
+
+
+def state_of(item: Any) -> str:
+    """Return the state of an object in the words of its kind; one of `GOOD` once it is ready."""
+    status = item.get("status") or {}
+    if item["kind"] in STANDING:
+        return "Complete" if _is_ready(item, status) else "Pending"
+    for condition in status.get("conditions") or []:
+        if condition.get("status") == "True" and condition.get("type") in GOOD | BAD:
+            return str(condition["type"])
+    state = status.get("state")
+    if isinstance(state, dict):
+        return str(state.get("phase", ""))
+    return str(status.get("applicationState", {}).get("state", ""))
+
+
+def _is_ready(item: Any, status: Any) -> bool:
+    if status.get("observedGeneration", 0) < item["metadata"].get("generation", 0):
+        return False  # what the status says is of the object as it was
+    conditions = {c["type"]: c["status"] for c in status.get("conditions") or []}
+    if "Ready" in conditions:
+        return bool(conditions["Ready"] == "True")
+    wanted = item.get("spec", {}).get("replicas", 1)
+    if item["kind"] != "Deployment":
+        return bool(status.get("readyReplicas", 0) >= wanted)
+    # As `kubectl rollout status` does: all pods are of the newest template, and the old ones gone.
+    updated = status.get("updatedReplicas", 0)
+    return bool(
+        updated >= wanted
+        and status.get("replicas", 0) <= updated
+        and status.get("availableReplicas", 0) >= updated
+    )
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod, as far as its user wants to know.
+
+    Attributes
+    ----------
+    name, uid, phase : str
+    detail : str
+        Why it waits, or how it ended.
+    restarts : int
+        Of its containers.
+    has_output, has_ended : bool
+        Whether a container has begun, and whether the pod is at its end.
+    """
+
+    name: str
+    uid: str
+    phase: str
+    detail: str
+    restarts: int
+    has_output: bool
+    has_ended: bool
+
+    @classmethod
+    def of(cls, item: Any) -> Self:
+        """Read what the server says."""
+        status = item.get("status", {})
+        phase = status.get("phase", "")
+        boxes = status.get("containerStatuses") or []
+        begun = any({"running", "terminated"} & set(box.get("state", {})) for box in boxes)
+        return cls(
+            item["metadata"]["name"],
+            item["metadata"].get("uid", ""),
+            phase,
+            _detail(status),
+            sum(box.get("restartCount", 0) for box in boxes),
+            begun or (not boxes and phase not in {"", "Pending"}),
+            phase in {"Succeeded", "Failed"},
+        )
+
+
+def _detail(status: Any) -> str:
+    found = [status.get("reason", ""), status.get("message", "")]
+    for box in status.get("containerStatuses") or []:
+        for kind, state in box.get("state", {}).items():
+            if kind == "waiting":
+                found = [state.get("reason", ""), state.get("message", "")]
+            elif kind == "terminated" and not found[0]:
+                code = state.get("exitCode")
+                found = [state.get("reason", ""), f"exit code {code}" if code else ""]
+    if not any(found):
+        for condition in status.get("conditions") or []:
+            if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+                found = [condition.get("reason", ""), condition.get("message", "")]
+    return ": ".join(" ".join(part.split()) for part in found if part)

@@ -1,0 +1,207 @@
+"""``gridflow run`` on Kubernetes tells the truth: the real kubectl, the API a stand-in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from contextlib import contextmanager
+
+import pytest
+from standin import Kubernetes, configured, serving
+
+from gridflow.cli import main
+from gridflow.deploy.drivers.objects import state_of
+from gridflow.job import parse_job
+from gridflow.manifests import render
+
+JOB = """\
+name: flights
+image: registry.example/flights:1
+command: [python, train.py]
+roles: {worker: {replicas: 1}}
+volumes: [{name: data, path: /data, pvc: data}]
+serve: {models: [{name: flights, path: /data/models/flights}]}
+"""
+WORKER = ("batch/v1", "Job", "flights-worker")
+COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    return str(path)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl isn't installed")
+    with serving(Kubernetes()) as stand_in:
+        configured(stand_in, tmp_path, monkeypatch)
+        yield stand_in
+        stand_in.closing.set()
+
+
+@pytest.fixture
+def printed(capfd):
+    def call(*words):
+        code = main(words)
+        return (code, *capfd.readouterr())
+
+    return call
+
+
+@contextmanager
+def playing(server, play, key=WORKER):
+    """Play the controllers, once an object is there that was not there before."""
+
+    def uid():
+        return server.objects.get(key, {}).get("metadata", {}).get("uid", before)
+
+    def wait():
+        while uid() == before:
+            if over.wait(0.02):
+                return
+        play()
+
+    over = threading.Event()
+    before = None
+    before = uid()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def until(server, condition):
+    while not condition():
+        assert not server.closing.wait(0.02)
+
+
+def complete(server, log="epoch 1 done\n", pod="flights-worker-0-x"):
+    def play():
+        server.add_pod(pod, "flights", "Succeeded", log)
+        server.set_status("Job", "flights-worker", COMPLETE)
+
+    return play
+
+
+def test_a_job_that_has_ended_is_not_taken_for_a_new_one(server, job, printed):
+    with playing(server, complete(server)):
+        assert printed("run", "-t", "kubernetes", job)[0] == 0
+    for changes in ((), ("--set", "args=[more]")):
+        code, out, err = printed("run", "-t", "kubernetes", job, *changes)
+        assert (code, out) == (1, "")
+        assert "job.v1.batch/flights-worker (Complete), so nothing was started" in err
+        assert "--replace" in err
+        assert "--set name=flights-2" in err
+    with playing(server, complete(server, "the second run\n", "flights-worker-0-y")):
+        code, out, err = printed("run", "-t", "kubernetes", job, "--replace")
+    assert code == 0, err
+    assert "the second run" in out
+
+
+@pytest.mark.parametrize("change", ["clean_up=all", "time_to_live=0"])
+def test_a_job_that_is_removed_at_its_end_has_succeeded(server, job, printed, change):
+    """The TTL controller deletes it at once (pkg/controller/ttlafterfinished)."""
+
+    def play():
+        until(server, lambda: any("watch=" in path for _, path in server.calls))
+        with server.lock:
+            complete(server)()
+            server.remove(WORKER)
+
+    with playing(server, play):
+        code, _, err = printed("run", "-t", "kubernetes", job, "--set", change)
+    assert code == 0, err
+    assert "flights succeeded" in err
+
+
+def test_a_job_that_somebody_removes_has_not_succeeded(server, job, printed):
+    with playing(server, lambda: server.remove(WORKER)):
+        code, _, err = printed("run", "-t", "kubernetes", job, "--set", "clean_up=all")
+    assert code == 1
+    assert "was removed before its end was seen" in err
+
+
+def test_what_stands_beside_a_job_leaves_with_it(server, job, printed):
+    printed("run", "-t", "kubernetes", job, "--detach", "--set", "time_to_live=1h")
+    (owner,) = server.objects["v1", "Service", "flights"]["metadata"]["ownerReferences"]
+    assert owner["uid"] == server.objects[WORKER]["metadata"]["uid"]
+    assert (owner["kind"], owner["name"]) == ("Job", "flights-worker")
+
+
+def test_a_pod_started_anew_under_its_old_name_is_heard(server, job, printed):
+    """As Volcano does in RestartJob: pkg/controllers/job/job_controller_actions.go."""
+    heard = threading.Event()
+    pod = ("v1", "Pod", "flights-worker-0")
+
+    def play():
+        server.add_pod("flights-worker-0", "flights", "Running", "the first attempt\n")
+        until(server, lambda: any("/log?" in path for _, path in server.calls))
+        server.remove(pod)
+        complete(server, "the second attempt\n", "flights-worker-0")()
+        heard.set()
+
+    with playing(server, play):
+        code, out, err = printed("run", "-t", "kubernetes", job)
+    assert heard.is_set()
+    assert code == 0, err
+    assert "the first attempt" in out
+    assert "the second attempt" in out
+
+
+def test_a_pod_says_why_it_waits_and_how_it_ended(server, job, printed):
+    unscheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+    }
+    pulling = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling "a"'}}
+    ended = {"terminated": {"reason": "Error", "exitCode": 127}}
+    server.add_pod("a", "flights", "Pending", "", conditions=[unscheduled])
+    server.add_pod("b", "flights", "Pending", "", containerStatuses=[{"state": pulling}])
+    server.add_pod("c", "flights", "Failed", "", containerStatuses=[{"state": ended}])
+    found = json.loads(printed("status", "-t", "kubernetes", job, "--json")[1])
+    assert [task["detail"] for task in found] == [
+        "Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+        'ImagePullBackOff: Back-off pulling "a"',
+        "Error: exit code 127",
+    ]
+
+
+def test_a_second_model_gets_new_pods():
+    annotations = [
+        render(parse_job(JOB.replace("models/flights", path)), "serving")
+        .documents[1]
+        .content["spec"]["template"]["metadata"]["annotations"]
+        for path in ("models/flights", "models/others", "models/flights")
+    ]
+    assert annotations[0] != annotations[1]
+    assert annotations[0] == annotations[2]
+
+
+READY = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1, "readyReplicas": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({**READY, "observedGeneration": 2}, "Complete"),
+        ({**READY, "observedGeneration": 1}, "Pending"),
+        ({**READY, "observedGeneration": 2, "updatedReplicas": 0}, "Pending"),
+        ({**READY, "observedGeneration": 2, "replicas": 2}, "Pending"),
+        ({**READY, "observedGeneration": 2, "availableReplicas": 0}, "Pending"),
+    ],
+)
+def test_a_changed_deployment_is_ready_when_its_new_pods_are(status, expected):
+    """As ``kubectl rollout status`` judges (kubectl, pkg/polymorphichelpers/rollout_status.go)."""
+    about = {"name": "flights-serving", "generation": 2}
+    item = {"kind": "Deployment", "metadata": about, "spec": {"replicas": 1}, "status": status}
+    assert state_of(item) == expected
