@@ -194,6 +194,7 @@ CHANGES = {
     "restart_policy=exit-code": {"restart_policy": "exit-code"},
     "restart_policy=never": {"restart_policy": "never"},
     "restart_limit": {"restart_limit": 9},
+    "start_timeout": {"start_timeout": 1800},
     "deadline": {"deadline": 3600},
     "time_to_live": {"time_to_live": 600},
     "clean_up=none": {"clean_up": "none"},

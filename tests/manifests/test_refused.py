@@ -78,6 +78,7 @@ DESCRIPTIONS = [
     ("port: 0", "port", "from 1 to 65535"),
     ("port: '22 22'", "port", "whole number"),
     ("classic_flags: yes", "classic_flags", "true or false"),
+    ("start_timeout: 0", "start_timeout", "at least 1"),
     ("deadline: 2 hours", "deadline", "no duration"),
     ("deadline: 0", "deadline", "at least 1"),
     ("clean_up: Running", "clean_up", "Did you mean 'running'"),

@@ -62,6 +62,7 @@ def distributor_options(job: Job) -> dict[str, Any]:
         "env": s3_settings(job),
         "classic_flags": job.classic_flags,
         "restart": _restart_policy(job),
+        "start_timeout": job.start_timeout,
         "run_timeout": job.deadline,
         # A program's steps are not seen, and it imports what it likes.
         "step_timeout": None,

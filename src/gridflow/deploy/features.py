@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gridflow.deploy.description.description import START_TIMEOUT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,6 +34,7 @@ FEATURES: Final = {
     "restart_policy=exit-code": "restart after exits of 128 and above only",
     "restart_policy=never": "no restart",
     "restart_limit": "the number of restarts",
+    "start_timeout": "seconds that tasks wait for their peers",
     "deadline": "seconds that the job may run",
     "time_to_live": "seconds that a finished job is kept",
     "clean_up=none": "keep all tasks at the end",
@@ -104,6 +107,8 @@ def _found(job: Job) -> Iterator[tuple[str, str]]:
     yield f"restart_policy={job.restart_policy}", "restart_policy"
     if job.restart_policy != "never":
         yield "restart_limit", "restart_limit"
+    if job.start_timeout != START_TIMEOUT:
+        yield "start_timeout", "start_timeout"
     for name in ("deadline", "time_to_live"):
         if getattr(job, name) is not None:
             yield name, name

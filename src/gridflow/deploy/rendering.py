@@ -110,6 +110,9 @@ def inexpressible(job: Job, target: Target) -> list[Problem]:
         if reason and not target.left_to(use.feature):
             text = f"the target {target.name} can't express it: {reason}."
             found.append(Problem(use.path, text))
+    for problem in target.cannot_together(job):
+        text = f"the target {target.name} can't express it: {problem.reason}."
+        found.append(Problem(problem.path, text))
     return found
 
 

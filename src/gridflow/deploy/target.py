@@ -11,7 +11,7 @@ from gridflow.deploy.emit import to_json, to_yaml
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from gridflow.deploy.description.description import Job
@@ -78,6 +78,8 @@ class Target:
         Features, or their first words, that are not this target's business, with whose they are.
     needs : tuple of str
         Fields of the job that have to be filled.
+    cannot_together : callable
+        What it can't express of a job, as a whole, though it can express each part: problems.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Target:
     cannot: Mapping[str, str] = field(default_factory=dict)
     leaves: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    cannot_together: Callable[[Job], Iterable[Problem]] = lambda _: ()
 
     def left_to(self, feature: str) -> str | None:
         """Return whose business a feature is, None if it is this target's."""

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gridflow.deploy.description.description import START_TIMEOUT
 from gridflow.deploy.inside.finish import FINISH, GIVE_UP
 from gridflow.spec.cluster import EVALUATOR
 from gridflow.spec.tf_config import role_variables
@@ -48,6 +49,8 @@ def start_words(
     words = ["gridflow", "launch"]
     if job.classic_flags:
         words.append("--classic-flags")
+    if job.start_timeout != START_TIMEOUT:
+        words.append(f"--resolve-timeout={job.start_timeout}")
     if restarts:
         words.append(f"--restart-policy={job.restart_policy}")
         if job.restart_policy != "never":

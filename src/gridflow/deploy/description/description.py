@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 RESTART_POLICIES: Final = ("never", "on-failure", "exit-code")
 CLEAN_UPS: Final = ("none", "running", "all")
 
+START_TIMEOUT: Final = 300
 #: Read from text like ``2h``, kept in seconds.
 Seconds = Annotated[int, "seconds"]
 
@@ -67,6 +68,9 @@ class Job:
         ``exit-code`` restarts only after exits of 128 and above (signals).
     restart_limit : int
         3 by default.
+    start_timeout : int
+        Seconds that a task waits for its peers to come up, 300 by default. More, where nodes are
+        added for a job (autoscaling).
     deadline, time_to_live : int or None
         Seconds that the job may run, and that it is kept once it is finished.
     clean_up : {"none", "running", "all"} or None
@@ -97,6 +101,7 @@ class Job:
     classic_flags: bool = False
     restart_policy: str = "on-failure"
     restart_limit: int = 3
+    start_timeout: Seconds = START_TIMEOUT
     deadline: Seconds | None = None
     time_to_live: Seconds | None = None
     clean_up: str | None = None
@@ -138,6 +143,7 @@ class Job:
         check.add("port", rules.port_number(self.port))
         check.one_of("restart_policy", self.restart_policy, RESTART_POLICIES)
         check.at_least("restart_limit", self.restart_limit, 0)
+        check.at_least("start_timeout", self.start_timeout, 1)
         check.at_least("deadline", self.deadline, 1)
         check.at_least("time_to_live", self.time_to_live, 0)
         check.one_of("clean_up", self.clean_up, CLEAN_UPS)

@@ -24,6 +24,7 @@ roles:                       # chief, worker, ps, evaluator
 port: 2222
 restart_policy: on-failure   # or never, or exit-code: only after exits of 128 and above
 restart_limit: 3
+# start_timeout: 30m         # how long tasks wait for their peers to come up; 5m by default
 deadline: 2h                 # seconds, or like 90s, 30m, 2h, 1d
 # time_to_live: 1d           # how long a finished job is kept
 # clean_up: running          # none, running or all: what is removed at the end

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gridflow.deploy.description.description import RESTART_POLICIES
+from gridflow.deploy.description.description import RESTART_POLICIES, START_TIMEOUT
 from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
 from gridflow.job import Job, Role
@@ -55,6 +55,7 @@ def read_job(words: Sequence[str]) -> Job:
     add("--role-env", help='a role\'s own variables, like ps={"A": "b"}', **more)
     add("--restart-policy", choices=RESTART_POLICIES, default="on-failure")
     add("--restart-limit", type=int, default=0)
+    add("--start-timeout", type=int, default=START_TIMEOUT, metavar="SECONDS")
     add("--deadline", type=int, metavar="SECONDS")
     add("--classic-flags", action="store_true")
     arguments = parser.parse_args(words[:place])
@@ -72,6 +73,7 @@ def read_job(words: Sequence[str]) -> Job:
         },
         restart_policy=arguments.restart_policy,
         restart_limit=arguments.restart_limit,
+        start_timeout=arguments.start_timeout,
         deadline=arguments.deadline,
         classic_flags=arguments.classic_flags,
     )

@@ -37,9 +37,13 @@ def set_policies(job: Job, main: str) -> dict[str, Any]:
     failure: dict[str, Any] = {"maxRestarts": 0}
     if job.restart_policy != "never":
         failure["maxRestarts"] = job.restart_limit
-    if job.restart_policy == "exit-code":
+    final = ["PodFailurePolicy"] if job.restart_policy == "exit-code" else []
+    if job.deadline is not None:
+        # Each restart makes new Jobs, with the whole time before them.
+        final.append("DeadlineExceeded")
+    if final and failure["maxRestarts"]:
         rule = {"name": "permanent", "action": "FailJobSet"}
-        failure["rules"] = [{**rule, "onJobFailureReasons": ["PodFailurePolicy"]}]
+        failure["rules"] = [{**rule, "onJobFailureReasons": final}]
     return {
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [main]},
         "failurePolicy": failure,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.inside.codes import GIVEN_UP
 from gridflow.deploy.pods import field_env, metadata, service, task_pod
 from gridflow.deploy.target import Document, Target, object_document
@@ -97,10 +98,23 @@ def render(job: Job) -> list[Document]:
             "template": template,
         }
         about = metadata(job, f"{job.name}-{name}", name)
-        about["labels"] = {**about["labels"], **kueue_labels(job)}
+        if not several:
+            about["labels"] = {**about["labels"], **kueue_labels(job)}
         part: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
         documents.append(object_document(part))
     return documents + tensorboard(job)
+
+
+def cannot_together(job: Job) -> list[Problem]:
+    """Return that Kueue admits the Jobs of several roles one by one, which is no gang."""
+    if len(job.roles) > 1 and kueue_labels(job):
+        reason = (
+            f"Kueue admits the Jobs of {', '.join(n for n, _ in job.role_items())} one by one, so "
+            "that half a group could hold its quota for ever; the targets jobset, tfjob and "
+            "trainjob are admitted as a whole, and gang.scheduler: volcano gathers Jobs"
+        )
+        return [Problem("gang.queue", reason)]
+    return []
 
 
 TARGET: Final = Target(
@@ -113,4 +127,5 @@ TARGET: Final = Target(
     },
     leaves=SIDES,
     needs=("image", "command"),
+    cannot_together=cannot_together,
 )

@@ -37,6 +37,7 @@ TRAINING: Final = dict.fromkeys(
         "classic_flags",
         "restart_policy",
         "restart_limit",
+        "start_timeout",
         "deadline",
         "time_to_live",
         "clean_up",

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description import rules
+from gridflow.deploy.description.description import START_TIMEOUT
 from gridflow.deploy.description.parts import Resources
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.description.services import Spark
@@ -129,6 +130,8 @@ def application_args(job: Job) -> list[str]:
         words.append("--restart-policy=exit-code")
     if job.restart_policy != "never":
         words.append(f"--restart-limit={job.restart_limit}")
+    if job.start_timeout != START_TIMEOUT:
+        words.append(f"--start-timeout={job.start_timeout}")
     if job.deadline is not None:
         words.append(f"--deadline={job.deadline}")
     if job.classic_flags:

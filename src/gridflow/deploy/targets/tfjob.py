@@ -1,4 +1,10 @@
-"""Kubeflow's TFJob: its operator hands over TF_CONFIG."""
+"""Kubeflow's TFJob: its operator hands over TF_CONFIG.
+
+Restarts happen inside the pods. The operator's own (kubeflow/trainer v1.9,
+``pkg/controller.v1/common/job.go``) add the restarts of all pods up against one ``backoffLimit``,
+delete every pod with its output once that is reached, whatever ``cleanPodPolicy`` says, and know no
+limit for ``ExitCode``, where a failed pod is deleted and made anew.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,6 @@ if TYPE_CHECKING:
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tfjob-port"
 ROLE_NAMES: Final = {CHIEF: "Chief", WORKER: "Worker", PS: "PS", EVALUATOR: "Evaluator"}
-RESTART: Final = {"never": "Never", "on-failure": "OnFailure", "exit-code": "ExitCode"}
 #: TensorFlow's cluster can't be reached through an Istio sidecar.
 NO_SIDECAR: Final = {"sidecar.istio.io/inject": "false"}
 
@@ -26,8 +31,6 @@ NO_SIDECAR: Final = {"sidecar.istio.io/inject": "false"}
 def run_policy(job: Job) -> dict[str, Any]:
     """Return the ``runPolicy`` of a job."""
     policy: dict[str, Any] = {"cleanPodPolicy": (job.clean_up or "running").capitalize()}
-    if job.restart_policy != "never":
-        policy["backoffLimit"] = job.restart_limit
     if job.deadline is not None:
         policy["activeDeadlineSeconds"] = job.deadline
     if job.time_to_live is not None:
@@ -49,18 +52,21 @@ def render(job: Job) -> list[Document]:
         template = task_pod(
             job,
             name,
-            words=start_words(job),
+            words=start_words(job, restarts=True),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=None,
             restart=None,
             extra_env=tuple(env_list(alone)),
         )
+        if job.deadline is not None:
+            # The operator looks at the job's deadline only when something else happens to it.
+            template["spec"]["activeDeadlineSeconds"] = job.deadline
         about = template["metadata"]
         about["annotations"] = {**NO_SIDECAR, **about.get("annotations", {})}
         replicas[ROLE_NAMES[name]] = {
             "replicas": role.replicas,
-            "restartPolicy": RESTART[job.restart_policy],
+            "restartPolicy": "Never",
             "template": template,
         }
     spec: dict[str, Any] = {"runPolicy": run_policy(job), "tfReplicaSpecs": replicas}

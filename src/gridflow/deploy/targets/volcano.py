@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.deploy.inside.codes import OVERDUE
 from gridflow.deploy.pods import metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, tensorboard
@@ -15,10 +16,16 @@ if TYPE_CHECKING:
     from gridflow.deploy.kinds import Object
 
 
+#: Seconds that a pod may need to come up.
+UNSTARTED: Final = 600
+
+
 def policies(job: Job) -> list[dict[str, Any]]:
     """Return what happens to the whole job when a pod fails or is evicted."""
     again = "AbortJob" if job.restart_policy == "never" else "RestartJob"
     rules: list[dict[str, Any]] = [{"event": "PodEvicted", "action": again}]
+    if job.deadline is not None:
+        rules.append({"exitCode": OVERDUE, "action": "AbortJob"})
     if job.restart_policy == "exit-code":
         # Volcano compares single codes, so `gridflow launch` ends retryable failures with one.
         rules.append({"exitCode": RETRYABLE, "action": "RestartJob"})
@@ -33,7 +40,8 @@ def render(job: Job) -> list[Document]:
         return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
 
     cluster = addresses(job, host, lambda *_: job.port)
-    words = start_words(job, one_retryable_code=job.restart_policy == "exit-code")
+    once = job.restart_policy == "exit-code"
+    words = start_words(job, deadline=True, one_retryable_code=once)
     tasks = []
     for name, role in job.role_items():
         template = task_pod(
@@ -45,7 +53,9 @@ def render(job: Job) -> list[Document]:
             cluster=cluster,
         )
         if job.deadline is not None:
-            template["spec"]["activeDeadlineSeconds"] = job.deadline
+            # Volcano starts the job again when a pod is over time, as after any failure. So the
+            # launcher ends it, with a code of its own, and this is for pods that never came up.
+            template["spec"]["activeDeadlineSeconds"] = job.deadline + UNSTARTED
         task: dict[str, Any] = {"name": name, "replicas": role.replicas}
         if name == job.main_role:
             task["policies"] = [{"event": "TaskCompleted", "action": "CompleteJob"}]
