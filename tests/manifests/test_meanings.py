@@ -1,0 +1,299 @@
+"""What restart policy, limit, deadline, clean-up, secrets and an evaluator mean on each target.
+
+docs/targets.md has the table; each of its cells is a case here. Controllers that can't run here are
+played from their source, which each stand-in names; `gridflow launch` is the real one.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from environments import processes
+from jobs import TRAINING, flights
+from test_launch import ENDING, finished
+
+from gridflow.deploy.inside.codes import OVERDUE, PEER_LOST
+from gridflow.job import Gang, JobError, Role, SecretKey, Secrets
+from gridflow.manifests import get_target, render
+
+#: Where `gridflow launch` restarts the program inside its container.
+INSIDE = ("local", "docker", "compose", "tfjob", "marathon")
+#: Where a controller starts pods anew, by what their containers ended with.
+OUTSIDE = ("kubernetes", "jobset", "trainjob", "volcano")
+SPARK = (
+    "sparkapplication",
+    "spark-submit-standalone",
+    "spark-submit-yarn",
+    "spark-submit-kubernetes",
+)
+TOKEN = Secrets(env={"API_TOKEN": SecretKey("api", "token")})
+
+
+def documents(target, **changes):
+    """Return the contents of a job's documents."""
+    changes = {"args": [], "roles": {"worker": Role(2)}, **changes}
+    return [d.content for d in render(flights(**changes), target).documents]
+
+
+def only(kind, found):
+    return next(each for each in found if each["kind"] == kind)
+
+
+def words_of(target, **changes):
+    """Return the words of the first process, up to the program's own."""
+    changes = {"args": [], "roles": {"worker": Role(2)}, **changes}
+    (*_, words), *_ = processes(flights(**changes), target)
+    return words[: words.index("--")]
+
+
+class JobController:
+    """What a ``batch/v1`` Job does after an exit code of one of its pods.
+
+    kubernetes/kubernetes, pkg/controller/job: ``pod_failure_policy.go`` takes the first rule that
+    matches; ``backoff_utils.go`` and ``indexed_job_utils.go`` count failures by index or in all.
+    """
+
+    def __init__(self, spec):
+        self.rules = spec["podFailurePolicy"]["rules"]
+        self.limit = spec.get("backoffLimitPerIndex", spec.get("backoffLimit"))
+
+    def reason(self, code, failures):
+        """Return the reason why the Job fails, None if the pod is started again."""
+        for rule in self.rules:
+            codes = rule.get("onExitCodes")
+            if codes and (code in codes["values"]) == (codes["operator"] == "In"):
+                assert rule["action"] == "FailJob"
+                return "PodFailurePolicy"
+        return None if failures < self.limit else "BackoffLimitExceeded"
+
+
+class JobSetController:
+    """What a JobSet does when one of its Jobs has failed.
+
+    kubernetes-sigs/jobset, pkg/controllers/failure_policy.go: the first rule whose reasons hold the
+    Job's decides, else the set restarts up to ``maxRestarts``.
+    """
+
+    def __init__(self, spec):
+        self.policy = spec["failurePolicy"]
+        self.job = JobController(spec["replicatedJobs"][0]["template"]["spec"])
+
+    def restarts(self, reason, before):
+        for rule in self.policy.get("rules", ()):
+            if reason in rule["onJobFailureReasons"]:
+                return rule["action"] != "FailJobSet"
+        return before < self.policy["maxRestarts"]
+
+
+class VolcanoController:
+    """What a Volcano Job does after an exit code.
+
+    volcano-sh/volcano, pkg/controllers/job/job_controller_util.go, ``applyPolicies``: the first
+    policy with the event or the exit code; ``maxRetry`` in pkg/controllers/job/state.
+    """
+
+    def __init__(self, spec):
+        self.policies, self.retries = spec["policies"], spec.get("maxRetry", 3)
+
+    def restarts(self, code, before):
+        for policy in self.policies:
+            if policy.get("exitCode") == code or policy.get("event") == "PodFailed":
+                return policy["action"] == "RestartJob" and before < self.retries
+        raise AssertionError("no policy for a failed pod")
+
+
+def starts_again(target, code, failures=0, **changes):
+    """Return whether a target starts a task again that ended with a code, after failures before."""
+    found = documents(target, **changes)
+    if target == "kubernetes":
+        return JobController(only("Job", found)["spec"]).reason(code, failures) is None
+    if target == "volcano":
+        # What the container ends with: `gridflow launch` maps retryable codes to one.
+        options = [w for w in words_of(target, **changes) if "retryable" in w]
+        mapped = finished(*options, "--", "sh", "-c", f"exit {code}")[0]
+        return VolcanoController(only("Job", found)["spec"]).restarts(mapped, failures)
+    kind = "JobSet" if target == "jobset" else "TrainingRuntime"
+    spec = only(kind, found)["spec"]
+    controller = JobSetController(spec if target == "jobset" else spec["template"]["spec"])
+    return controller.restarts(controller.job.reason(code, 0), failures)
+
+
+@pytest.mark.parametrize("target", OUTSIDE)
+def test_restart_policy_of_a_controller(target):
+    """exit-code: signals and lost peers only; on-failure: all; never: none."""
+    for policy, expected in {
+        "exit-code": {3: False, 127: False, 137: True, PEER_LOST: True},
+        "on-failure": {3: True, 137: True, PEER_LOST: True},
+        "never": {3: False, 137: False},
+    }.items():
+        found = {code: starts_again(target, code, restart_policy=policy) for code in expected}
+        assert found == expected, policy
+
+
+@pytest.mark.parametrize("target", OUTSIDE)
+def test_restart_limit_of_a_controller(target):
+    for failures, expected in ((0, True), (1, True), (2, False)):
+        assert starts_again(target, 137, failures, restart_limit=2) == expected
+
+
+@pytest.mark.parametrize("target", [*INSIDE, *SPARK])
+def test_restart_policy_inside_the_container(target):
+    """How these options restart is in test_launch.py, test_restarts_follow_the_policy."""
+    for policy in ("exit-code", "on-failure", "never"):
+        if target in SPARK:
+            text = str(documents(target, restart_policy=policy)[-1])
+            assert ("--restart-policy=exit-code" in text) == (policy == "exit-code")
+        else:
+            assert f"--restart-policy={policy}" in words_of(target, restart_policy=policy)
+
+
+@pytest.mark.parametrize("target", [*INSIDE, *SPARK])
+def test_restart_limit_inside_the_container(target):
+    if target in SPARK:
+        assert "--restart-limit=2" in str(documents(target, restart_limit=2)[-1])
+    else:
+        assert "--restart-limit=2" in words_of(target, restart_limit=2)
+
+
+def test_tfjobs_operator_restarts_nothing_by_itself():
+    """It deletes the logs with the pods at its limit, and restarts ExitCode without one.
+
+    kubeflow/trainer v1.9.4, pkg/controller.v1/common/job.go (ReconcileJobs, PastBackoffLimit) and
+    pkg/controller.v1/tensorflow/tfjob_controller.go (ReconcilePods).
+    """
+    for policy in ("exit-code", "on-failure", "never"):
+        spec = only("TFJob", documents("tfjob", restart_policy=policy))["spec"]
+        assert spec["tfReplicaSpecs"]["Worker"]["restartPolicy"] == "Never"
+        assert "backoffLimit" not in spec["runPolicy"]
+
+
+def test_each_task_of_a_tfjob_has_a_limit_of_its_own(tmp_path):
+    """Four workers that fail once each, with a limit of three."""
+    script = f"mkdir {tmp_path}/$GRIDFLOW_INDEX 2>/dev/null && exit 1; exit 0"
+    for index in range(4):
+        env = {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0", "HOST": str(index)}
+        words = words_of("tfjob", restart_limit=3)[2:]
+        code, out = finished(
+            *words, "--", "sh", "-c", script.replace("GRIDFLOW_INDEX", "HOST"), env=env
+        )
+        assert (code, out.count("starting it again")) == (0, 1)
+
+
+def test_a_program_that_is_killed_for_ever_is_started_as_often_as_the_limit_says():
+    words = words_of("tfjob", restart_policy="exit-code", restart_limit=1)[2:]
+    code, out = finished(*words, "--", "sh", "-c", "echo one run; kill -KILL $$")
+    assert (code, out.count("one run")) == (137, 2)
+
+
+@pytest.mark.parametrize("target", [*TRAINING, *SPARK])
+def test_deadline(target):
+    found = documents(target, deadline=60)
+    if target in {"local", "docker", "compose", "marathon"}:
+        # Restarts included: test_launch.py, test_a_deadline_ends_a_task_and_its_restarts.
+        assert "--deadline=60" in words_of(target, deadline=60)
+    elif target in SPARK:
+        assert "--deadline=60" in str(found[-1])
+    elif target == "kubernetes":
+        assert only("Job", found)["spec"]["activeDeadlineSeconds"] == 60
+    elif target in {"jobset", "trainjob"}:
+        kind = "JobSet" if target == "jobset" else "TrainingRuntime"
+        spec = only(kind, found)["spec"]
+        spec = spec if target == "jobset" else spec["template"]["spec"]
+        assert spec["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] == 60
+        assert not JobSetController(spec).restarts("DeadlineExceeded", 0)
+        assert JobSetController(spec).restarts("BackoffLimitExceeded", 0)
+    elif target == "tfjob":
+        spec = only("TFJob", found)["spec"]
+        assert spec["runPolicy"]["activeDeadlineSeconds"] == 60
+        pod = spec["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+        assert pod["activeDeadlineSeconds"] == 60
+    else:
+        assert "--deadline=60" in words_of(target, deadline=60)
+        assert not VolcanoController(only("Job", found)["spec"]).restarts(OVERDUE, 0)
+
+
+@pytest.mark.parametrize("target", [*TRAINING, *SPARK])
+def test_clean_up(target):
+    place = get_target(target)
+    for clean_up in ("none", "running", "all"):
+        refused = {"clean_up", f"clean_up={clean_up}"} & set(place.cannot)
+        if refused:
+            with pytest.raises(JobError, match="clean_up"):
+                documents(target, clean_up=clean_up)
+            continue
+        text = str(documents(target, clean_up=clean_up)[-1])
+        if target == "tfjob":
+            assert f"'cleanPodPolicy': '{clean_up.capitalize()}'" in text
+        elif target == "docker":
+            assert ("docker rm" in text) == (clean_up == "all")
+        elif target != "compose":
+            text = str(documents(target, clean_up=clean_up))
+            assert ("'ttlSecondsAfterFinished': 0" in text) == (clean_up == "all")
+
+
+@pytest.mark.parametrize("target", [*TRAINING, *SPARK])
+def test_secrets(target):
+    if "secrets" in get_target(target).cannot:
+        with pytest.raises(JobError, match="secrets"):
+            documents(target, secrets=TOKEN)
+        return
+    text = str(documents(target, secrets=TOKEN))
+    if target in {"local", "docker", "compose"}:
+        assert "{API_TOKEN:?" in text
+    elif target == "marathon":
+        assert "'API_TOKEN': {'secret': 'env-api-token'}" in text
+    elif target == "spark-submit-kubernetes":
+        assert "secretKeyRef.API_TOKEN=api:token" in text
+    else:
+        assert "{'secretKeyRef': {'name': 'api', 'key': 'token'}}" in text
+
+
+@pytest.mark.parametrize("target", [*TRAINING, *SPARK])
+def test_evaluator(target):
+    """It ends with the training: by news of it, by a controller, or by gridflow's coordinator."""
+    roles = {"worker": Role(2), "evaluator": Role()}
+    found = documents(target, roles=roles)
+    if target in {*ENDING, "marathon"}:
+        # How it ends: test_launch.py, test_an_evaluator_without_end_ends_with_the_training.
+        for _, _, env, _ in processes(flights(args=[], roles=roles), target):
+            assert re.search(r'"evaluator":\["', env["GRIDFLOW_FINISH"])
+    elif target in SPARK:
+        # distribution/test_commands.py, test_tasks_are_told_who_they_are_and_servers_and_…
+        assert "evaluator=1" in str(found[-1])
+    elif target == "tfjob":
+        spec = only("TFJob", found)["spec"]
+        assert (spec["successPolicy"], spec["runPolicy"]["cleanPodPolicy"]) == (
+            "AllWorkers",
+            "Running",
+        )
+    elif target == "volcano":
+        worker, evaluator = only("Job", found)["spec"]["tasks"]
+        assert worker["policies"] == [{"event": "TaskCompleted", "action": "CompleteJob"}]
+        assert "policies" not in evaluator
+    else:
+        kind, part = ("JobSet", "worker") if target == "jobset" else ("TrainingRuntime", "node")
+        spec = only(kind, found)["spec"]
+        spec = spec if target == "jobset" else spec["template"]["spec"]
+        assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": [part]}
+
+
+@pytest.mark.parametrize("target", TRAINING)
+def test_start_timeout(target):
+    assert "--resolve-timeout=1800" in words_of(target, start_timeout=1800)
+
+
+def test_kueue_is_refused_where_it_would_admit_half_a_group():
+    """It admits each Job for itself: kubernetes-sigs/kueue, pkg/controller/jobs/job."""
+    gang = Gang(queue="research")
+    roles = {"chief": Role(), "worker": Role(2)}
+    with pytest.raises(JobError, match=r"gang\.queue: .*one by one.*jobset"):
+        documents("kubernetes", roles=roles, gang=gang)
+    rendering = render(flights(roles=roles, gang=gang), "kubernetes", lossy=True)
+    assert "kueue" not in rendering.text()
+    assert "one by one" in str(rendering.warnings[0])
+    for target in ("jobset", "tfjob", "trainjob"):
+        assert "kueue.x-k8s.io/queue-name" in str(documents(target, roles=roles, gang=gang))
+    assert "kueue.x-k8s.io/queue-name" in str(documents("kubernetes", gang=gang))
+    gang = Gang(scheduler="volcano", queue="research")
+    assert documents("kubernetes", roles=roles, gang=gang)
