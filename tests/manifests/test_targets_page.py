@@ -9,12 +9,13 @@ import subprocess
 import sys
 
 import pytest
+import test_meanings
 import yaml
 from jobs import ROOT
 
 from gridflow.cli import main, make_parser
 from gridflow.job import load_job
-from gridflow.manifests import TARGETS, explain, render
+from gridflow.manifests import TARGETS, explain, get_target, render
 
 PAGE = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -74,6 +75,19 @@ def test_a_section_lists_what_the_target_cannot_express(target):
 def test_a_section_says_what_is_needed_and_how_it_is_done(target):
     assert "Needs: " in SECTIONS[target]
     assert f"-t {target} " in SECTIONS[target]
+
+
+def test_each_cell_of_the_table_of_meanings_has_its_test():
+    """The columns are test functions of test_meanings.py, with a case for each target."""
+    rows = re.findall(r"^\| `([\w-]+)`(?: \(script\))? \|(.*)\|$", PAGE, re.MULTILINE)
+    cells = {name: row.split("|") for name, row in rows if row.count("|") == 5}
+    trains = [name for name in TARGETS if "command" in get_target(name).needs]
+    assert list(cells) == trains
+    names = re.search(r"^\| the tests \|(.*)\|$", PAGE, re.MULTILINE).group(1)
+    for column in re.findall(r"`(test_\w+)…?`", names):
+        tests = [getattr(test_meanings, n) for n in dir(test_meanings) if n.startswith(column)]
+        marks = [mark for test in tests for mark in getattr(test, "pytestmark", ())]
+        assert sorted(name for mark in marks for name in mark.args[1]) == sorted(trains), column
 
 
 def test_every_command_on_the_page_is_one_of_ours_and_its_job_renders(folder, capsys, monkeypatch):
