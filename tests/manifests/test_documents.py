@@ -26,11 +26,14 @@ from gridflow.job import (
     GcsCredentials,
     Job,
     JobError,
+    Model,
+    Notebook,
     Resources,
     Role,
     S3Credentials,
     SecretKey,
     Secrets,
+    Serve,
     TensorBoard,
     Toleration,
     Volume,
@@ -141,6 +144,30 @@ _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 @settings(deadline=None, max_examples=300)
 def test_yaml_reads_back_as_the_same_tree(tree):
     assert yaml.safe_load(to_yaml([tree])) == tree
+
+
+def test_a_document_of_ours_is_read_back_whatever_characters_it_holds():
+    text = "".join(map(chr, [*range(1, 0x100), 0x2028, 0xFEFF, 0xFFFE, 0xFFFF, 0x1F600]))
+    job = flights(env={"TEXT": text})
+    for target in ("marathon", "compose", "kubernetes"):
+        assert validate(target, render(job, target).text()).problems == ()
+
+
+def test_gpus_choose_the_default_images():
+    gpu = Resources(gpu=1)
+    models = [Model("m", "gs://m")]
+    assert Serve(models, resources=gpu).image.endswith("-gpu")
+    assert not Serve(models).image.endswith("-gpu")
+    assert "-cuda:" in Notebook(resources=gpu).image
+    assert "-cuda:" not in Notebook().image
+    assert Serve(models, image="own/serving:1", resources=gpu).image == "own/serving:1"
+
+
+def test_a_model_in_s3_is_served_where_it_can_be_read():
+    serve = Serve([Model("m", "s3://m")])
+    assert "storageUri: s3://m" in render(flights(serve=serve), "kserve").text().replace('"', "")
+    own = dataclasses.replace(serve, image="registry.example/serving-with-s3:1")
+    assert "s3://m" in render(flights(serve=own), "serving").text()
 
 
 def test_a_secret_is_named_and_never_copied():

@@ -98,6 +98,10 @@ DESCRIPTIONS = [
     ("secrets: {env: {A: {secret: s}}}", "secrets.env.A.key", "is missing"),
     ("secrets: {files: {etc: tls}}", "secrets.files.etc", "begins with '/'"),
     ("credentials: {s3: {secret: s, endpoint: minio}}", "credentials.s3.endpoint", "http://"),
+    ("tolerations: [{key: a, value: b c}]", "tolerations[0].value", "no label value"),
+    ("roles: {worker: {resources: {memory: 4000000K}}}", "roles.worker.resources.memory", "'Ki'"),
+    ("env: &env {A: *env}", "", "an alias stands inside of what it names"),
+    ("env: [[" + "[" * 500 + "]" * 500 + "]]", "", "nested too deeply"),
     ("tolerations: [{operator: Equals}]", "tolerations[0].operator", "Did you mean 'Equal'"),
     ("node_selector: {disk: a b}", "node_selector.disk", "no label value"),
     ("labels: {-team: a}", "labels.-team", "no label key"),
@@ -156,6 +160,7 @@ OVERRIDES = [
     ),
     ("volumes: [{name: a, emptyDir: {}, hostPath: {path: /}}]", "volumes[0]", "one source"),
     ("nodeSelector: {disk: 'a b'}", "nodeSelector.disk", "no label value"),
+    ("tolerations: [{key: a, value: b c}]", "tolerations[0].value", "no label value"),
 ]
 
 #: Whole jobs that only the target refuses.
@@ -163,7 +168,11 @@ TARGETS = [
     ("kubernetes", f"name: {'a' * 60}", "completions", "host name has at most 63"),
     ("tfjob", f"name: {'a' * 60}", "metadata.name", "host name has at most 63"),
     ("volcano", f"name: {'a' * 60}", "metadata.name", "host name has at most 63"),
-    ("jobset", f"name: {'a' * 58}", "completions", "host name has at most 63"),
+    ("jobset", f"name: {'a' * 50}", "completions", "host name has at most 63"),
+    ("trainjob", f"name: {'a' * 50}", "metadata.name", "host name has at most 63"),
+    ("serving", "serve: {models: [{name: m, path: 's3://m'}]}", "serve.models[0].path", "kserve"),
+    ("kubernetes", "tensorboard: {log_dir: 's3://m'}", "tensorboard.log_dir", "gs:// only"),
+    ("local", "tensorboard: {log_dir: 's3://m'}", "tensorboard.log_dir", "gs:// only"),
     ("marathon", f"name: {'a' * 60}", "env", "can't exist"),
     ("compose", "gang: {queue: research}", "gang.queue", "compose can't express"),
     ("marathon", "volumes: [{name: d, path: /d, pvc: x}]", "volumes[0].pvc", "marathon can't"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _SAFE: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*\Z")
 _WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan"})
 _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
+_NO_YAML: Final = re.compile(r"[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 _LONG_FLOW: Final = 8
 _LAST_OF_BMP: Final = 0xFFFF
 
@@ -27,7 +28,9 @@ def to_yaml(documents: list[Any]) -> str:
 
 def to_json(document: Any) -> str:
     """Return a document as indented JSON."""
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    # YAML is no more a superset of JSON for these.
+    return _NO_YAML.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def _block(value: Any, depth: int) -> Iterator[str]:

@@ -335,6 +335,8 @@ class Toleration:
             check.add("key", rules.label_key(self.key))
         elif self.operator != "Exists":
             check.add("key", "a toleration without a key has the operator Exists.")
+        if self.value is not None:
+            check.add("value", rules.label_value(self.value))
         if self.operator == "Exists" and self.value:
             check.add("value", f"the operator Exists takes no value, got {self.value!r}.")
         if self.seconds is not None and self.effect != "NoExecute":

@@ -22,13 +22,12 @@ _IMAGE: Final = re.compile(
     r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
 )
-_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(m|k|[KMGTPE]i?|[eE][+-]?\d+)?\Z")
+_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(m|k|[MGTPE]|[KMGTPE]i|[eE][+-]?\d+)?\Z")
 _DURATION: Final = re.compile(r"(\d+)(s|m|h|d)?\Z")
 _POWERS: Final = {
     "m": Decimal("0.001"),
     "": Decimal(1),
     "k": Decimal(10) ** 3,
-    "K": Decimal(10) ** 3,
     "M": Decimal(10) ** 6,
     "G": Decimal(10) ** 9,
     "T": Decimal(10) ** 12,
@@ -131,6 +130,9 @@ def quantity(text: str) -> Decimal:
     """
     match = _QUANTITY.match(text)
     if not match:
+        if text.endswith("K") and _QUANTITY.match(f"{text}i"):
+            reason = f"{text!r} is no quantity: thousands are 'k', 1024s are 'Ki'."
+            raise InvalidArgument(f"{reason} Did you mean {text + 'i'!r}?")
         raise InvalidArgument(
             f"{text!r} is no quantity: a number and one of m, k, M, G, T, Ki, Mi, Gi, Ti, "
             "for example '500m' (cpu) or '4Gi' (memory)."

@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TENSORBOARD_IMAGE: Final = "tensorflow/tensorflow:2.21.0"
-SERVING_IMAGE: Final = "tensorflow/serving:2.19.1"
-NOTEBOOK_IMAGE: Final = "ghcr.io/kubeflow/kubeflow/notebook-servers/jupyter-tensorflow:v1.10.0"
-#: Where TensorFlow Serving reads a model from by itself; everything else is a path in a volume.
+#: Without and with GPUs.
+SERVING_IMAGES: Final = ("tensorflow/serving:2.19.1", "tensorflow/serving:2.19.1-gpu")
+_NOTEBOOKS: Final = "ghcr.io/kubeflow/kubeflow/notebook-servers"
+NOTEBOOK_IMAGES: Final = (
+    f"{_NOTEBOOKS}/jupyter-tensorflow:v1.10.0",
+    f"{_NOTEBOOKS}/jupyter-tensorflow-cuda:v1.10.0",
+)
+#: What is no path in a volume. Who can read which is up to the image.
 BUCKETS: Final = ("gs://", "s3://")
 
 
@@ -98,11 +103,12 @@ class Serve:
     """Trained models behind TensorFlow Serving or KServe.
 
     ``monitoring`` opens Prometheus metrics, ``warmup`` replays the requests saved in a model's
-    ``assets.extra`` before it counts as ready.
+    ``assets.extra`` before it counts as ready. The default ``image`` is TensorFlow Serving's, the
+    one for GPUs where ``resources`` ask for some.
     """
 
     models: tuple[Model, ...]
-    image: str = SERVING_IMAGE
+    image: str = ""
     replicas: int = 1
     resources: Resources = field(default_factory=Resources)
     batching: Batching | None = None
@@ -113,6 +119,8 @@ class Serve:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(self.models))
+        if not self.image:
+            object.__setattr__(self, "image", SERVING_IMAGES[bool(self.resources.gpu)])
         check = Checks()
         if not self.models:
             check.add("models", "at least one model is needed.")
@@ -130,13 +138,18 @@ class Serve:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook server with TensorFlow: ``storage`` is the size of its home directory's claim."""
+    """A notebook server with TensorFlow: ``storage`` is the size of its home directory's claim.
 
-    image: str = NOTEBOOK_IMAGE
+    The default ``image`` is Kubeflow's, the one with CUDA where ``resources`` ask for GPUs.
+    """
+
+    image: str = ""
     storage: str = "10Gi"
     resources: Resources = field(default_factory=Resources)
 
     def __post_init__(self) -> None:
+        if not self.image:
+            object.__setattr__(self, "image", NOTEBOOK_IMAGES[bool(self.resources.gpu)])
         check = Checks()
         check.add("image", rules.image(self.image))
         check.add("storage", rules.memory(self.storage))

@@ -15,6 +15,9 @@ import yaml
 from gridflow.deploy.description.plain_secrets import hide
 from gridflow.deploy.description.problems import JobError, Problem
 
+#: Aliases of aliases grow without a bound ("billion laughs").
+_MOST_NODES: Final = 100_000
+_DEEPEST: Final = 200
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
 _STEP: Final = re.compile(r'(?:"([^"]*)"|([^."=]+))')
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -61,26 +64,52 @@ def parse(text: str, source: str) -> list[Node]:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise JobError([Problem("", f"is no YAML: {reason}", source)]) from error
-    return [_node(node, source) for node in nodes if node is not None]
+    except RecursionError as error:
+        raise JobError([Problem("", "is nested too deeply.", source)]) from error
+    return [_Tree(source).node(node) for node in nodes if node is not None]
 
 
-def _node(raw: yaml.Node, source: str) -> Node:
-    where = f"{source}:{raw.start_mark.line + 1}:{raw.start_mark.column + 1}"
-    if isinstance(raw, yaml.MappingNode):
-        entries: dict[str, Node] = {}
-        for key, value in raw.value:
-            at = f"{source}:{key.start_mark.line + 1}:{key.start_mark.column + 1}"
-            if not isinstance(key, yaml.ScalarNode):
-                raise JobError([Problem("", "a key is a text.", at)])
-            if key.value in entries:
-                raise JobError([Problem("", f"the key {key.value!r} is there twice.", at)])
-            child = _node(value, source)
-            child.where = at if not isinstance(value, yaml.ScalarNode) else child.where
-            entries[key.value] = child
-        return Node(entries, where)
-    if isinstance(raw, yaml.SequenceNode):
-        return Node([_node(item, source) for item in raw.value], where)
-    return Node(raw.value, where, plain=isinstance(raw, yaml.ScalarNode) and raw.style is None)
+class _Tree:
+    """Turns YAML's nodes, where aliases make one graph, into a tree."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.above: set[int] = set()
+        self.count = 0
+
+    def node(self, raw: yaml.Node) -> Node:
+        where = self._where(raw)
+        self.count += 1
+        if id(raw) in self.above:
+            raise JobError([Problem("", "an alias stands inside of what it names.", where)])
+        if self.count > _MOST_NODES or len(self.above) > _DEEPEST:
+            reason = f"is too large: at most {_MOST_NODES} values, {_DEEPEST} inside one another."
+            raise JobError([Problem("", reason, where)])
+        self.above.add(id(raw))
+        try:
+            return self._node(raw, where)
+        finally:
+            self.above.remove(id(raw))
+
+    def _node(self, raw: yaml.Node, where: str) -> Node:
+        if isinstance(raw, yaml.MappingNode):
+            entries: dict[str, Node] = {}
+            for key, value in raw.value:
+                at = self._where(key)
+                if not isinstance(key, yaml.ScalarNode):
+                    raise JobError([Problem("", "a key is a text.", at)])
+                if key.value in entries:
+                    raise JobError([Problem("", f"the key {key.value!r} is there twice.", at)])
+                child = self.node(value)
+                child.where = at if not isinstance(value, yaml.ScalarNode) else child.where
+                entries[key.value] = child
+            return Node(entries, where)
+        if isinstance(raw, yaml.SequenceNode):
+            return Node([self.node(item) for item in raw.value], where)
+        return Node(raw.value, where, plain=isinstance(raw, yaml.ScalarNode) and raw.style is None)
+
+    def _where(self, raw: yaml.Node) -> str:
+        return f"{self.source}:{raw.start_mark.line + 1}:{raw.start_mark.column + 1}"
 
 
 def plain_value(node: Node) -> Any:

@@ -207,6 +207,7 @@ def check_set_spec(report: Report, path: str, spec: dict[str, Any], name: str) -
         template = report.mapping(f"{place}.template", part.get("template"))
         host = f"{name}-{own}-{replicas - 1}"
         check_job_spec(report, f"{place}.template.spec", template.get("spec"), host)
+        _check_set_pods(report, f"{place}.template.spec", template.get("spec"), host)
     for policy, key in (("successPolicy", "targetReplicatedJobs"),):
         chosen = report.mapping(below(path, policy), spec.get(policy))
         for index, target in enumerate(report.listing(f"{path}.{policy}.{key}", chosen.get(key))):
@@ -217,6 +218,16 @@ def check_set_spec(report: Report, path: str, spec: dict[str, Any], name: str) -
     if network.get("publishNotReadyAddresses") is False:
         place = f"{path}.network.publishNotReadyAddresses"
         report.add(place, "tasks have to find one another before they are ready: true.")
+
+
+def _check_set_pods(report: Report, path: str, spec: Any, host: str) -> None:
+    """Check the longest name of a pod, which JobSet's webhook wants to be a DNS label.
+
+    kubernetes-sigs/jobset, pkg/webhooks/jobset_webhook.go: the index and five characters follow.
+    """
+    count = spec.get("completions") if isinstance(spec, dict) else None
+    if type(count) is int:
+        check_pod_host(report, below(path, "completions"), f"{host}-{max(count - 1, 0)}-abcde")
 
 
 def jobset(report: Report, document: dict[str, Any]) -> None:
@@ -232,7 +243,8 @@ def training_runtime(report: Report, document: dict[str, Any]) -> None:
     spec = report.mapping("spec", document.get("spec"), "TrainingRuntimeSpec")
     template = report.mapping("spec.template", spec.get("template"))
     inner = report.mapping("spec.template.spec", template.get("spec"), "JobSetSpec")
-    check_set_spec(report, "spec.template.spec", inner, _name(document))
+    # The set and its pods are called as the TrainJob, not as the runtime.
+    check_set_spec(report, "spec.template.spec", inner, "a")
     key = "trainer.kubeflow.org/trainjob-ancestor-step"
     steps = 0
     for index, part in enumerate(inner.get("replicatedJobs") or ()):
@@ -254,7 +266,8 @@ def train_job(report: Report, document: dict[str, Any]) -> None:
     reference = report.mapping("spec.runtimeRef", spec.get("runtimeRef"))
     report.text("spec.runtimeRef.name", reference.get("name", 0))
     trainer = report.mapping("spec.trainer", spec.get("trainer"), "Trainer")
-    report.integer("spec.trainer.numNodes", trainer.get("numNodes"), 1)
+    nodes = report.integer("spec.trainer.numNodes", trainer.get("numNodes"), 1) or 1
+    check_pod_host(report, "metadata.name", f"{_name(document)}-node-0-{nodes - 1}-abcde")
     check_env(report, "spec.trainer.env", trainer.get("env"))
 
 

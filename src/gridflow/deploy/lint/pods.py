@@ -116,7 +116,11 @@ def check_pod(report: Report, path: str, value: Any) -> dict[str, Any]:
         report.add(f"{path}.nodeSelector.{key}", rules.label_key(str(key)))
         report.add(f"{path}.nodeSelector.{key}", rules.label_value(str(text)))
     for index, item in enumerate(report.listing(f"{path}.tolerations", spec.get("tolerations"))):
-        report.mapping(f"{path}.tolerations[{index}]", item, "Toleration")
+        place = f"{path}.tolerations[{index}]"
+        toleration = report.mapping(place, item, "Toleration")
+        for key, rule in (("key", rules.label_key), ("value", rules.label_value)):
+            if text := report.text(f"{place}.{key}", toleration.get(key)):
+                report.add(f"{place}.{key}", rule(text))
     return spec
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.description.services import BUCKETS
+from gridflow.deploy.description.problems import Problem, refuse
+from gridflow.deploy.description.services import BUCKETS, TENSORBOARD_IMAGE
 from gridflow.deploy.pods import (
     KUEUE_QUEUE,
     credential_env,
@@ -73,7 +74,20 @@ def join_group(job: Job, template: Any) -> None:
 
 
 def tensorboard_words(board: TensorBoard) -> list[str]:
-    """Return the command that starts TensorBoard in its container."""
+    """Return the command that starts TensorBoard in its container.
+
+    Raises
+    ------
+    JobError
+        For logs in S3 and the default image, which can't read them.
+    """
+    if board.log_dir.startswith("s3://") and board.image == TENSORBOARD_IMAGE:
+        reason = (
+            f"{board.log_dir!r} can't be read in the image {board.image}: TensorFlow opens files "
+            "and gs:// only. Write the logs to a volume or to gs://, or give tensorboard.image one "
+            "that reads S3 (tensorboard and boto3, without TensorFlow)."
+        )
+        refuse([Problem("tensorboard.log_dir", reason)])
     words = ["tensorboard", f"--logdir={board.log_dir}", f"--port={board.port}", "--bind_all"]
     return words if board.log_dir.startswith(BUCKETS) else [*words, "--load_fast=false"]
 

@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.deploy.description.problems import Problem, refuse
+from gridflow.deploy.description.services import SERVING_IMAGES
 from gridflow.deploy.pods import (
     credential_env,
     metadata,
@@ -104,10 +106,36 @@ def server_words(serve: Serve) -> list[str]:
     return words
 
 
+def check_buckets(serve: Serve) -> None:
+    """Refuse models where the image can't read them.
+
+    Raises
+    ------
+    JobError
+        For ``s3://`` and a default image: TensorFlow left S3 to tensorflow-io in 2.7, and
+        TensorFlow Serving's image has none of it.
+    """
+    if serve.image not in SERVING_IMAGES:
+        return
+    refuse(
+        [
+            Problem(
+                f"serve.models[{index}].path",
+                f"{model.path!r} can't be read in the image {serve.image}. Use the target kserve, "
+                "which fetches the model itself, a volume or gs://, or give serve.image one that "
+                "reads S3.",
+            )
+            for index, model in enumerate(serve.models)
+            if model.path.startswith("s3://")
+        ]
+    )
+
+
 def render(job: Job) -> list[Document]:
     """Return configuration, Deployment and Service."""
     assert job.serve is not None
     serve = job.serve
+    check_buckets(serve)
     name = f"{job.name}-serving"
     config: Object = {
         "apiVersion": "v1",
