@@ -310,9 +310,9 @@ def test_an_error_survives_pickling():
 @needs_schemas
 def test_validate_names_path_line_and_reason(tmp_path, capsys):
     text = render(full(), "tfjob", lossy=True).text()
-    line = next(i for i, t in enumerate(text.splitlines(), 1) if "restartPolicy: ExitCode" in t)
+    line = next(i for i, t in enumerate(text.splitlines(), 1) if "restartPolicy: Never" in t)
     path = tmp_path / "tfjob.yaml"
-    path.write_text(text.replace("restartPolicy: ExitCode", "restartPolicy: Sometimes", 1))
+    path.write_text(text.replace("restartPolicy: Never", "restartPolicy: Sometimes", 1))
     assert main(["validate", "-t", "tfjob", str(path), "--schemas", str(SCHEMAS)]) == 1
     out = capsys.readouterr().out
     assert f"{path}:{line}:" in out
