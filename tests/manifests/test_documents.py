@@ -216,6 +216,12 @@ CHANGES = {
     "resources.gpu_type": {
         "roles": {"worker": Role(2, resources=Resources(gpu=1, gpu_type="A100"))}
     },
+    "resources.gpu_resource": {
+        "roles": {"worker": Role(2, resources=Resources(gpu=1, gpu_resource="amd.com/gpu"))}
+    },
+    "affinity": {"affinity": {"nodeAffinity": {}}},
+    "priority_class": {"priority_class": "high"},
+    "run_as_user": {"run_as_user": 1234},
     "port": {"port": 3333},
     "classic_flags": {"classic_flags": True},
     "restart_policy=exit-code": {"restart_policy": "exit-code"},

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gridflow.deploy.description.description import START_TIMEOUT
+from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT
+from gridflow.deploy.description.parts import GPU_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,7 @@ FEATURES: Final = {
     "resources.memory": "memory",
     "resources.gpu": "GPUs",
     "resources.gpu_type": "the GPU product",
+    "resources.gpu_resource": "other GPUs than NVIDIA's",
     "port": "TensorFlow's port",
     "classic_flags": "--job_name --task_index --ps_hosts --worker_hosts",
     "restart_policy=on-failure": "restart after any failure",
@@ -57,7 +59,10 @@ FEATURES: Final = {
     "credentials.s3": "keys for S3",
     "node_selector": "which nodes",
     "tolerations": "taints that are borne",
+    "affinity": "which nodes, and beside whom",
+    "priority_class": "the pods' priority",
     "service_account": "the pods' service account",
+    "run_as_user": "the containers' user",
     "labels": "labels",
     "annotations": "annotations",
     "tensorboard": "TensorBoard beside the job",
@@ -131,6 +136,8 @@ def _roles(job: Job) -> Iterator[tuple[str, str]]:
         for field in ("cpu", "memory", "gpu", "gpu_type"):
             if getattr(role.resources, field):
                 yield f"resources.{field}", f"{path}.resources.{field}"
+        if role.resources.gpu_resource != GPU_RESOURCE:
+            yield "resources.gpu_resource", f"{path}.resources.gpu_resource"
 
 
 def _cluster(job: Job) -> Iterator[tuple[str, str]]:
@@ -151,7 +158,17 @@ def _cluster(job: Job) -> Iterator[tuple[str, str]]:
         for name in names:
             if getattr(getattr(job, group), name):
                 yield f"{group}.{name}", f"{group}.{name}"
-    for name in ("node_selector", "tolerations", "service_account", "labels", "annotations"):
+    yield from _pods(job)
+
+
+def _pods(job: Job) -> Iterator[tuple[str, str]]:
+    placement = ("node_selector", "tolerations", "affinity", "priority_class", "service_account")
+    for name in placement:
+        if getattr(job, name):
+            yield name, name
+    if job.run_as_user != RUN_AS_USER:
+        yield "run_as_user", "run_as_user"
+    for name in ("labels", "annotations"):
         if getattr(job, name):
             yield name, name
 

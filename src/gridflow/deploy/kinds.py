@@ -58,6 +58,7 @@ class Container(TypedDict):
     readinessProbe: NotRequired[dict[str, Any]]
     startupProbe: NotRequired[dict[str, Any]]
     livenessProbe: NotRequired[dict[str, Any]]
+    securityContext: NotRequired[dict[str, Any]]
 
 
 class PodSpec(TypedDict):
@@ -67,6 +68,9 @@ class PodSpec(TypedDict):
     subdomain: NotRequired[str]
     serviceAccountName: NotRequired[str]
     schedulerName: NotRequired[str]
+    priorityClassName: NotRequired[str]
+    affinity: NotRequired[dict[str, Any]]
+    securityContext: NotRequired[dict[str, Any]]
     activeDeadlineSeconds: NotRequired[int]
     nodeSelector: NotRequired[dict[str, str]]
     tolerations: NotRequired[list[dict[str, str | int]]]
@@ -125,6 +129,7 @@ class ComposeService(TypedDict):
     annotations: NotRequired[dict[str, str]]
     restart: NotRequired[str]
     init: NotRequired[bool]
+    user: NotRequired[str]
 
 
 class MarathonApp(TypedDict):

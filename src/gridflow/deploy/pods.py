@@ -21,15 +21,21 @@ if TYPE_CHECKING:
     )
     from gridflow.deploy.task_start import News
 
-GPU: Final = "nvidia.com/gpu"
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 GCS_DIRECTORY: Final = "/etc/gridflow/gcs"
+#: TensorFlow's cluster can't be reached through an Istio sidecar, which would also keep a finished
+#: pod running. Istio reads the label; up to 1.9, and Kubeflow's documents, the annotation.
+NO_SIDECAR: Final = {"sidecar.istio.io/inject": "false"}
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
 def names(job: Job, component: str | None = None) -> dict[str, str]:
     """Return the labels that say whose an object is."""
-    labels = {"app.kubernetes.io/name": job.name, "app.kubernetes.io/managed-by": "gridflow"}
+    labels = {
+        "app.kubernetes.io/name": job.name,
+        "app.kubernetes.io/instance": job.name,
+        "app.kubernetes.io/managed-by": "gridflow",
+    }
     if component:
         labels["app.kubernetes.io/component"] = component
     return labels
@@ -106,12 +112,15 @@ def resources(wanted: Resources) -> Amounts:
     if wanted.memory:
         amounts["requests"]["memory"] = amounts["limits"]["memory"] = wanted.memory
     if wanted.gpu:
-        amounts["limits"][GPU] = wanted.gpu
+        amounts["limits"][wanted.gpu_resource] = wanted.gpu
     return cast("Amounts", {key: value for key, value in amounts.items() if value})
 
 
-def volumes(job: Job, *, shared_memory: bool = True) -> tuple[list[dict[str, Any]], list[Mount]]:
-    """Return a pod's volumes and where its container mounts them."""
+def volumes(job: Job, *, looks_on: bool = False) -> tuple[list[dict[str, Any]], list[Mount]]:
+    """Return a pod's volumes and where its container mounts them.
+
+    ``looks_on`` is for what reads the results of a training and writes to ``/tmp`` only.
+    """
     sources: list[dict[str, Any]] = []
     mounts: list[Mount] = []
 
@@ -123,16 +132,22 @@ def volumes(job: Job, *, shared_memory: bool = True) -> tuple[list[dict[str, Any
         mounts.append(mount)
 
     for volume in job.volumes:
-        add({"name": volume.name, **_source(volume)}, volume.path, read_only=volume.read_only)
+        add(
+            {"name": volume.name, **_source(volume)},
+            volume.path,
+            read_only=looks_on or volume.read_only,
+        )
     for index, (path, secret) in enumerate(job.secrets.files.items()):
         source = {"name": f"gridflow-secret-{index}", "secret": {"secretName": secret}}
         add(source, path, read_only=True)
     if gcs := job.credentials.gcs:
         source = {"name": "gridflow-gcs", "secret": {"secretName": gcs.secret}}
         add(source, GCS_DIRECTORY, read_only=True)
-    if shared_memory and job.shared_memory:
+    if job.shared_memory and not looks_on:
         memory = {"medium": "Memory", "sizeLimit": job.shared_memory}
         add({"name": "gridflow-shm", "emptyDir": memory}, "/dev/shm", read_only=False)  # noqa: S108
+    if looks_on and all(mount["mountPath"] != "/tmp" for mount in mounts):  # noqa: S108
+        add({"name": "gridflow-tmp", "emptyDir": {}}, "/tmp", read_only=False)  # noqa: S108
     return sources, mounts
 
 
@@ -175,9 +190,39 @@ def placement(job: Job, wanted: Resources) -> dict[str, Any]:
         spec["nodeSelector"] = nodes
     if job.tolerations:
         spec["tolerations"] = tolerations(job.tolerations)
+    if job.affinity:
+        spec["affinity"] = dict(job.affinity)
+    if job.priority_class:
+        spec["priorityClassName"] = job.priority_class
     if job.secrets.image_pull:
         spec["imagePullSecrets"] = [{"name": name} for name in job.secrets.image_pull]
     return spec
+
+
+def pod_security(user: int, group: int | None = None) -> dict[str, Any]:
+    """Return the ``securityContext`` of a pod, as PodSecurity's "restricted" wants it.
+
+    ``group`` may write to the volumes; the user's number by default.
+    """
+    context: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": user}
+    if user:
+        context |= {"runAsNonRoot": True, "fsGroup": user if group is None else group}
+        # Without this, each start would walk through every file of a volume.
+        context["fsGroupChangePolicy"] = "OnRootMismatch"
+    return {"securityContext": context}
+
+
+def box_security(user: int, *, read_only: bool = False) -> dict[str, Any]:
+    """Return the ``securityContext`` of a container; ``read_only`` where it writes to volumes only.
+
+    Root keeps its capabilities, without which it could not read the files of others.
+    """
+    context: dict[str, Any] = {"allowPrivilegeEscalation": False}
+    if user:
+        context["capabilities"] = {"drop": ["ALL"]}
+    if read_only:
+        context["readOnlyRootFilesystem"] = True
+    return {"securityContext": context}
 
 
 def task_env(
@@ -238,18 +283,20 @@ def task_pod(
         box["resources"] = amounts
     if mounts:
         box["volumeMounts"] = mounts
+    box |= box_security(job.run_as_user)
     spec: dict[str, Any] = {}
     if restart:
         spec["restartPolicy"] = restart
     if subdomain:
         spec["subdomain"] = subdomain
-    spec |= placement(job, wanted)
+    spec |= placement(job, wanted) | pod_security(job.run_as_user)
     spec["containers"] = [cast("Container", box)]
     if sources:
         spec["volumes"] = sources
-    about: Metadata = {"labels": {**job.labels, **names(job, role)}}
-    if job.annotations:
-        about["annotations"] = dict(job.annotations)
+    about: Metadata = {
+        "labels": {**NO_SIDECAR, **job.labels, **names(job, role)},
+        "annotations": {**NO_SIDECAR, **job.annotations},
+    }
     return {"metadata": about, "spec": cast("PodSpec", spec)}
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 RESTART_POLICIES: Final = ("never", "on-failure", "exit-code")
 CLEAN_UPS: Final = ("none", "running", "all")
 
+AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
+RUN_AS_USER: Final = 10001
 START_TIMEOUT: Final = 300
 #: Read from text like ``2h``, kept in seconds.
 Seconds = Annotated[int, "seconds"]
@@ -77,8 +79,15 @@ class Job:
         Which tasks are removed at the end; None leaves it to the target.
     gang, volumes, shared_memory, secrets, credentials, node_selector, tolerations
         Scheduling and what the tasks find inside; ``shared_memory`` is the size of /dev/shm.
+    affinity : mapping
+        Kubernetes' own tree: ``nodeAffinity``, ``podAffinity``, ``podAntiAffinity``.
+    priority_class : str or None
+        The PriorityClass of the pods.
     service_account, labels, annotations
         Of the pods.
+    run_as_user : int
+        The number of the user that containers run as, 10001 by default, as in the image of the
+        target ``docker``. 0 is root, which PodSecurity's "restricted" doesn't admit.
     tensorboard, serve, notebook, spark, marathon
         What stands beside the job, and what only those targets need.
     overrides : mapping of str to mapping
@@ -112,7 +121,10 @@ class Job:
     credentials: Credentials = field(default_factory=Credentials)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
+    affinity: Mapping[str, Any] = field(default_factory=dict)
+    priority_class: str | None = None
     service_account: str | None = None
+    run_as_user: int = RUN_AS_USER
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     tensorboard: TensorBoard | None = None
@@ -127,8 +139,9 @@ class Job:
             object.__setattr__(self, name, texts(getattr(self, name), name))
         for name in ("volumes", "tolerations"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("env", "roles", "node_selector", "labels", "annotations", "overrides"):
+        for name in ("env", "roles", "node_selector", "affinity", "labels", "annotations"):
             object.__setattr__(self, name, dict(getattr(self, name)))
+        object.__setattr__(self, "overrides", dict(self.overrides))
         there = {name: role for name, role in self.roles.items() if role.replicas}
         object.__setattr__(self, "roles", there)
         check = Checks()
@@ -261,6 +274,11 @@ class Job:
                 check.add(f"{path}.{key}", rules.label_key(key))
                 check.add(f"{path}.{key}", rules.label_value(value))
         check.all("annotations", rules.label_key, self.annotations)
+        for key in self.affinity:
+            check.one_of(f"affinity.{key}", key, AFFINITIES)
+        if self.priority_class is not None:
+            check.add("priority_class", rules.dns_subdomain(self.priority_class))
+        check.at_least("run_as_user", self.run_as_user, 0)
         if self.service_account is not None:
             check.add("service_account", rules.dns_subdomain(self.service_account))
 

@@ -12,6 +12,7 @@ from gridflow.errors import InvalidArgument, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+GPU_RESOURCE: Final = "nvidia.com/gpu"
 VOLUME_KINDS: Final = ("pvc", "empty", "host", "secret", "config")
 
 
@@ -102,12 +103,15 @@ class Resources:
         GPUs, 0 by default.
     gpu_type : str or None
         The product as the cluster's nodes call it, like ``NVIDIA-A100-SXM4-40GB``.
+    gpu_resource : str
+        What Kubernetes counts them as: ``nvidia.com/gpu`` by default, or like ``amd.com/gpu``.
     """
 
     cpu: str | None = None
     memory: str | None = None
     gpu: int = 0
     gpu_type: str | None = None
+    gpu_resource: str = GPU_RESOURCE
 
     def __post_init__(self) -> None:
         if self.cpu is not None:
@@ -120,6 +124,13 @@ class Resources:
             check.add("gpu_type", rules.label_value(self.gpu_type))
             if not self.gpu:
                 check.add("gpu_type", f"{self.gpu_type!r} is asked for, but gpu is 0.")
+            if self.gpu_resource.partition("/")[0] != "nvidia.com":
+                reason = "is a label of NVIDIA's nodes; choose others by node_selector or affinity."
+                check.add("gpu_type", reason)
+        check.add("gpu_resource", rules.label_key(self.gpu_resource))
+        if "/" not in self.gpu_resource:
+            reason = f"{self.gpu_resource!r} has no vendor; devices are like 'amd.com/gpu'."
+            check.add("gpu_resource", reason)
         check.done()
 
 

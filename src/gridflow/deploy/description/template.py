@@ -46,7 +46,10 @@ volumes:                     # each has one of pvc, empty, host, secret, config
 
 # node_selector: {disk: ssd}
 # tolerations: [{key: gpu, operator: Exists, effect: NoSchedule}]
+# affinity: {nodeAffinity: {}}         # Kubernetes' own tree
+# priority_class: high
 # service_account: trainer
+# run_as_user: 10001         # on Kubernetes; 0 is root
 # labels: {team: flights}
 # annotations: {note: anything}
 

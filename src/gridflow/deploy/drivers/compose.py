@@ -88,6 +88,8 @@ class ComposeDriver:
 
     def cancel(self) -> None:
         """Stop and remove the containers; named volumes stay."""
+        # Scratch directories are volumes without a name, which `down` would leave behind.
+        self._call("rm", "--stop", "--force", "--volumes")
         self._call("down")
 
     def _services(self) -> list[dict[str, Any]]:

@@ -8,10 +8,12 @@ from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.description.services import BUCKETS, TENSORBOARD_IMAGE
 from gridflow.deploy.pods import (
     KUEUE_QUEUE,
+    box_security,
     credential_env,
     metadata,
     names,
     placement,
+    pod_security,
     resources,
     selector,
     service,
@@ -57,6 +59,8 @@ def pod_group(job: Job) -> list[Document]:
     spec: dict[str, Any] = {"minMember": job.gang.minimum or job.tasks}
     if job.gang.queue:
         spec["queue"] = job.gang.queue
+    if job.priority_class:
+        spec["priorityClassName"] = job.priority_class
     group: Object = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -98,7 +102,7 @@ def tensorboard(job: Job) -> list[Document]:
     if not board:
         return []
     name = f"{job.name}-tensorboard"
-    sources, mounts = volumes(job, shared_memory=False)
+    sources, mounts = volumes(job, looks_on=True)
     probe = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 10}
     box: dict[str, Any] = {
         "name": "tensorboard",
@@ -111,11 +115,10 @@ def tensorboard(job: Job) -> list[Document]:
         box["env"] = env
     if amounts := resources(board.resources):
         box["resources"] = amounts
-    if mounts:
-        box["volumeMounts"] = mounts
-    spec: dict[str, Any] = placement(job, board.resources) | {"containers": [box]}
-    if sources:
-        spec["volumes"] = sources
+    box["volumeMounts"] = mounts
+    box |= box_security(job.run_as_user, read_only=True)
+    spec: dict[str, Any] = placement(job, board.resources) | pod_security(job.run_as_user)
+    spec |= {"containers": [box], "volumes": sources}
     about: dict[str, Any] = {"labels": {**job.labels, **names(job, "tensorboard")}}
     if job.annotations:
         about["annotations"] = dict(job.annotations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.deploy.description import rules
+from gridflow.deploy.description.description import RUN_AS_USER
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
@@ -27,11 +28,14 @@ ONE_HOST: Final = "there is one host and nothing to choose from"
 ONE_HOST_CANNOT: Final = {
     "namespace": "there are no namespaces; the project's name keeps jobs apart",
     "resources.gpu_type": ONE_HOST,
+    "resources.gpu_resource": "Docker's GPUs are NVIDIA's",
     "time_to_live": "nothing removes finished containers after a time",
     "gang": "all containers start at once anyway",
     "secrets.image_pull": "the registry's credentials come from 'docker login'",
     "node_selector": ONE_HOST,
     "tolerations": ONE_HOST,
+    "affinity": ONE_HOST,
+    "priority_class": "the kernel shares a host among all",
     "service_account": "there are no service accounts",
 }
 
@@ -75,11 +79,7 @@ def mounts(job: Job) -> list[dict[str, Any]]:
             entry["source"] = volume.pvc
         elif volume.host:
             entry |= {"type": "bind", "source": volume.host}
-        elif volume.kind == "empty":
-            entry["type"] = "tmpfs"
-            if volume.empty:
-                entry["tmpfs"] = {"size": int(rules.quantity(volume.empty))}
-        else:
+        elif volume.kind != "empty":  # which is a volume without a name, on disk
             continue
         if volume.read_only:
             entry["read_only"] = True
@@ -152,6 +152,8 @@ def render(job: Job) -> list[Document]:
             "restart": "no",
             **common,
         }
+        if job.run_as_user != RUN_AS_USER:
+            service["user"] = str(job.run_as_user)
         if resources := deploy(job.roles[role].resources):
             service["deploy"] = resources
         if job.labels:

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description import rules
+from gridflow.deploy.description.description import RUN_AS_USER
 from gridflow.deploy.inside.codes import GIVEN_UP
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.target import Document, Target
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.parts import Resources
 
 BASE: Final = {False: "python:3.11.13-slim-bookworm", True: "tensorflow/tensorflow:2.21.0-gpu"}
-USER: Final = 10001
 #: The first failure of a task's own is the script's; 113 says that another task has failed.
 AS_STATUS: Final = f'[ "$code" = 0 ] || case $status in 0|{GIVEN_UP}) status=$code ;; esac'
 
@@ -46,14 +46,14 @@ def dockerfile(job: Job) -> str:
     return f"""\
 # One image for all roles: the role comes from outside, through `gridflow launch`.
 FROM {BASE[gpu]}
-RUN useradd --uid {USER} --create-home trainer
+RUN useradd --uid {RUN_AS_USER} --create-home trainer
 WORKDIR /app
 COPY . /app
 RUN python -m pip install --no-cache-dir {gridflow}{extra} \\
  && if [ -f requirements.txt ]; then python -m pip install --no-cache-dir -r requirements.txt; fi \\
  && install -D "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')" \\
     /opt/gridflow/spark_main.py
-USER {USER}
+USER {RUN_AS_USER}
 ENV PYTHONUNBUFFERED=1
 ENTRYPOINT {json.dumps(start_words(job))}
 """
@@ -112,8 +112,8 @@ def mount_options(job: Job) -> list[str]:
         elif volume.host:
             options.append(f"--mount=type=bind,source={volume.host},{target}")
         elif volume.kind == "empty":
-            size = f",tmpfs-size={amount(volume.empty)}" if volume.empty else ""
-            options.append(f"--mount=type=tmpfs,target={volume.path}{size}")
+            # Without a name, on disk; a tmpfs would be memory.
+            options.append(f"--mount=type=volume,target={volume.path}")
     options += [
         f"--mount=type=bind,source={source},target={path},readonly"
         for path, source in directories(job).items()
@@ -160,6 +160,7 @@ def run_script(job: Job) -> str:
         words = ["docker", "run", "--detach", "--init", f"--name={names[task]}"]
         words += [f"--hostname={names[task]}", network]
         words += limits(job.roles[role].resources) + common_options(job)
+        words += [f"--user={job.run_as_user}"] if job.run_as_user != RUN_AS_USER else []
         words += [f"--env={name}={value}" for name, value in env.items()]
         start = start_words(job, restarts=True, deadline=True)
         words += [f"--entrypoint={start[0]}", job.image, *start[1:], *program_words(job, role)]
@@ -174,7 +175,7 @@ def run_script(job: Job) -> str:
         lines.append(f"docker stop {job.name}-tensorboard")
     if job.clean_up == "all":
         beside = [f"{job.name}-tensorboard"] if job.tensorboard else []
-        lines.append(" ".join(["docker rm --force", *names.values(), *beside]))
+        lines.append(" ".join(["docker rm --force --volumes", *names.values(), *beside]))
         lines.append(f"docker network rm {quoted}")
     lines.append('exit "$status"')
     return "\n".join(lines) + "\n"

@@ -79,6 +79,6 @@ TARGET: Final = Target(
         "secrets.files": "the model container is KServe's own",
         "credentials": "KServe takes credentials from the secrets of service_account",
     },
-    leaves=TRAINING,
+    leaves=TRAINING | {"run_as_user": "KServe's runtime"},
     needs=("serve",),
 )

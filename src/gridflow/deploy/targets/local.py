@@ -64,6 +64,8 @@ TARGET: Final = Target(
         "resources.cpu": UNLIMITED,
         "resources.memory": UNLIMITED,
         "resources.gpu": "processes share the GPUs; CUDA_VISIBLE_DEVICES in a role's env chooses",
+        "resources.gpu_resource": "processes share the GPUs",
+        "run_as_user": "processes are those of whoever starts them",
         "clean_up": "a script's processes end by themselves",
         "volumes": NO_CONTAINER,
         "shared_memory": NO_CONTAINER,

@@ -192,6 +192,10 @@ TARGET: Final = Target(
     cannot={
         "namespace": "Marathon has groups only; the job's name is the group",
         "resources.gpu_type": "Mesos counts GPUs of one kind; choose agents by node_selector",
+        "resources.gpu_resource": "Mesos counts GPUs of one kind",
+        "affinity": "Mesos has constraints; choose agents by node_selector",
+        "priority_class": "Mesos has no priorities of tasks",
+        "run_as_user": "Mesos' users are names of the agents' hosts; the image's holds",
         "time_to_live": "Marathon keeps an app until it is deleted",
         "clean_up": "Marathon keeps an app until it is deleted",
         "gang": "Mesos offers resources task by task",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.pods import (
+    box_security,
     credential_env,
     env_list,
     key_env,
     metadata,
     names,
     placement,
+    pod_security,
     resources,
     volumes,
 )
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
+#: Jupyter's own in Kubeflow's images: jovyan and users.
+USER: Final = 1000
+GROUP: Final = 100
 HOME: Final = "/home/jovyan"
 
 
@@ -44,7 +49,10 @@ def render(job: Job) -> list[Document]:
     if amounts := resources(notebook.resources):
         box["resources"] = amounts
     box["volumeMounts"] = mounts
-    spec = placement(job, notebook.resources) | {"containers": [box], "volumes": sources}
+    box |= box_security(USER)
+    # The controller gives the home to the group of Jupyter's user only where nobody says so.
+    spec = placement(job, notebook.resources) | pod_security(USER, GROUP)
+    spec |= {"containers": [box], "volumes": sources}
     claim: Object = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -77,6 +85,6 @@ TARGET: Final = Target(
         for key, value in TRAINING.items()
         if key not in {"env", "shared_memory", "notebook"}
     }
-    | {"serve": "serving and kserve"},
+    | {"serve": "serving and kserve", "run_as_user": "the notebook's image"},
     needs=("notebook",),
 )

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.description.services import SERVING_IMAGES
 from gridflow.deploy.pods import (
+    box_security,
     credential_env,
     metadata,
     names,
     placement,
+    pod_security,
     resources,
     selector,
     service,
@@ -145,7 +147,7 @@ def render(job: Job) -> list[Document]:
     }
     # Metadata is served only once the model is loaded and warmed up; the status is sooner.
     ready = {"path": f"/v1/models/{serve.models[0].name}/metadata", "port": "rest"}
-    sources, mounts = volumes(job, shared_memory=False)
+    sources, mounts = volumes(job, looks_on=True)
     sources.append({"name": "gridflow-serving", "configMap": {"name": name}})
     mounts.append({"name": "gridflow-serving", "mountPath": CONFIG, "readOnly": True})
     box: dict[str, Any] = {
@@ -166,7 +168,9 @@ def render(job: Job) -> list[Document]:
     if amounts := resources(serve.resources):
         box["resources"] = amounts
     box["volumeMounts"] = mounts
-    spec = placement(job, serve.resources) | {"containers": [box], "volumes": sources}
+    box |= box_security(job.run_as_user, read_only=True)
+    spec = placement(job, serve.resources) | pod_security(job.run_as_user)
+    spec |= {"containers": [box], "volumes": sources}
     # A server reads its configuration once: with another one, its Deployment gets other pods.
     digest = hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()
     annotations = {CONFIG_HASH: digest[:16], **job.annotations}

@@ -12,18 +12,20 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description import rules
-from gridflow.deploy.description.description import START_TIMEOUT
+from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT
 from gridflow.deploy.description.parts import Resources
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.description.services import Spark
 from gridflow.deploy.features import uses
 from gridflow.deploy.pods import (
+    box_security,
     credential_env,
     env_list,
     key_env,
     metadata,
     names,
     placement,
+    pod_security,
     volumes,
 )
 from gridflow.deploy.target import Document, Target, object_document
@@ -43,6 +45,8 @@ APPLICATION: Final = "local:///opt/gridflow/spark_main.py"
 EXECUTOR_HEAP: Final = 1024
 LEAST_OVERHEAD: Final = 384
 #: Ships with Spark and its images.
+#: Of Spark's own images.
+SPARK_USER: Final = 185
 DISCOVERY: Final = "/opt/spark/examples/src/main/scripts/getGpusResources.sh"
 
 
@@ -157,6 +161,9 @@ def render(job: Job) -> list[Document]:
             spec["env"] = env
         if mounts:
             spec["volumeMounts"] = mounts
+        user = job.run_as_user if job.run_as_user != RUN_AS_USER else SPARK_USER
+        spec["podSecurityContext"] = pod_security(user)["securityContext"]
+        spec |= box_security(user)
         place = placement(job, resources)
         place.pop("imagePullSecrets", None)
         if account := place.pop("serviceAccountName", None):
@@ -222,6 +229,7 @@ TARGET: Final = Target(
         "clean_up": "Spark removes executors at the end by itself",
         "gang.scheduler=kueue": "the operator's batch schedulers are Volcano and Yunikorn",
         "gang.minimum": "gridflow's coordinator needs all tasks at once",
+        "resources.gpu_resource": "Spark asks for VENDOR/gpu, and its script finds NVIDIA's",
         "tensorboard": "the operator starts Spark's pods only; use another target beside it",
     },
     leaves={"serve": "serving and kserve", "notebook": "notebook", "marathon": "marathon"}

@@ -159,6 +159,7 @@ def _pod(job: Job, base: str) -> dict[str, str]:
 _COMMON: Final = {
     "time_to_live": "Spark keeps no finished applications on the cluster",
     "clean_up": "Spark removes executors at the end by itself",
+    "resources.gpu_resource": "Spark's script finds NVIDIA's GPUs",
     "gang.minimum": "gridflow's coordinator needs all tasks at once",
     "tensorboard": "spark-submit starts Spark's processes only",
 }
@@ -166,6 +167,9 @@ _HOSTS: Final = "executors are processes of hosts and see the hosts' files"
 _NOT_KUBERNETES: Final = {
     "namespace": "there are no namespaces",
     "resources.gpu_type": "Spark schedules GPUs by number only",
+    "affinity": "only Kubernetes knows affinities",
+    "priority_class": "only Kubernetes knows priority classes",
+    "run_as_user": "processes are those of the cluster's user",
     "volumes": _HOSTS,
     "shared_memory": _HOSTS,
     "secrets": "secrets reach executors by the cluster's own means",
@@ -220,6 +224,9 @@ KUBERNETES: Final = Target(
         **_COMMON,
         "gang.scheduler=kueue": "spark-submit knows Volcano only",
         "gang.queue": "Volcano's queue needs a pod group template; use sparkapplication",
+        "affinity": "spark-submit needs a pod template for that; use sparkapplication",
+        "priority_class": "spark-submit needs a pod template for that; use sparkapplication",
+        "run_as_user": "spark-submit needs a pod template for that; use sparkapplication",
         "tolerations": "spark-submit needs a pod template for that; use sparkapplication",
         "volumes.config": "spark-submit mounts no ConfigMaps",
     },

@@ -55,6 +55,9 @@ TARGET: Final = Target(
             "secrets",
             "node_selector",
             "tolerations",
+            "affinity",
+            "priority_class",
+            "run_as_user",
         ),
         "the targets that train",
     )

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tfjob-port"
 ROLE_NAMES: Final = {CHIEF: "Chief", WORKER: "Worker", PS: "PS", EVALUATOR: "Evaluator"}
-#: TensorFlow's cluster can't be reached through an Istio sidecar.
-NO_SIDECAR: Final = {"sidecar.istio.io/inject": "false"}
 
 
 def run_policy(job: Job) -> dict[str, Any]:
@@ -39,6 +37,8 @@ def run_policy(job: Job) -> dict[str, Any]:
         gang: dict[str, Any] = {"minAvailable": job.gang.minimum or job.tasks}
         if job.gang.queue:
             gang["queue"] = job.gang.queue
+        if job.priority_class:
+            gang["priorityClass"] = job.priority_class
         policy["schedulingPolicy"] = gang
     return policy
 
@@ -62,8 +62,6 @@ def render(job: Job) -> list[Document]:
         if job.deadline is not None:
             # The operator looks at the job's deadline only when something else happens to it.
             template["spec"]["activeDeadlineSeconds"] = job.deadline
-        about = template["metadata"]
-        about["annotations"] = {**NO_SIDECAR, **about.get("annotations", {})}
         replicas[ROLE_NAMES[name]] = {
             "replicas": role.replicas,
             "restartPolicy": "Never",

@@ -12,7 +12,6 @@ from gridflow.deploy.pods import metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
 from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
-from gridflow.deploy.targets.tfjob import NO_SIDECAR
 from gridflow.deploy.task_start import addresses, start_words
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ def runtime(job: Job) -> Object:
             cluster=cluster,
             extra_env=JOBSET_ENV,
         )
-        about = template["metadata"]
-        about["annotations"] = {**NO_SIDECAR, **about.get("annotations", {})}
         whole: dict[str, Any] = {"spec": inner_job(job, name, template, NODE)}
         if name == job.main_role:
             whole = {"metadata": {"labels": dict(STEP)}, **whole}

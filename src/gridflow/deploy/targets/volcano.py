@@ -67,6 +67,8 @@ def render(job: Job) -> list[Document]:
     }
     if gang and gang.queue:
         spec["queue"] = gang.queue
+    if job.priority_class:
+        spec["priorityClassName"] = job.priority_class
     if job.restart_policy != "never":
         spec["maxRetry"] = job.restart_limit
     if job.time_to_live is not None:
