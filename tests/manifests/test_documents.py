@@ -146,6 +146,23 @@ def test_yaml_reads_back_as_the_same_tree(tree):
     assert yaml.safe_load(to_yaml([tree])) == tree
 
 
+def test_the_runtime_for_a_whole_cluster_takes_a_trainjobs_arguments():
+    job = flights(name="tensorflow-distributed", command=[], args=[], port=3333)
+    (document,) = render(job, "trainer-runtime").documents
+    runtime = document.content
+    assert "namespace" not in runtime["metadata"]
+    assert runtime["spec"]["mlPolicy"] == {"numNodes": 1, "torch": {}}
+    (part,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    (box,) = part["template"]["spec"]["template"]["spec"]["containers"]
+    assert (part["name"], box["name"]) == ("node", "node")
+    # Trainer puts trainer.args in the place of the container's (pkg/runtime/…/jobset/builder.go).
+    assert box["command"][:2] == ["gridflow", "launch"]
+    assert box["command"][-1] == "--"
+    assert {"name": "GRIDFLOW_PORT", "value": "3333"} in box["env"]
+    own = render(flights(), "trainer-runtime").documents[0].text()
+    assert "/app/train.py" in own
+
+
 def test_a_document_of_ours_is_read_back_whatever_characters_it_holds():
     text = "".join(map(chr, [*range(1, 0x100), 0x2028, 0xFEFF, 0xFFFE, 0xFFFF, 0x1F600]))
     job = flights(env={"TEXT": text})

@@ -78,6 +78,22 @@ def test_role_and_index_come_from_what_the_target_sets(environ, expected):
     assert json.loads(who.tf_config)["cluster"] == CLUSTER
 
 
+@pytest.mark.parametrize("index", ["0", "2"])
+def test_a_node_of_a_trainjob_knows_the_others_by_trainers_own_variables(index):
+    """What a pod of a ClusterTrainingRuntime with the policy for torch has, and no cluster spec."""
+    environ = {
+        "JOBSET_NAME": "mine",
+        "REPLICATED_JOB_NAME": "node",
+        "JOB_COMPLETION_INDEX": index,
+        "PET_NNODES": "3",
+        "PET_NODE_RANK": index,
+    }
+    who = identify(environ)
+    assert str(who) == f"worker:{index}"
+    assert who.cluster == {"worker": [f"mine-node-0-{i}.mine:2222" for i in range(3)]}
+    assert identify({**environ, "GRIDFLOW_PORT": "3"}).own_address == f"mine-node-0-{index}.mine:3"
+
+
 @pytest.mark.parametrize("style", ["--{}={}", "-{}={}", "--{} {}"])
 def test_role_and_index_come_from_the_classic_flags_of_the_command(style):
     values = {"job_name": "worker", "task_index": "1", "ps_hosts": "p:1", "worker_hosts": "a:1,b:1"}

@@ -25,6 +25,7 @@ _PLACES: Final = {
     "spark-submit-standalone": "spark_submit:STANDALONE",
     "spark-submit-yarn": "spark_submit:YARN",
     "spark-submit-kubernetes": "spark_submit:KUBERNETES",
+    "trainer-runtime": "trainer_runtime:TARGET",
     "serving": "serving:TARGET",
     "kserve": "kserve:TARGET",
     "notebook": "notebook:TARGET",

@@ -23,7 +23,14 @@ _MISSES: Final = 2
 #: An object that is kept for less time than this may be gone between two looks.
 _SHORT_LIVED: Final = 60
 #: Kinds that neither train nor serve.
-_BESIDE: Final = ("Service", "ConfigMap", "PersistentVolumeClaim", "PodGroup", "TrainingRuntime")
+_BESIDE: Final = (
+    "Service",
+    "ConfigMap",
+    "PersistentVolumeClaim",
+    "PodGroup",
+    "TrainingRuntime",
+    "ClusterTrainingRuntime",
+)
 _ONGOING: Final = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano", "sparkapplication")
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 #: Kubeflow Trainer's name for whoever trains.
 _NODE: Final = "node"
+#: The number of nodes, by Trainer's policy for torch, and the name of its set, which is the job's.
+_NODES: Final = "PET_NNODES"
+_SET: Final = "JOBSET_NAME"
 _INDEXES: Final = ("GRIDFLOW_INDEX", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "VK_TASK_INDEX")
 _ROLES_FROM: Final = ("GRIDFLOW_ROLE", "REPLICATED_JOB_NAME", "VC_TASK_NAME")
 
@@ -95,6 +98,10 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
             return {canonical_role(name): hosts for name, hosts in tree.items()}
         except (ValueError, AttributeError) as error:
             raise InvalidArgument(f"GRIDFLOW_CLUSTER is no JSON ({error}): {text!r}.") from error
+    if role == _NODE and (count := _nodes(environ)):
+        name, port = environ[_SET], environ.get("GRIDFLOW_PORT", str(DEFAULT_PORT))
+        # A set without a subdomain has its own name for it, as Trainer's own torch policy knows.
+        return {WORKER: [f"{name}-{_NODE}-0-{i}.{name}:{port}" for i in range(count)]}
     if index:
         reason = f"{role}:{index} has peers, but GRIDFLOW_CLUSTER doesn't say where they are."
         raise InvalidArgument(reason)
@@ -102,6 +109,12 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
         return {}
     port = environ.get("GRIDFLOW_PORT", str(DEFAULT_PORT))
     return {WORKER if role == _NODE else role: [f"localhost:{port}"]}
+
+
+def _nodes(environ: Mapping[str, str]) -> int:
+    """Return how many nodes a TrainJob has, 0 if this isn't one of them."""
+    text = environ.get(_NODES, "")
+    return int(text) if text.isdigit() and environ.get(_SET) else 0
 
 
 def _role(name: str) -> str:

@@ -1,0 +1,109 @@
+"""A TensorFlow runtime for a whole cluster's Kubeflow Trainer v2, which ships none.
+
+TrainJobs of anybody refer to it and bring image, arguments and the number of nodes. Trainer's plain
+policy tells no pod how many there are (kubeflow/trainer, pkg/runtime/framework/plugins/plainml);
+its policy for torch does, in ``PET_NNODES`` (plugins/torch), and does nothing else to a container
+that runs no torchtune. From that and JobSet's names `gridflow launch` makes TF_CONFIG.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.description.parts import Credentials, Secrets
+from gridflow.deploy.pods import env_list, metadata, task_pod
+from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.jobset import JOBSET_ENV, inner_job, set_policies
+from gridflow.deploy.targets.trainjob import NODE, STEP
+from gridflow.deploy.task_start import kubernetes_text, start_words
+from gridflow.spec.tf_config import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.kinds import Object
+
+#: Without a program a worker would be a standard server, and wait for a chief for ever.
+_NO_PROGRAM: Final = "raise SystemExit('give the TrainJob trainer.args: the words of its program')"
+
+NAMESPACED: Final = "what belongs to a namespace is named by a TrainJob's runtimePatches"
+
+_NOTHING_OF_A_NAMESPACE: Final[dict[str, Any]] = {
+    "volumes": (),
+    "secrets": Secrets(),
+    "credentials": Credentials(),
+    "service_account": None,
+    "tensorboard": None,
+    "serve": None,
+}
+
+
+def render(job: Job) -> list[Document]:
+    """Return the ClusterTrainingRuntime."""
+    job = dataclasses.replace(job, **_NOTHING_OF_A_NAMESPACE)
+    port = {"GRIDFLOW_PORT": str(job.port)} if job.port != DEFAULT_PORT else {}
+    # Whatever the job's own roles are, the nodes are workers like those who train in it.
+    role = job.main_role
+    template = task_pod(
+        job,
+        role,
+        words=[*start_words(job), "--"],
+        container=NODE,
+        port_name="tensorflow",
+        cluster=None,
+        extra_env=(*env_list(port), *JOBSET_ENV),
+    )
+    (box,) = template["spec"]["containers"]
+    # A TrainJob's arguments take the place of these, and stand behind the command.
+    program = job.command_of(role) or ("python", "-c", _NO_PROGRAM)
+    box["args"] = [kubernetes_text(word) for word in program]
+    whole = {"metadata": {"labels": dict(STEP)}, "spec": inner_job(job, role, template, NODE)}
+    spec: dict[str, Any] = {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        **set_policies(job, NODE),
+        "replicatedJobs": [{"name": NODE, "replicas": 1, "template": whole}],
+    }
+    if job.time_to_live is not None:
+        spec["ttlSecondsAfterFinished"] = job.time_to_live
+    about = metadata(job, job.name)
+    about.pop("namespace", None)
+    about["labels"] = {**about["labels"], "trainer.kubeflow.org/framework": "tensorflow"}
+    runtime: Object = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": about,
+        "spec": {
+            "mlPolicy": {"numNodes": job.roles[role].replicas, "torch": {}},
+            "template": {"spec": spec},
+        },
+    }
+    return [object_document(runtime)]
+
+
+TARGET: Final = Target(
+    name="trainer-runtime",
+    title="Kubeflow Trainer v2: a TensorFlow ClusterTrainingRuntime for anybody's TrainJobs",
+    form="kubernetes",
+    render=render,
+    cannot={
+        "volumes": NAMESPACED,
+        "secrets": NAMESPACED,
+        "credentials": NAMESPACED,
+        "service_account": NAMESPACED,
+        "clean_up": "JobSet, underneath, ends what still runs; time_to_live removes it",
+    },
+    leaves={
+        # All nodes of such a job are alike.
+        "roles.chief": "trainjob",
+        "roles.ps": "trainjob",
+        "roles.evaluator": "trainjob",
+        "namespace": "the TrainJob",
+        "gang": "the TrainJob, by its label",
+        "tensorboard": "the targets that train",
+        "serve": "serving and kserve",
+        "notebook": "notebook",
+        "spark": "sparkapplication and spark-submit-*",
+        "marathon": "marathon",
+    },
+    needs=("image",),
+)
