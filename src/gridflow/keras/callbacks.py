@@ -12,10 +12,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.keras import statistics
+from gridflow.keras import kubeflow, statistics
 from gridflow.keras.cures import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
@@ -51,7 +52,7 @@ def build(
     tensorboard : bool, default True
         Write TensorBoard's event files, on the chief.
     progress : bool, default True
-        Report steps and logs to the driver.
+        Report steps and logs to the driver, and to Kubeflow Trainer where it asks for them.
     """
     callbacks: list[Any] = [Statistics(), EpochResults(runtime)]
     if checkpoint:
@@ -65,6 +66,8 @@ def build(
             callbacks.append(TensorBoardOf(runtime))
     if progress:
         callbacks.append(Progress(runtime))
+        if runtime.is_chief and os.environ.get(kubeflow.URL):
+            callbacks.append(kubeflow.TrainerStatus())
     return callbacks
 
 
