@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.inside.child import Child
 from gridflow.deploy.inside.codes import (
@@ -24,6 +22,7 @@ from gridflow.deploy.inside.codes import (
 )
 from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import GIVE_UP, FinishListener, finish_addresses, tell
+from gridflow.deploy.inside.peers import wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
 from gridflow.spec.cluster import CHIEF, PS, WORKER
 from gridflow.spec.tf_config import TF_CONFIG, in_order
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 #: How often this task has failed before, where the target counts and restarts.
 FAILURES: Final = "GRIDFLOW_FAILURES"
-_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 #: Seconds to tell a failure: who is still there hears it at once.
 _TELL_FAILURE: Final = 5.0
@@ -335,44 +333,6 @@ class _Note:
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps({"code": code}) + "\n", encoding="utf-8")
         new.replace(self.path)
-
-
-def wait_for_peers(
-    who: ClusterMember,
-    seconds: float,
-    stopped: threading.Event,
-    resolve: Callable[..., Any] = socket.getaddrinfo,
-) -> None:
-    """Wait until every peer's name resolves.
-
-    TensorFlow gives up at once on a name that doesn't resolve yet, while a target publishes names
-    one after the other.
-
-    Raises
-    ------
-    StartTimeout
-        If one doesn't within ``seconds``; the message names them all.
-    """
-    waiting = list(dict.fromkeys(address.rpartition(":")[0] for address in who.peers))
-    end = time.monotonic() + seconds
-    while waiting:
-        waiting = [host for host in waiting if not _resolves(host.strip("[]"), resolve)]
-        if not waiting or stopped.is_set():
-            return
-        if time.monotonic() >= end:
-            reason = (
-                f"{', '.join(waiting)} did not resolve in {seconds:g} s. Are all tasks started,"
-            )
-            raise StartTimeout(reason + " and does their Service publish unready addresses?")
-        stopped.wait(_PAUSE)
-
-
-def _resolves(host: str, resolve: Callable[..., Any]) -> bool:
-    try:
-        resolve(host, None)
-    except OSError:
-        return False
-    return True
 
 
 def _say(text: str) -> None:
