@@ -126,6 +126,12 @@ def test_a_command_line_that_is_no_job_is_refused(words, reason):
         read_job(words)
 
 
+@pytest.mark.parametrize("policy", ["never", "on-failure", "exit-code"])
+@pytest.mark.parametrize("target", ["local", "spark"])
+def test_no_restart_policy_is_refused(target, policy):
+    assert cannot(flights(restart_policy=policy, restart_limit=2), target) == []
+
+
 @pytest.mark.parametrize("target", ["local", "spark"])
 def test_what_the_distributor_can_is_not_refused_because_documents_cannot(target):
     paths = {problem.path for problem in cannot(full(), target)}

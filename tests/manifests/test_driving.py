@@ -106,6 +106,19 @@ def test_a_job_that_has_ended_is_not_taken_for_a_new_one(server, job, printed):
     assert "the second run" in out
 
 
+def test_a_job_that_is_on_its_way_out_is_waited_for(server, job, printed):
+    """After 'gridflow cancel', which doesn't wait; its last pods are not the new job's."""
+    printed("run", "-t", "kubernetes", job, "--detach")
+    server.add_pod("flights-worker-0-old", "flights", "Running", "the old job\n")
+    for key in (WORKER, ("v1", "Pod", "flights-worker-0-old")):
+        server.objects[key]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    with playing(server, complete(server)):
+        code, out, err = printed("run", "-t", "kubernetes", job)
+    assert code == 0, err
+    assert "epoch 1 done" in out
+    assert "the old job" not in out
+
+
 @pytest.mark.parametrize("change", ["clean_up=all", "time_to_live=0"])
 def test_a_job_that_is_removed_at_its_end_has_succeeded(server, job, printed, change):
     """The TTL controller deletes it at once (pkg/controller/ttlafterfinished)."""

@@ -20,7 +20,7 @@ from jobs import flights
 
 from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import FinishListener, tell
-from gridflow.deploy.inside.launch import wait_for_peers
+from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import InvalidArgument, StartTimeout
 from gridflow.job import Role
 
@@ -439,6 +439,35 @@ def test_servers_hear_of_the_chief_only_where_there_is_one():
     assert tell({"ps": [address]}, "chief:0", 0, seconds=30) == []
     assert ended.wait(30)
     listener.close()
+
+
+def test_servers_miss_a_chief_that_is_lost_without_a_word():
+    """Its pod was its Job's last; the headless Service has no name for it any more."""
+    names = {"chief": True, "done": False}
+
+    def resolve(host, _):
+        if not names[host]:
+            raise socket.gaierror
+
+    gone = threading.Event()
+    lost = []
+
+    def miss(task):
+        lost.append(task)
+        gone.set()
+
+    awaited = {"chief:0"}
+    hosts = {"chief:0": "chief", "worker:0": "done"}
+    absence = Absence(hosts, lambda: awaited, 0.4, miss, resolve)
+    assert not gone.wait(1)  # who has told of its end may be gone
+    names["chief"] = False
+    assert gone.wait(30)
+    assert lost == ["chief:0"]
+    absence.close()
+
+
+def test_a_name_may_be_gone_as_long_as_a_restart_takes():
+    assert [longest_back_off(limit) for limit in (0, 1, 3, 99)] == [0, 10, 40, 600]
 
 
 def test_garbage_on_the_finish_port_changes_nothing():

@@ -63,8 +63,10 @@ class KubectlDriver:
         there = {name: item for name in self._watched() if (item := self._get(name))}
         if not there:
             return
-        if not replace:
-            states = {name: state_of(item) or "not finished" for name, item in there.items()}
+        # What 'gridflow cancel' removes may still be on its way.
+        staying = {n: i for n, i in there.items() if "deletionTimestamp" not in i["metadata"]}
+        if staying and not replace:
+            states = {name: state_of(item) or "not finished" for name, item in staying.items()}
             what = ", ".join(f"{name} ({state})" for name, state in states.items())
             raise AlreadyThere(self._job.name, f"{self._job.name} is there: {what}")
         words = ("--ignore-not-found", "--cascade=foreground", f"--timeout={_GONE}")
@@ -176,6 +178,8 @@ class KubectlDriver:
 
     def _show_all(self, output: TextIO) -> None:
         for pod in self._pods():
+            if pod.is_leaving and (pod.name, pod.uid) not in self._seen:
+                continue  # of a job that was here before
             line = f"{pod.phase} {pod.detail}".strip()
             if self._seen.get((pod.name, pod.uid)) != line:
                 self._seen[pod.name, pod.uid] = line

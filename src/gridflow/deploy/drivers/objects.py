@@ -62,8 +62,8 @@ class Pod:
         Why it waits, or how it ended.
     restarts : int
         Of its containers.
-    has_output, has_ended : bool
-        Whether a container has begun, and whether the pod is at its end.
+    has_output, has_ended, is_leaving : bool
+        Whether a container has begun, whether the pod is at its end, and whether it is removed.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Pod:
     restarts: int
     has_output: bool
     has_ended: bool
+    is_leaving: bool
 
     @classmethod
     def of(cls, item: Any) -> Self:
@@ -89,6 +90,7 @@ class Pod:
             sum(box.get("restartCount", 0) for box in boxes),
             begun or (not boxes and phase not in {"", "Pending"}),
             phase in {"Succeeded", "Failed"},
+            "deletionTimestamp" in item["metadata"],
         )
 
 

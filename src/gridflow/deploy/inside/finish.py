@@ -104,6 +104,11 @@ class FinishListener:
         self._thread = threading.Thread(target=self._listen, name="gridflow-finish", daemon=True)
         self._thread.start()
 
+    @property
+    def awaited(self) -> set[str]:
+        """The tasks that train and have not told of their end."""
+        return set(self._awaited)
+
     def close(self) -> None:
         """Stop listening."""
         self._closing = True

@@ -22,7 +22,7 @@ from gridflow.deploy.inside.codes import (
 )
 from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import GIVE_UP, FinishListener, finish_addresses, tell
-from gridflow.deploy.inside.peers import wait_for_peers
+from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
 from gridflow.spec.cluster import CHIEF, PS, WORKER
 from gridflow.spec.tf_config import TF_CONFIG, in_order
@@ -177,13 +177,17 @@ class _Task:
     def run(self) -> int:
         listener = self._listener()
         clock = self._clock()
+        absence = None
         try:
             wait_for_peers(self.who, self.options.resolve_timeout, self.ending)
+            absence = self._absence(listener)
             code = self._run()
         except StartTimeout as error:
             _say(str(error))
             code = TRY_AGAIN
         finally:
+            if absence is not None:
+                absence.close()
             if clock is not None:
                 clock.cancel()
             if listener is not None:
@@ -210,6 +214,21 @@ class _Task:
             self._give_up,
             frozenset(known - {str(self.who)}),
         )
+
+    def _absence(self, listener: FinishListener | None) -> Absence | None:
+        """Look after those who train, for a server or evaluator that only they could end."""
+        if listener is None or self.who.role not in self.followers:
+            return None
+        trainer, patience = self._trainer(), self.options.resolve_timeout
+        hosts = in_order(self.who.cluster.get(trainer, []))
+        if self.options.pod_restart_policy not in {None, "never"}:
+            patience += longest_back_off(self.options.pod_restart_limit)
+        named = {f"{trainer}:{i}": host.rpartition(":")[0] for i, host in enumerate(hosts)}
+        return Absence(named, lambda: listener.awaited, patience, self._absent)
+
+    def _absent(self, task: str) -> None:
+        words = f"the name of {task} is gone, longer than a restart takes; ending {self.who}"
+        self._end(words, GIVEN_UP)
 
     def _clock(self) -> threading.Timer | None:
         if self.options.deadline is None:

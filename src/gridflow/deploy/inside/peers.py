@@ -1,20 +1,26 @@
-"""The names of a task's peers: waited for at the start."""
+"""The names of a task's peers: waited for at the start, and missed when they are gone for good."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import StartTimeout
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gridflow.spec.tf_config import ClusterMember
 
 _PAUSE: Final = 0.5
+_LOOKS: Final = 5.0
+#: Seconds before the Job controller starts a pod again: doubled with each failure, up to the most
+#: (kubernetes/kubernetes, pkg/controller/job/job_controller.go, DefaultJobPodFailureBackOff and
+#: MaxJobPodFailureBackOff).
+_BACK_OFF: Final = 10.0
+_MOST_BACK_OFF: Final = 600.0
 
 
 def wait_for_peers(
@@ -53,3 +59,57 @@ def _resolves(host: str, resolve: Callable[..., Any]) -> bool:
     except OSError:
         return False
     return True
+
+
+def longest_back_off(restarts: int) -> float:
+    """Return the longest time that the Job controller lets pass before one of so many restarts."""
+    return min(_MOST_BACK_OFF, _BACK_OFF * 2 ** (restarts - 1)) if restarts > 0 else 0.0
+
+
+class Absence:
+    """Notices when a task is gone without a word: its name is, for longer than a restart takes.
+
+    Parameters
+    ----------
+    hosts : mapping of str to str
+        The host of each task.
+    awaited : callable
+        Returns those of them that are still waited for.
+    patience : float
+        Seconds that a name may be gone.
+    gone : callable
+        Called once, with the task.
+    resolve : callable
+    """
+
+    def __init__(
+        self,
+        hosts: Mapping[str, str],
+        awaited: Callable[[], set[str]],
+        patience: float,
+        gone: Callable[[str], None],
+        resolve: Callable[..., Any] = socket.getaddrinfo,
+    ) -> None:
+        self._hosts = dict(hosts)
+        self._awaited = awaited
+        self._patience = patience
+        self._gone = gone
+        self._resolve = resolve
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="gridflow-absence", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; a look that is under way isn't waited for, as a resolver takes its time."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        last = dict.fromkeys(self._hosts, time.monotonic())
+        while not self._closed.wait(min(_LOOKS, self._patience / 4)):
+            for task in self._awaited() & set(last):
+                now = time.monotonic()
+                if _resolves(self._hosts[task].strip("[]"), self._resolve):
+                    last[task] = now
+                elif now - last[task] > self._patience and not self._closed.is_set():
+                    self._gone(task)
+                    return
