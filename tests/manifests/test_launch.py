@@ -342,6 +342,16 @@ def test_a_peer_that_never_resolves_is_named_after_the_deadline():
     assert "no-such-host.invalid did not resolve in 0 s" in out
 
 
+def test_peers_that_never_resolve_are_waited_for_as_often_as_the_limit_says():
+    cluster = json.dumps({"worker": ["localhost:1", "no-such-host.invalid:1"]})
+    env = {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": cluster}
+    options = ("--resolve-timeout=0", "--restart-policy=exit-code", "--restart-limit=1")
+    code, out = finished(*options, "--", "true", env=env)
+    assert (code, out.count("did not resolve")) == (203, 2)
+    # Marathon starts it again, and finds no note that it had finished.
+    assert finished("--resolve-timeout=0", "--stay", "--", "true", env=env)[0] == 203
+
+
 def test_waiting_for_peers_raises_the_start_timeout():
     who = identify(
         {"GRIDFLOW_ROLE": "ps", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": json.dumps(CLUSTER)}

@@ -30,6 +30,8 @@ _TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105  (a variable's nam
 _INTERVAL: Final = 5.0
 _LONGEST_INTERVAL: Final = 300.0
 _SECONDS: Final = 5.0
+#: As many as Kubeflow's own SDK sends.
+_MOST_METRICS: Final = 256
 
 
 class TrainerStatus(NeutralCallback):
@@ -97,8 +99,8 @@ class TrainerStatus(NeutralCallback):
     ) -> dict[str, Any]:
         epochs = self.params.get("epochs") or 0
         metrics = {
-            **{name: f"{value:.6g}" for name, value in logs.items() if math.isfinite(value)},
             "currentEpoch": str(self._epoch + 1),
+            **{name: f"{value:.6g}" for name, value in logs.items() if math.isfinite(value)},
         }
         status: dict[str, Any] = {}
         if epochs:
@@ -111,7 +113,8 @@ class TrainerStatus(NeutralCallback):
                 status["estimatedRemainingSeconds"] = int(seconds * (1 - part) / (part - first))
             elif is_over:
                 status["estimatedRemainingSeconds"] = 0
-        status["metrics"] = [{"name": name, "value": value} for name, value in metrics.items()]
+        listed = list(metrics.items())[:_MOST_METRICS]
+        status["metrics"] = [{"name": name, "value": value} for name, value in listed]
         now = dt.datetime.now(dt.UTC)
         return {**status, "lastUpdatedTime": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
 

@@ -118,7 +118,7 @@ def launch(options: LaunchOptions, environ: Mapping[str, str] | None = None) -> 
     except GridflowError as error:
         _say(str(error))
         code = USAGE
-    if options.stay and not task.stopped.is_set():
+    if options.stay and code != TRY_AGAIN and not task.stopped.is_set():
         note.write(code)
         _say(f"{who} has finished with exit code {code}; staying, as this target restarts services")
         task.stopped.wait()
@@ -177,14 +177,9 @@ class _Task:
     def run(self) -> int:
         listener = self._listener()
         clock = self._clock()
-        absence = None
+        absence = self._absence(listener)
         try:
-            wait_for_peers(self.who, self.options.resolve_timeout, self.ending)
-            absence = self._absence(listener)
             code = self._run()
-        except StartTimeout as error:
-            _say(str(error))
-            code = TRY_AGAIN
         finally:
             if absence is not None:
                 absence.close()
@@ -272,6 +267,8 @@ class _Task:
     def _tell(self, code: int) -> None:
         if self.stopped.is_set() or code == GIVEN_UP:
             return  # the target, or whoever failed, tells the others
+        if code == TRY_AGAIN and self.options.stay:
+            return  # the target starts it again
         if code == 0 and self.who.role == self._trainer():
             deaf = tell(self._without_me(self.followers), str(self.who), code)
             if deaf:
@@ -296,7 +293,7 @@ class _Task:
     def _run(self) -> int:
         pause = 1.0
         for attempt in range(self.options.restart_limit + 1):
-            code = self._judged(self.child.run(self.words, self.environ))
+            code = self._once()
             if code == 0 or self.ending.is_set():
                 return code
             again = self.options.restart_policy == "on-failure" or (
@@ -311,6 +308,14 @@ class _Task:
         why = f": {self.child.trouble}" if self.child.trouble else ""
         _say(f"{self.who} failed with exit code {code}{why}")
         return code
+
+    def _once(self) -> int:
+        try:
+            wait_for_peers(self.who, self.options.resolve_timeout, self.ending)
+        except StartTimeout as error:
+            _say(str(error))
+            return TRY_AGAIN
+        return self._judged(self.child.run(self.words, self.environ))
 
     def _judged(self, code: int) -> int:
         """Return the exit code, a permanent one turned into a retryable one where it is no more."""

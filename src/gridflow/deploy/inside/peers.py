@@ -105,7 +105,7 @@ class Absence:
 
     def _watch(self) -> None:
         last = dict.fromkeys(self._hosts, time.monotonic())
-        while not self._closed.wait(min(_LOOKS, self._patience / 4)):
+        while not self._closed.wait(max(0.1, min(_LOOKS, self._patience / 4))):
             for task in self._awaited() & set(last):
                 now = time.monotonic()
                 if _resolves(self._hosts[task].strip("[]"), self._resolve):
