@@ -11,6 +11,7 @@ import pytest
 from standin import Kubernetes, configured, serving
 
 from gridflow.cli import main
+from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.objects import state_of
 from gridflow.job import parse_job
 from gridflow.manifests import render
@@ -40,6 +41,8 @@ def server(tmp_path, monkeypatch):
         pytest.skip("kubectl isn't installed")
     with serving(Kubernetes()) as stand_in:
         configured(stand_in, tmp_path, monkeypatch)
+        # Looks often: nothing here takes long.
+        monkeypatch.setitem(KubectlDriver.__init__.__kwdefaults__, "poll", 0.1)
         yield stand_in
         stand_in.closing.set()
 
@@ -104,6 +107,12 @@ def test_a_job_that_has_ended_is_not_taken_for_a_new_one(server, job, printed):
         code, out, err = printed("run", "-t", "kubernetes", job, "--replace")
     assert code == 0, err
     assert "the second run" in out
+
+
+def test_a_controller_that_is_not_installed_is_named(server, job, printed):
+    code, _, err = printed("run", "-t", "jobset", job)
+    assert code == 1
+    assert "the target jobset needs its controller there (JobSet)" in err
 
 
 def test_a_job_that_is_on_its_way_out_is_waited_for(server, job, printed):

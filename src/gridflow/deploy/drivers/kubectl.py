@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
 from gridflow.deploy.drivers.objects import BAD, GOOD, STANDING, Pod, resource, state_of
 from gridflow.deploy.drivers.watch import Watch
+from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -60,7 +61,14 @@ class KubectlDriver:
             self._leave_with_the_job()
 
     def _make_room(self, *, replace: bool) -> None:
-        there = {name: item for name in self._watched() if (item := self._get(name))}
+        try:
+            there = {name: item for name in self._watched() if (item := self._get(name))}
+        except GridflowError as error:
+            if "doesn't have a resource type" not in str(error):
+                raise
+            kinds = ", ".join(d.content["kind"] for d in self._rendering.documents)
+            needs = f"the target {self._rendering.target.name} needs its controller there ({kinds})"
+            raise GridflowError(f"{error}; {needs}.") from error
         if not there:
             return
         # What 'gridflow cancel' removes may still be on its way.
