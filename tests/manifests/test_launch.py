@@ -480,6 +480,24 @@ def test_a_name_may_be_gone_as_long_as_a_restart_takes():
     assert [longest_back_off(limit) for limit in (0, 1, 3, 99)] == [0, 10, 40, 600]
 
 
+@pytest.mark.parametrize(("role", "expected"), [("worker", 0), ("ps", 64)])
+def test_a_finish_port_that_is_taken_ends_only_who_needs_it(role, expected):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
+        env = {
+            "GRIDFLOW_ROLE": role,
+            "GRIDFLOW_INDEX": "0",
+            "GRIDFLOW_CLUSTER": json.dumps(cluster),
+            "GRIDFLOW_FINISH" if role == "ps" else "GRIDFLOW_GIVE_UP": json.dumps(
+                {role: [address]}
+            ),
+        }
+        code, out = finished("--", "sh", "-c", "exit 0", env=env)
+    assert code == expected
+    assert f"can't listen at {address}" in out
+
+
 def test_garbage_on_the_finish_port_changes_nothing():
     (port,) = free_ports(1)
     ended = threading.Event()

@@ -202,13 +202,21 @@ class _Task:
         known = {f"{r}:{i}" for r, count in everybody.items() for i in range(count)}
         trainer = self._trainer()
         awaited = {f"{trainer}:{i}" for i in range(counts.get(trainer, 0))} - {str(self.who)}
-        return FinishListener(
-            addresses[index],
-            awaited,
-            self._over if role in self.followers else lambda: None,
-            self._give_up,
-            frozenset(known - {str(self.who)}),
-        )
+        follows = role in self.followers
+        try:
+            return FinishListener(
+                addresses[index],
+                awaited,
+                self._over if follows else lambda: None,
+                self._give_up,
+                frozenset(known - {str(self.who)}),
+            )
+        except OSError as error:
+            reason = f"{self.who} can't listen at {addresses[index]} ({error.strerror})"
+            if follows:
+                raise InvalidArgument(f"{reason}, so it would never end.") from error
+            _say(f"{reason}: it won't hear when another task has failed for good")
+            return None
 
     def _absence(self, listener: FinishListener | None) -> Absence | None:
         """Look after those who train, for a server or evaluator that only they could end."""
