@@ -227,3 +227,15 @@ def test_a_changed_deployment_is_ready_when_its_new_pods_are(status, expected):
     about = {"name": "flights-serving", "generation": 2}
     item = {"kind": "Deployment", "metadata": about, "spec": {"replicas": 1}, "status": status}
     assert state_of(item) == expected
+
+
+@pytest.mark.parametrize("kind", ["Notebook", "Tensorboard", "InferenceService"])
+def test_other_services_are_ready_when_their_controllers_say_so(kind):
+    """The status of Kubeflow's kinds names no generation."""
+    about = {"name": "flights", "generation": 1}
+    item = {"kind": kind, "metadata": about, "status": {"readyReplicas": 0}}
+    assert state_of(item) == "Pending"
+    assert state_of({**item, "status": {"readyReplicas": 1}}) == "Complete"
+    for status, expected in (("True", "Complete"), ("False", "Pending")):
+        conditions = [{"type": "Ready", "status": status}]
+        assert state_of({**item, "status": {"conditions": conditions}}) == expected

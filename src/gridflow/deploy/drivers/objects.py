@@ -34,8 +34,10 @@ def state_of(item: Any) -> str:
 
 
 def _is_ready(item: Any, status: Any) -> bool:
-    if status.get("observedGeneration", 0) < item["metadata"].get("generation", 0):
-        return False  # what the status says is of the object as it was
+    # Kubeflow's controllers don't say which generation their status is of.
+    silent = 0 if item["kind"] == "Deployment" else item["metadata"].get("generation", 0)
+    if status.get("observedGeneration", silent) < item["metadata"].get("generation", 0):
+        return False
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or []}
     if "Ready" in conditions:
         return bool(conditions["Ready"] == "True")
