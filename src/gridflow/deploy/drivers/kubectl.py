@@ -77,8 +77,9 @@ class KubectlDriver:
             states = {name: state_of(item) or "not finished" for name, item in staying.items()}
             what = ", ".join(f"{name} ({state})" for name, state in states.items())
             raise AlreadyThere(self._job.name, f"{self._job.name} is there: {what}")
+        # All of it: what the old job owns is collected with it, maybe after the new one is applied.
         words = ("--ignore-not-found", "--cascade=foreground", f"--timeout={_GONE}")
-        for line in self._call("delete", *there, *words).splitlines():
+        for line in self._call("delete", *self._removable(), *words).splitlines():
             say(line)
 
     def _leave_with_the_job(self) -> None:
@@ -124,13 +125,13 @@ class KubectlDriver:
 
     def cancel(self) -> None:
         """Delete the documents' objects, claims of notebooks excepted."""
-        kept = [
-            d for d in self._rendering.documents if d.content["kind"] != "PersistentVolumeClaim"
-        ]
-        names = [_name(d.content) for d in kept]
-        words = ("delete", *names, "--ignore-not-found", "--wait=false")
+        words = ("delete", *self._removable(), "--ignore-not-found", "--wait=false")
         for line in self._call(*words).splitlines():
             say(line)
+
+    def _removable(self) -> list[str]:
+        contents = [document.content for document in self._rendering.documents]
+        return [_name(each) for each in contents if each["kind"] != "PersistentVolumeClaim"]
 
     def _verdict(self, items: dict[str, Any]) -> int | None:
         """Return the exit code once the job has ended, None before."""
