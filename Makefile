@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks classes examples demo test test-all quick lint conformance bench docs clean
+.PHONY: help setup torch sparks hadoop classes examples demo test test-all quick lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -33,6 +33,12 @@ sparks: .cache/.sparks  ## the versions of Spark that the tests run on
 	@$(PY) tests/tfrecord/packages.py
 	@touch $@
 
+# HDFS, that the tests read from and write to.
+hadoop: .cache/.hadoop  ## a NameNode and a DataNode, for the tests of files
+.cache/.hadoop: tests/suite/hadoop/pom.xml tests/suite/stores.py .venv/.ready
+	@$(PY) tests/suite/stores.py
+	@touch $@
+
 # Java starts Spark with half of the work.
 classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once for all tests
 .cache/classes.jsa: tests/suite/classes.py .venv/.ready
@@ -42,10 +48,10 @@ classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once fo
 # Two tests at a time, in the order and the groups of tests/suite/schedule.py.
 AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 
-test: torch examples jar sparks classes  ## every case of the suite
+test: torch examples jar sparks hadoop classes  ## every case of the suite
 	$(PY) -m pytest $(AT_ONCE)
 
-test-all: torch examples jar sparks classes  ## the same with all products in full, on all versions: for a release
+test-all: torch examples jar sparks hadoop classes  ## the same with all products in full, on all versions: for a release
 	$(PY) -m pytest $(AT_ONCE) --all
 
 quick: setup  ## what needs neither Spark nor a training process: while writing

@@ -22,7 +22,13 @@ from suite import classes
 # That a busy machine takes its time is no failure.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
-pytest_plugins = ("suite.cluster", "suite.schedule", "suite.selection", "suite.times")
+pytest_plugins = (
+    "suite.cluster",
+    "suite.schedule",
+    "suite.selection",
+    "suite.stores",
+    "suite.times",
+)
 
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"

@@ -6,6 +6,7 @@ Longer than other modules: a third of it is the reference of all options, in one
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -390,9 +391,10 @@ class TensorflowDistributor:
 
         name = uuid.uuid4().hex[:10]
         job_dir = self._make_job_dir(name)
+        folder = placement.default_folder or str(Path.cwd())
         job = Job(
             id=name,
-            spec=self.spec,
+            spec=replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder)),
             program=program,
             modules=modules,
             data=datasets,

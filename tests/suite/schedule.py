@@ -14,7 +14,10 @@ import pytest
 #: Fixtures whose users stay together: one process makes what they give.
 _SHARED = {
     "spark": "spark",
+    "hdfs": "stores",
     "run_script": "local masters",
+    "s3": "stores",
+    "stored": "stores",
     "uninterrupted": "resume",
     "reference": "parity",
     "wheel": "wheel",

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 #: Who takes one of them starts Spark, a training process or Maven.
-STARTERS = frozenset({"cluster", "distribute", "jar", "launcher", "spark"})
+STARTERS = frozenset({"cluster", "distribute", "hdfs", "jar", "launcher", "s3", "spark", "stored"})
 #: What must not be started under --quick, as it stands in command lines.
 _STARTED = ("gridflow.agent", "gridflow.training", "spark-class", "spark-submit")
 
@@ -43,7 +43,7 @@ def pytest_configure(config):
 
 
 def is_slow(item):
-    """Return whether a test starts Spark, a training process or Maven."""
+    """Return whether a test starts Spark, a store, a training process or Maven."""
     starts = bool(STARTERS.intersection(item.fixturenames))
     return starts or item.get_closest_marker("slow") is not None
 

@@ -233,6 +233,7 @@ class TaskRunner:
             resume=resume,
             seed=training.seed,
             checkpoint_every=training.checkpoint_every,
+            default_folder=spec.hosts.default_folder,
         )
         self._set_up()
 

@@ -38,6 +38,9 @@ class Placement:
         Columns that can't be fed.
     columns : tuple of str
         All columns of all datasets.
+    default_folder : str
+        Where paths begin that aren't complete, with the scheme of the target's default file system;
+        empty: the driver's working directory.
     """
 
     target: str
@@ -47,6 +50,7 @@ class Placement:
     details: dict[str, str] = field(default_factory=dict)
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    default_folder: str = ""
 
 
 class LaunchListener(Protocol):

@@ -68,12 +68,15 @@ class HostOptions:
         How long a host's fork server stays without a process; 0: none is used.
     spool_limit : int
         Bytes of rows of a stream that may wait for a rank.
+    default_folder : str
+        See `gridflow.launch.base.Placement`; found out when the job is placed.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
     spool_dir: str | None = None
     warm_seconds: float = WARM_SECONDS
     spool_limit: int = SPOOL_LIMIT
+    default_folder: str = ""
 
 
 @dataclass(frozen=True)

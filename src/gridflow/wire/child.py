@@ -39,6 +39,8 @@ class Setup(Message):
     resume : str or None
         Path of the checkpoint to go on from.
     seed, checkpoint_every : int or None
+    default_folder : str
+        Where paths begin that aren't complete.
     """
 
     kind: ClassVar[str] = "setup"
@@ -65,6 +67,7 @@ class Setup(Message):
     resume: str | None
     seed: int | None
     checkpoint_every: int | None
+    default_folder: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from gridflow.launch.spark.gpus import SparkGpuSettings, make_profile, shortage
 from gridflow.launch.spark.launch import SparkLaunch
 from gridflow.launch.spark.session import (
     classic_context,
+    default_folder,
     hide_stage_bar,
     make_thread,
     refuse_stopped,
@@ -138,7 +139,13 @@ class SparkLauncher:
             details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
         target = f"spark ({master})"
         return Placement(
-            target, *self._driver_addresses(), slots, details, source.left_out, source.columns
+            target,
+            *self._driver_addresses(),
+            slots,
+            details,
+            source.left_out,
+            source.columns,
+            default_folder(self._spark),
         )
 
     def launch(

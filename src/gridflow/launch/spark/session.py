@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
+from gridflow.files.systems import is_local, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,6 +67,26 @@ def refuse_stopped(spark: SparkSession) -> None:
             "the SparkSession was stopped. Make a new one (SparkSession.builder…getOrCreate()) and "
             "give that to the launcher: SparkLauncher(spark)."
         )
+
+
+def default_folder(spark: SparkSession) -> str:
+    """Return the user's folder in Hadoop's default file system; empty where that is local.
+
+    Over Spark Connect only the session's own setting tells what it is.
+    """
+    setting = "fs.defaultFS"
+    context = classic_context(spark)
+    if context is None:
+        system = spark.conf.get(f"spark.hadoop.{setting}", "") or ""
+        user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    else:
+        system = str(context._jsc.hadoopConfiguration().get(setting) or "")  # noqa: SLF001
+        user = str(context.sparkUser())
+    if is_local(system):
+        return ""
+    # Object stores know no users: there a path begins in the bucket.
+    home = f"/user/{user}" if scheme_of(system) in {"hdfs", "viewfs"} else ""
+    return system.rstrip("/") + home
 
 
 def task_slots(spark: SparkSession, profile: Any = None) -> int | None:

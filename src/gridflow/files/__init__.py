@@ -1,0 +1,1 @@
+"""Files wherever they lie: local disks, HDFS, object stores. Knows nothing of rows or of jobs."""
