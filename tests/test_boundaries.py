@@ -28,6 +28,7 @@ NAMED = {
     "agent/forkserver/server.py": "what is imported beside a package",
     "coordinator/console.py": "'none' is a value of logs=",
     "coordinator/policies.py": "titles of packages",
+    "feed/files/tfrecords.py": "'none' is a compression",
     "keras/cures/keras3_replicas.py": "'none' is a reduction of Keras's losses",
     "keras/cures/parts.py": "packages with private parts",
     "keras/cures/own_steps.py": "the package that a class is from",
@@ -37,6 +38,7 @@ NAMED = {
     "ml/serving.py": "which backend Keras has in a worker of Spark",
     "spec/backends.py": "that KERAS_BACKEND doesn't contradict backend=",
     "training/modes/synchronous.py": "what makes each of its strategies",
+    "training/pulling.py": "'none' is a compression",
 }
 #: The description of a job, and what users' tests are made of, have names of their own.
 NOT_THE_RUNTIME = ("deploy/", "testing/")
@@ -184,15 +186,18 @@ def test_each_strategy_and_backend_has_its_facts_and_its_mode():
 def test_the_context_has_what_users_need_and_no_more():
     public = {name for name in dir(gridflow.TrainingContext) if not name.startswith("_")}
     assert public == {
+        "absolute_path",
         "adapt_dataset",
         "callbacks",
         "coordinator",
         "dataset",
         "evaluate",
         "evaluate_checkpoints",
+        "files",
         "fit",
         "is_chief",
         "is_evaluator",
+        "parquet_dataset",
         "report",
         "results",
         "server",
@@ -201,6 +206,7 @@ def test_the_context_has_what_users_need_and_no_more():
         "stop_feeding",
         "strategy",
         "stream",
+        "tfrecord_dataset",
     }
 
 

@@ -328,6 +328,9 @@ class Desk:
                     self._console.epoch(report.epoch, new or report.logs)
             case reports.EpochFed():
                 self.ledger.add(report.record)
+            case reports.Pulled():
+                counts = DatasetCounts(**report.counts)
+                self.ledger.set_counts(report.dataset, report.rank, counts)
             case reports.Evaluated():
                 self.evaluation[report.place] = report.logs
                 self._console.evaluation(report.place, report.logs)

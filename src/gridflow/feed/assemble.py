@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from gridflow.feed.arrivals import FirstPlan
     from gridflow.feed.batches import BatchPlan, Window
+    from gridflow.feed.reading import Reader
     from gridflow.feed.selection import Tensor
-    from gridflow.feed.spool.reader import Chunks
 
 __all__ = ["aligned_empty", "assemble", "window_rows_for"]
 
@@ -49,7 +49,7 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def assemble(
-    reader: Chunks,
+    reader: Reader,
     tensors: Sequence[Tensor],
     plan: BatchPlan | FirstPlan,
     start_batch: int = 0,
@@ -59,7 +59,7 @@ def assemble(
     Each item is a tuple with an array for each tensor, of shape (batches, batch size, ...): those
     batches of a window of the plan that have the same size.
     """
-    for window in plan.windows(start_batch):
+    for window in reader.follow(plan.windows(start_batch)):
         arrays = [
             _text(reader, tensor, window) if tensor.is_text else _numbers(reader, tensor, window)
             for tensor in tensors
@@ -72,7 +72,7 @@ def assemble(
             begin = end
 
 
-def _numbers(reader: Chunks, tensor: Tensor, window: Window) -> np.ndarray:
+def _numbers(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray:
     out = aligned_empty((window.rows, *tensor.row_shape), tensor.numpy_dtype)
     flat = out.reshape(window.rows, -1) if tensor.stacked else None
     is_wide = _is_wide(reader, tensor)
@@ -103,7 +103,7 @@ def _numbers(reader: Chunks, tensor: Tensor, window: Window) -> np.ndarray:
     return out
 
 
-def _is_wide(reader: Chunks, tensor: Tensor) -> bool:
+def _is_wide(reader: Reader, tensor: Tensor) -> bool:
     """Return whether many columns of one type, one number each, lie beside each other."""
     if len(tensor.columns) < _MANY_COLUMNS or any(width != 1 for width in tensor.widths):
         return False
@@ -111,7 +111,7 @@ def _is_wide(reader: Chunks, tensor: Tensor) -> bool:
     return len(kinds) == 1 and not pa.types.is_fixed_size_list(kinds.pop())
 
 
-def _text(reader: Chunks, tensor: Tensor, window: Window) -> np.ndarray:
+def _text(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray:
     column = tensor.columns[0]
     flat = []
     for piece in window.pieces:

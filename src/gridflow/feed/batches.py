@@ -153,6 +153,9 @@ class BatchPlan:
         batches must have equal sizes.
     multiple : int, default 1
         With ``"spread"``: what the size of each batch is a multiple of.
+    chunks_together : int, default 0
+        With ``shuffle``: how many chunks are gone through before the next ones are begun, where it
+        costs to come back to one; 0 for all.
     """
 
     segment_rows: Sequence[int]
@@ -165,6 +168,7 @@ class BatchPlan:
     window_rows: int = 65_536
     rows_wanted: int = 0
     multiple: int = 1
+    chunks_together: int = 0
     #: Rows of the rank.
     rows: int = field(init=False)
     #: Rows in all batches, repeated ones included.
@@ -262,16 +266,25 @@ class BatchPlan:
 
     def _blocks(self) -> list[tuple[int, int, int]]:
         """Return all rows as (chunk, start, stop), in the order in which the epoch takes them."""
-        size = max(1, self.window_rows // _BLOCKS_PER_WINDOW) if self.shuffle else self.rows
-        blocks = [
-            (chunk, start, min(start + size, rows))
-            for chunk, rows in enumerate(self.segment_rows)
-            for start in range(0, rows, max(1, size))
-        ]
-        if self.shuffle:
-            order = self._random(0, 0).permutation(len(blocks))
-            blocks = [blocks[i] for i in order]
+        chunks = np.arange(len(self.segment_rows))
+        if not self.shuffle:
+            return self._cut_up(chunks, max(1, self.rows))
+        size = max(1, self.window_rows // _BLOCKS_PER_WINDOW)
+        if not self.chunks_together:
+            return _permuted(self._cut_up(chunks, size), self._random(0, 0))
+        chunks = self._random(0, 0).permutation(chunks)
+        blocks = []
+        for number, start in enumerate(range(0, len(chunks), self.chunks_together)):
+            gang = self._cut_up(chunks[start : start + self.chunks_together], size)
+            blocks += _permuted(gang, self._random(2, number))
         return blocks
+
+    def _cut_up(self, chunks: np.ndarray, size: int) -> list[tuple[int, int, int]]:
+        return [
+            (chunk, start, min(start + size, self.segment_rows[chunk]))
+            for chunk in chunks.tolist()
+            for start in range(0, self.segment_rows[chunk], size)
+        ]
 
     def _random(self, purpose: int, index: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch, purpose, index])
@@ -285,6 +298,12 @@ def _check(batch_size: int, tail: str) -> None:
             f"tail must be one of {', '.join(map(repr, TAILS))}, got {tail!r}."
             f"{did_you_mean(str(tail), TAILS)}"
         )
+
+
+def _permuted(
+    blocks: list[tuple[int, int, int]], random: np.random.Generator
+) -> list[tuple[int, int, int]]:
+    return [blocks[i] for i in random.permutation(len(blocks))]
 
 
 def _cut(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gridflow.feed.arrivals import FirstPlan
-    from gridflow.feed.spool import SpoolReader
+    from gridflow.feed.reading import Reader
 
 __all__ = ["Source", "distribute", "made", "make_dataset", "shared"]
 
@@ -55,7 +55,7 @@ S = TypeVar("S", bound="Source")
 class Source:
     """One dataset of one rank, ready to be iterated; see `make_dataset` for the fields."""
 
-    reader: SpoolReader
+    reader: Reader
     selection: Selection
     batch_size: int
     steps: int
@@ -99,6 +99,7 @@ class Source:
             rows,
             self.rows_wanted,
             self.multiple,
+            self.reader.chunks_together,
         )
 
     @property
@@ -217,7 +218,7 @@ class Source:
 
 
 def make_dataset(
-    reader: SpoolReader,
+    reader: Reader,
     *,
     features: Columns,
     label: Columns | None = None,
@@ -291,7 +292,7 @@ def make_dataset(
 
 def distribute(
     strategy: Any,
-    reader: SpoolReader,
+    reader: Reader,
     *,
     features: Columns,
     label: Columns | None = None,
@@ -384,7 +385,7 @@ def made(
     return attach(dataset, once if callable(own_rows) else once())
 
 
-def _source(reader: SpoolReader, selection: Selection, **options: Any) -> Source:
+def _source(reader: Reader, selection: Selection, **options: Any) -> Source:
     source = Source(reader, selection, **options)
     source.plan(0)  # refuses what can't be planned here, not in tf.data's thread
     return source

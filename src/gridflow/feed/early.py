@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -133,8 +133,9 @@ class EarlySource(Source):
         )
 
     def _look_again(self) -> None:
-        self.reader.refresh()
-        refuse_left_out(self.selection.columns, self.reader.left_out)
+        spool = cast("SpoolReader", self.reader)  # nothing else grows
+        spool.refresh()
+        refuse_left_out(self.selection.columns, spool.left_out)
 
 
 def early_source_of(dataset: object) -> EarlySource | None:

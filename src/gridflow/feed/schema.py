@@ -33,6 +33,7 @@ __all__ = [
     "TensorSpec",
     "normalise",
     "tensor_specs",
+    "values_of",
 ]
 
 #: Metadata of a field whose bytes are 0 or 1 and mean False or True: Arrow's own booleans are
@@ -210,3 +211,18 @@ def tensor_specs(schema: pa.Schema) -> dict[str, TensorSpec]:
         else:
             specs[field.name] = (np.dtype(kind.to_pandas_dtype()), tuple(shape))
     return specs
+
+
+def values_of(column: pa.Array, spec: TensorSpec) -> np.ndarray | pa.Array:
+    """Return a column that `normalise` made as it is read: by reference, wherever it lies.
+
+    Numbers as a numpy array of shape (rows, ...), text and bytes as they are.
+    """
+    kind, shape = spec
+    if isinstance(kind, str):
+        return column
+    rows = len(column)
+    for _ in shape:
+        column = column.flatten()
+    values: np.ndarray = column.to_numpy().view(kind)
+    return values.reshape((rows, *(size or 0 for size in shape)))

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
 
     from gridflow.feed.batches import Tail
+    from gridflow.feed.reading import Reader
     from gridflow.feed.selection import Columns
-    from gridflow.feed.spool import SpoolReader
 
 
 class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
@@ -192,7 +192,7 @@ class ArrayOnce:
 
 
 def make(
-    reader: SpoolReader,
+    reader: Reader,
     *,
     features: Columns,
     label: Columns | None = None,

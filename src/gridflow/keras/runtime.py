@@ -74,6 +74,10 @@ class Runtime(Protocol):
     def epoch_counters(self) -> Sequence[EpochCounter]:
         """Counters of all datasets made so far, in the order in which they were made."""
 
+    @property
+    def pulled(self) -> Mapping[str, str]:
+        """By dataset that this process reads from files: what changes when those do."""
+
     def progress(
         self,
         *,

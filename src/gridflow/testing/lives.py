@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +30,7 @@ class Life:
     """
 
     tensorboard_dir = None
+    pulled: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, ctx: Any, committed: Path, resume_from: Path | None = None) -> None:
         self._ctx = ctx

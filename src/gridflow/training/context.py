@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gridflow.keras import runtime as _runtime
 from gridflow.training.feeding import Feeding
 from gridflow.training.fitting import Fitting
+from gridflow.training.pulling import Pulling
 from gridflow.training.streaming import Streaming
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def current_context() -> TrainingContext:
     return cast("TaskRuntime", _runtime.current()).context
 
 
-class TrainingContext(Feeding, Streaming, Fitting):
+class TrainingContext(Feeding, Pulling, Streaming, Fitting):
     """The place of a task in its job, and what gridflow does for it.
 
     Attributes

@@ -61,6 +61,7 @@ class TaskRuntime:
         self.tensorboard_dir = Path(setup.tensorboard) if writes_events else None
         self.epoch_counters: list[EpochCounter] = []
         self.stream: StreamSource | None = None
+        self.pulled: dict[str, str] = {}
         self.backend: str = setup.backend
         self.facts = strategies.of(setup.strategy)
         self.mode = modes.mode_of(self)

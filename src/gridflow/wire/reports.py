@@ -232,6 +232,24 @@ class EpochFed(OfTraining):
 
 
 @dataclass(frozen=True)
+class Pulled(OfTraining):
+    """The function reads files itself.
+
+    Attributes
+    ----------
+    dataset : str
+    rank : int
+    counts : dict
+        The fields of `gridflow.feed.ledger.DatasetCounts`.
+    """
+
+    kind: ClassVar[str] = "pulled"
+    dataset: str
+    rank: int
+    counts: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Evaluated(OfTraining):
     """What the evaluator found of a checkpoint."""
 
@@ -251,7 +269,7 @@ class Stack(OfTraining):
 
 RELAYED: Final = (
     *(Ready, Joined, RowsWanted, FeedingStopped),
-    *(Progress, EpochEnded, EpochFed, Evaluated, Stack),
+    *(Progress, EpochEnded, EpochFed, Pulled, Evaluated, Stack),
 )
 REPORTS: Final[Family[Report]] = Family(
     "an agent",

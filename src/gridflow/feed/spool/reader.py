@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.ipc
 
 from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.feed.ledger import DatasetCounts
-from gridflow.feed.schema import TensorSpec, tensor_specs
+from gridflow.feed.schema import TensorSpec, tensor_specs, values_of
 from gridflow.feed.spool.layout import FORMAT, MANIFEST
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+
+    from gridflow.feed.batches import Window
 
 
 class Chunks(ABC):
@@ -39,11 +41,18 @@ class Chunks(ABC):
     specs: dict[str, TensorSpec]
     chunk_rows: tuple[int, ...]
 
+    #: Any of its chunks costs the same at any time.
+    chunks_together: Final = 0
+
     def __init__(self) -> None:
         #: Opening a chunk, and finding a column by its name, take time for each of its columns.
         self._chunks: dict[int, pa.RecordBatch] = {}
         self._columns: dict[tuple[int, str], np.ndarray | pa.Array] = {}
         self._numbers: dict[str, int] = {}
+
+    def follow(self, windows: Iterator[Window]) -> Iterator[Window]:
+        """Give the windows of an epoch as they are; mapped files need no reading ahead."""
+        return windows
 
     @property
     def rows(self) -> int:
@@ -68,13 +77,7 @@ class Chunks(ABC):
         column = self._columns.get(key)
         if column is None:
             column = self._chunk(chunk).column(self._numbers[name])
-            kind, shape = self.specs[name]
-            if not isinstance(kind, str):
-                rows = len(column)
-                for _ in shape:
-                    column = column.flatten()
-                column = column.to_numpy().view(kind).reshape((rows, *shape))
-            self._columns[key] = column
+            column = self._columns[key] = values_of(column, self.specs[name])
         return column
 
     def matrix(self, chunk: int, names: Sequence[str], start: int, stop: int) -> np.ndarray:

@@ -151,6 +151,7 @@ class CheckpointAndResume(NeutralCallback):
             raise InvalidArgument(
                 f"the checkpoint is one of a {there.flavour} model, this is a {self.flavour} model."
             )
+        self._refuse_other_files(there)
         building.build(self.model, self.flavour)
         state.restore(self.model, self.flavour, there, ["model", "optimizer", "random"])
         counters = self._runtime.epoch_counters
@@ -168,6 +169,16 @@ class CheckpointAndResume(NeutralCallback):
         skip = 0 if known else step if a_pass is None else there.batches % a_pass
         position.begin_at(self.model, self.flavour, position.Start(epoch, step, skip))
         _log.info("resuming at epoch %d, step %d", epoch, step)
+
+    def _refuse_other_files(self, there: Checkpoint) -> None:
+        """Refuse to go on in the middle of files that aren't what they were."""
+        for name, version in there.pulled.items():
+            if self._runtime.pulled.get(name, version) != version:
+                raise InvalidArgument(
+                    f"the files of dataset {name!r} have changed since the checkpoint was made, so "
+                    "it can't go on where it was: rows would be left out, or come twice. Bring "
+                    "them back; or begin anew, with another checkpoint_dir."
+                )
 
     def _tell_history(self) -> None:
         """Hand over the epochs of earlier lives, which a new driver knows nothing of."""
@@ -206,6 +217,7 @@ class CheckpointAndResume(NeutralCallback):
             finished=finished,
             batches=self._batches,
             counters=self._positions(step),
+            pulled=dict(self._runtime.pulled),
             history=self._history,
             epochs=self._epochs,
             entries=entries,

@@ -60,6 +60,8 @@ class Checkpoint:
     history : dict of str to list of float
         Logs of the complete epochs of this fit, and their numbers in `epochs`.
     epochs : list of int
+    pulled : dict of str to str
+        Datasets that were read from files, and what changes when those do.
     entries : list of Entry
     """
 
@@ -72,6 +74,7 @@ class Checkpoint:
     counters: list[tuple[int, int]] = field(default_factory=list)
     history: dict[str, list[float]] = field(default_factory=dict)
     epochs: list[int] = field(default_factory=list)
+    pulled: dict[str, str] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
 
     def group(self, name: str) -> list[Entry]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.feed.batches import Tail
+    from gridflow.feed.files.reader import FileReader
+    from gridflow.feed.reading import Reader
     from gridflow.feed.spool import SpoolReader
     from gridflow.feed.stream import StreamSource
     from gridflow.training.runtime import TaskRuntime
@@ -36,6 +38,8 @@ class DatasetRequest:
         As for ``ctx.dataset``.
     gathered : SpoolReader or None
         Rows of all ranks, to be read once each in place of this rank's.
+    files : FileReader or None
+        What reads this rank's rows, where they aren't fed.
     """
 
     name: str
@@ -49,10 +53,11 @@ class DatasetRequest:
     function: Callable[..., Any] | None = None
     prefetch: int | None = None
     gathered: SpoolReader | None = None
+    files: FileReader | None = None
 
-    def reader(self, runtime: TaskRuntime) -> SpoolReader:
+    def reader(self, runtime: TaskRuntime) -> Reader:
         """Return what reads the rows."""
-        return self.gathered or runtime.spool(self.name)
+        return self.gathered or self.files or runtime.spool(self.name)
 
     def options(self, runtime: TaskRuntime) -> dict[str, Any]:
         """Return how the rows of this rank become batches, and who is told of it."""

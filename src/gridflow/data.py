@@ -1,0 +1,187 @@
+"""Datasets of files for programs that have no `TrainingContext`.
+
+A program that ``gridflow launch`` starts in a container, or any other that has its place in
+``TF_CONFIG``, reads files as ``ctx.parquet_dataset`` does, with equal steps on all workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import InvalidArgument
+from gridflow.spec.cluster import ClusterSpec, Task
+from gridflow.spec.options import whole_number
+from gridflow.spec.tf_config import TF_CONFIG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gridflow.feed.batches import Tail
+    from gridflow.feed.files.catalogue import Catalogue
+    from gridflow.feed.files.opening import Group
+    from gridflow.feed.selection import Columns
+    from gridflow.files.listing import Paths
+
+__all__ = ["parquet_dataset", "tfrecord_dataset"]
+
+
+def parquet_dataset(
+    path: Paths,
+    *,
+    batch_size: int,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    strategy: Any = None,
+    nulls: str | Mapping[str, Any] = "error",
+    filesystem: Any = None,
+    **options: Any,
+) -> Any:
+    """Return this worker's rows of Parquet files as a dataset.
+
+    Parameters
+    ----------
+    path, batch_size, features, label, sample_weight, nulls, filesystem
+        See `TrainingContext.parquet_dataset`. Paths that aren't complete begin in the working
+        directory.
+    strategy : tf.distribute.Strategy, optional
+        What trains. Under MultiWorkerMirroredStrategy all workers must call this function; they
+        compare what they see.
+    **options
+        ``shuffle`` (default False), ``seed``, ``tail``, ``map``, ``prefetch`` as there; ``epoch``
+        and ``step``, by default 0: where the first iteration begins, to go on exactly where a
+        checkpoint was made; ``rank`` and ``num_workers``: by default those of ``TF_CONFIG``.
+
+    Returns
+    -------
+    tf.data.Dataset or tf.distribute.DistributedDataset
+        Each iteration is an epoch. To evaluate and predict it gives each row once only within a
+        gridflow job: here it gives the batches of training.
+    """
+    from gridflow.feed.files.opening import open_parquet
+
+    columns = {"features": features, "label": label, "sample_weight": sample_weight}
+    group, options = _group(strategy, options)
+    found = open_parquet(
+        path, columns, group, base=str(Path.cwd()), name="train", nulls=nulls, filesystem=filesystem
+    )
+    return _made(found, columns, strategy, batch_size=batch_size, **options)
+
+
+def tfrecord_dataset(
+    path: Paths,
+    *,
+    batch_size: int,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    strategy: Any = None,
+    spec: Mapping[str, Any] | None = None,
+    compression: str | None = None,
+    filesystem: Any = None,
+    **options: Any,
+) -> Any:
+    """Return this worker's Examples of TFRecord files as a dataset.
+
+    Parameters
+    ----------
+    path, batch_size, features, label, sample_weight, spec, compression, filesystem
+        See `TrainingContext.tfrecord_dataset`.
+    strategy, **options
+        See `parquet_dataset`.
+    """
+    from gridflow.feed.files.opening import open_tfrecord
+
+    columns = {"features": features, "label": label, "sample_weight": sample_weight}
+    group, options = _group(strategy, options)
+    found = open_tfrecord(
+        path,
+        columns,
+        group,
+        base=str(Path.cwd()),
+        name="train",
+        spec=spec,
+        compression=compression,
+        folder=Path(tempfile.gettempdir()),
+        filesystem=filesystem,
+    )
+    return _made(found, columns, strategy, batch_size=batch_size, **options)
+
+
+def _group(strategy: Any, options: dict[str, Any]) -> tuple[Group, dict[str, Any]]:
+    """Return the place among the workers, and the options that are left."""
+    rank, workers = options.pop("rank", None), options.pop("num_workers", None)
+    if (rank is None) != (workers is None):
+        raise InvalidArgument("rank= and num_workers= belong together: give both, or neither.")
+    if rank is None:
+        rank, workers = _place(os.environ)
+    rank, workers = whole_number("rank", rank, 0), whole_number("num_workers", workers, 1)
+    if rank >= workers:
+        raise InvalidArgument(f"rank={rank} of num_workers={workers}: ranks count from 0.")
+    gather: Callable[[bytes], list[bytes]] | None = None
+    if strategy is not None and workers > 1:
+        import tensorflow as tf
+
+        from gridflow.feed import everywhere
+
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+
+            def gather(content: bytes) -> list[bytes]:
+                return everywhere.with_tensorflow(strategy, content)
+
+    return (rank, workers, gather), options
+
+
+def _place(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Return rank and number of workers by ``TF_CONFIG``: those of a program alone without it."""
+    text = environ.get(TF_CONFIG)
+    if not text:
+        return 0, 1
+    try:
+        config = json.loads(text)
+        task, cluster = config["task"], ClusterSpec(config["cluster"])
+        rank = cluster.rank(Task(task["type"], int(task["index"])))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(
+            f"{TF_CONFIG} can't be read ({error!r}): {text!r}. Give rank= and num_workers=."
+        ) from error
+    if rank is None:  # an evaluator, or a parameter server: it reads alone
+        return 0, 1
+    return rank, len(cluster.ranks)
+
+
+def _made(
+    found: Catalogue,
+    columns: Mapping[str, Any],
+    strategy: Any,
+    *,
+    batch_size: int,
+    shuffle: bool = False,
+    seed: int = 0,
+    tail: Tail = "spread",
+    map: Callable[..., Any] | None = None,  # noqa: A002 (that of tf.data)
+    prefetch: int = 2,
+    epoch: int = 0,
+    step: int = 0,
+) -> Any:
+    from gridflow.feed import batches, dataset
+    from gridflow.feed.counter import EpochCounter
+
+    return dataset.distribute(
+        strategy,
+        found.reader(),
+        **columns,
+        batch_size=batch_size,
+        steps=batches.steps_for(found.rows, batch_size, tail),
+        tail=tail,
+        shuffle=shuffle,
+        seed=seed,
+        rank=found.rank,
+        function=map,
+        prefetch=prefetch,
+        counter=EpochCounter(epoch, step),
+    )

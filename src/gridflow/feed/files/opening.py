@@ -1,0 +1,64 @@
+"""From what a user says of files to the catalogue of their rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.feed import selection
+from gridflow.feed.files.catalogue import Catalogue, catalogue
+from gridflow.feed.files.parquet import ParquetFiles
+from gridflow.feed.files.tfrecords import RecordFiles
+from gridflow.feed.schema import FeedOptions
+from gridflow.files.listing import find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from gridflow.files.listing import Paths
+
+__all__ = ["Group", "open_parquet", "open_tfrecord"]
+
+#: This rank, how many there are, and how they tell one another bytes, if they can.
+Group = tuple[int, int, "Callable[[bytes], list[bytes]] | None"]
+
+
+def open_parquet(
+    path: Paths,
+    columns: Mapping[str, Any],
+    group: Group,
+    *,
+    base: str,
+    name: str,
+    nulls: str | Mapping[str, Any],
+    filesystem: Any,
+) -> Catalogue:
+    """Look into Parquet files; parameters as of `TrainingContext.parquet_dataset`."""
+    options = FeedOptions(nulls=nulls)  # type: ignore[arg-type]
+    used = selection.named(*columns.values())
+    options.check_columns(used)
+    return catalogue(ParquetFiles(find(path, base, filesystem), name, used, options), *group)
+
+
+def open_tfrecord(
+    path: Paths,
+    columns: Mapping[str, Any],
+    group: Group,
+    *,
+    base: str,
+    name: str,
+    spec: Mapping[str, Any] | None,
+    compression: str | None,
+    folder: Path,
+    filesystem: Any,
+) -> Catalogue:
+    """Look into TFRecord files; parameters as of `TrainingContext.tfrecord_dataset`."""
+    form = RecordFiles(
+        find(path, base, filesystem),
+        name,
+        selection.named(*columns.values()),
+        spec=spec,
+        compression=compression,
+        folder=folder,
+    )
+    return catalogue(form, *group)
