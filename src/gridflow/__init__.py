@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TrainingFailed,
         UnpicklableFunction,
     )
+    from gridflow.feed.forms import Keys, Padded, Ragged
     from gridflow.handle import JobHandle
     from gridflow.launch.local import LocalLauncher
     from gridflow.launch.spark.launcher import SparkLauncher
@@ -50,6 +51,7 @@ _HOMES: Final = {
     "InvalidArgument": "errors",
     "JobCancelled": "errors",
     "JobHandle": "handle",
+    "Keys": "feed.forms",
     "LocalLauncher": "launch.local",
     "MaxRestarts": "coordinator.policies",
     "MinSizePartitioner": "spec.partitioners",
@@ -57,8 +59,10 @@ _HOMES: Final = {
     "NetworkError": "errors",
     "NotEnoughGpus": "errors",
     "NotEnoughSlots": "errors",
+    "Padded": "feed.forms",
     "Plan": "spec.plan",
     "PreemptionAware": "coordinator.policies",
+    "Ragged": "feed.forms",
     "Result": "result",
     "RetryableExits": "coordinator.policies",
     "Role": "spec.roles",
@@ -86,6 +90,7 @@ __all__ = [
     "InvalidArgument",
     "JobCancelled",
     "JobHandle",
+    "Keys",
     "LocalLauncher",
     "MaxRestarts",
     "MinSizePartitioner",
@@ -93,8 +98,10 @@ __all__ = [
     "NetworkError",
     "NotEnoughGpus",
     "NotEnoughSlots",
+    "Padded",
     "Plan",
     "PreemptionAware",
+    "Ragged",
     "Result",
     "RetryableExits",
     "Role",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.coordinator.policies import RestartPolicy
+    from gridflow.feed.forms import Form
     from gridflow.handle import JobHandle
     from gridflow.launch.base import Launcher, Placement
     from gridflow.result import Result
@@ -113,6 +114,9 @@ class TensorflowDistributor:
         What becomes of nulls: refuse columns that have some once ``ctx.dataset()`` asks for them,
         drop rows with a null in any column (the ledger counts them), or fill them with a value per
         column.
+    columns : dict of str to Padded, Ragged or Keys, optional
+        How arrays of any length, and maps, become tensors: ``{"tokens": Padded(128)}``; see
+        ``docs/concepts.md``.
     env : dict, optional
         Environment variables of the training processes.
     seed : int, optional
@@ -188,6 +192,7 @@ class TensorflowDistributor:
         checkpoint_every: int | None = None,
         checkpoint_dir: str | Path | None = None,
         nulls: str | Mapping[str, Any] = "error",
+        columns: Mapping[str, Form] | None = None,
         env: Mapping[str, str] | None = None,
         seed: int | None = None,
         spool_dir: str | None = None,
@@ -242,7 +247,7 @@ class TensorflowDistributor:
                 classic_flags=classic_flags,
                 communication=communication,
             ),
-            feed=FeedOptions(nulls=nulls),  # type: ignore[arg-type]
+            feed=FeedOptions(nulls, dict(columns or {})),  # type: ignore[arg-type]
             hosts=HostOptions(
                 environment,
                 spool_dir,
@@ -257,6 +262,7 @@ class TensorflowDistributor:
             roles=tuple(roles),
         )
         strategies.check_workers(name, self.num_workers)
+        self.spec.feed.check_strategy(name)
         self._launcher = launcher_of(launcher)
         self._network = Network.parse(host, advertise, port)
         self._restart = policy_of(restart, max_restarts)
@@ -442,6 +448,7 @@ class TensorflowDistributor:
         )
         if placement.columns:
             self.spec.feed.check_columns(placement.columns)
+            placement = replace(placement, left_out=self.spec.feed.still_out(placement.left_out))
         return launcher, program, pack(folder_of(made)), datasets, placement
 
     def _make_job_dir(self, job: str) -> Path:

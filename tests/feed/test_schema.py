@@ -1,7 +1,6 @@
 """What arrives becomes columns of fixed shape without nulls, or an error that names the column."""
 
 import datetime as dt
-import decimal
 
 import numpy as np
 import pyarrow as pa
@@ -98,11 +97,9 @@ def test_text_binary_and_dictionaries_stay_text():
 @pytest.mark.parametrize(
     ("column", "hint"),
     [
-        (pa.array([decimal.Decimal("1.5")]), "Cast it to double"),
-        (pa.array([{"a": 1}]), "Select its fields"),
+        (pa.array([[{"a": 1}]]), "arrays of their fields"),
         (pa.array([dt.timedelta(1)]), "Cast it to long"),
-        (pa.array([[decimal.Decimal("1.5")]]), "Cast it to double"),
-        (pa.array([[[(1, 2)]]], pa.list_(pa.map_(pa.int8(), pa.int8()))), "Leave it out"),
+        (pa.array([[[(1, 2)]]], pa.list_(pa.map_(pa.int8(), pa.int8()))), "be a tensor"),
     ],
 )
 def test_what_can_t_be_a_tensor_is_refused_with_a_hint(column, hint):

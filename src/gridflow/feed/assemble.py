@@ -57,19 +57,58 @@ def assemble(
     """Yield the batches of an epoch, several at a time.
 
     Each item is a tuple with an array for each tensor, of shape (batches, batch size, ...): those
-    batches of a window of the plan that have the same size.
+    batches of a window of the plan that have the same size. A ragged tensor has two: the lengths of
+    its rows, of shape (batches, batch size), and all their items.
     """
     for window in reader.follow(plan.windows(start_batch)):
-        arrays = [
-            _text(reader, tensor, window) if tensor.is_text else _numbers(reader, tensor, window)
-            for tensor in tensors
-        ]
+        arrays = [_array(reader, tensor, window) for tensor in tensors]
         begin = 0
         for size, alike in itertools.groupby(window.batch_rows):
             batches = sum(1 for _ in alike)
             end = begin + batches * size
-            yield tuple(a[begin:end].reshape(batches, size, *a.shape[1:]) for a in arrays)
+            yield tuple(
+                part
+                for array, tensor in zip(arrays, tensors, strict=True)
+                for part in _cut(array, tensor, begin, batches, size)
+            )
             begin = end
+
+
+def _array(reader: Reader, tensor: Tensor, window: Window) -> Any:
+    if tensor.is_ragged:
+        return _lists(reader, tensor, window)
+    if tensor.is_text:
+        return _text(reader, tensor, window)
+    return _numbers(reader, tensor, window)
+
+
+def _cut(array: Any, tensor: Tensor, begin: int, batches: int, size: int) -> Iterator[np.ndarray]:
+    rows = batches * size
+    if not tensor.is_ragged:
+        yield array[begin : begin + rows].reshape(batches, size, *array.shape[1:])
+        return
+    lists = array.slice(begin, rows)
+    yield lists.value_lengths().to_numpy().reshape(batches, size)
+    items: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
+    yield items if tensor.is_text else items.view(tensor.numpy_dtype)
+
+
+def _lists(reader: Reader, tensor: Tensor, window: Window) -> pa.Array:
+    """Return the rows of a window as lists of any length."""
+    column = tensor.columns[0]
+    found = []
+    for piece in window.pieces:
+        lists: Any = reader.column(piece.chunk, column)
+        found.append(lists.slice(piece.start, piece.stop - piece.start))
+    lists = pa.concat_arrays(found)
+    if tensor.is_text:
+        lists = lists.cast(pa.large_list(pa.large_binary()))
+    if window.positions is None:
+        return lists
+    rows = np.empty(len(window.positions), np.int64)
+    wanted = window.positions >= 0
+    rows[window.positions[wanted]] = np.flatnonzero(wanted)
+    return lists.take(pa.array(rows[: window.rows]))
 
 
 def _numbers(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray:

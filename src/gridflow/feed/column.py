@@ -21,6 +21,8 @@ __all__ = [
     "is_text",
     "leaf_type",
     "null_rows",
+    "offsets_of",
+    "ragged",
     "reason_against",
     "shaped",
     "storage",
@@ -69,6 +71,9 @@ def reason_against(kind: pa.DataType, where: str) -> str | None:
     where : str
         What to call it.
     """
+    if pa.types.is_struct(kind):  # its fields are columns
+        reasons = [reason_against(field.type, f"{where}, field {field.name!r},") for field in kind]
+        return None if not reasons or None in reasons else reasons[0]
     leaf = leaf_type(kind)
     while isinstance(leaf, pa.BaseExtensionType):
         leaf = leaf_type(leaf.storage_type)
@@ -114,7 +119,7 @@ def leaf_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _offsets(array: pa.Array) -> np.ndarray:
+def offsets_of(array: pa.Array) -> np.ndarray:
     """Return where each row's items start in ``array.values``, and where the last one ends."""
     if pa.types.is_fixed_size_list(array.type):
         width = array.type.list_size
@@ -130,7 +135,7 @@ def null_rows(array: pa.Array) -> np.ndarray | None:
     """Return which rows hold a null at any depth, or None when none does."""
     null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if is_list(array.type) and len(array):
-        offsets = _offsets(array)
+        offsets = offsets_of(array)
         items = null_rows(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
         if items is not None:
             before = np.concatenate([[0], np.cumsum(items)])
@@ -154,7 +159,7 @@ def filled(array: pa.Array, value: Any, where: Where, expected: pa.DataType | No
                 f"{array.type}: {error}"
             ) from error
         return pc.fill_null(array, scalar)
-    offsets = _offsets(array)
+    offsets = offsets_of(array)
     null = array.is_null().to_numpy(zero_copy_only=False)
     widths = np.diff(offsets)
     width = _width(widths[~null], where, expected)
@@ -211,6 +216,20 @@ def shaped(column: pa.Array, where: Where) -> pa.Array:
     return array
 
 
+def ragged(column: pa.Array, where: Where) -> pa.Array:
+    """Give arrays of any length, without nulls, their form in the spool."""
+    offsets = offsets_of(column)
+    values = column.values if len(column) else column.values.slice(0, 0)
+    items = _fixed_leaf(values.slice(offsets[0], offsets[-1] - offsets[0]), where)
+    array = pa.LargeListArray.from_arrays(pa.array(offsets - offsets[0]), items)
+    if where.field is not None and not array.type.equals(where.expected_type):
+        raise DataError(
+            f"{where} was {where.expected_type} in earlier batches and is {array.type} now: all "
+            "batches need one type."
+        )
+    return array
+
+
 def _width(widths: np.ndarray, where: Where, expected: pa.DataType | None) -> int | None:
     """Return the one length that all arrays of a column have, None when nothing tells it."""
     known = None
@@ -221,7 +240,7 @@ def _width(widths: np.ndarray, where: Where, expected: pa.DataType | None) -> in
     if known is not None and len(widths) and (other := widths[widths != known]).size:
         raise DataError(
             f"{where} has arrays of {known} and of {int(other[0])} items. All rows need the same "
-            f"length: pad or cut them before (Spark: slice, concat with array_repeat)."
+            f"length: say columns={{{where.column!r}: Padded(length)}}, or Ragged()."
         )
     return known
 
@@ -231,7 +250,7 @@ def _fixed(array: pa.Array, where: Where, expected: pa.DataType | None) -> pa.Ar
     if not is_list(array.type):
         return _fixed_leaf(array, where)
     inner = expected.value_type if expected is not None and is_list(expected) else None
-    offsets = _offsets(array)
+    offsets = offsets_of(array)
     if pa.types.is_fixed_size_list(array.type):
         # The type tells the length even when there is no row.
         width = _width(np.array([array.type.list_size]), where, expected)
@@ -255,6 +274,9 @@ def _fixed_leaf(array: pa.Array, where: Where | str) -> pa.Array:
     if types.is_timestamp(kind):
         # Truncates nanoseconds; a time zone is only a way to print the same instant.
         return array.cast(pa.timestamp("us", kind.tz), safe=False).view(pa.int64())
+    if types.is_decimal(kind):
+        # By way of text, as Arrow's own cast isn't to the nearest number.
+        return array.cast(pa.string()).cast(pa.float64())
     for applies, target in _CASTS:
         if applies(kind):
             return array.cast(target)
@@ -270,9 +292,9 @@ _CASTS: Final = (
     (pa.types.is_binary_view, pa.binary()),
 )
 _HINTS: Final = (
-    (pa.types.is_decimal, "Cast it to double or float."),
     (pa.types.is_null, "It holds nothing but nulls: leave it out, or cast it."),
-    (pa.types.is_struct, "Select its fields as columns of their own."),
+    (pa.types.is_struct, "Make arrays of structs arrays of their fields: transform(c, x -> x.a)."),
+    (pa.types.is_map, "Choose keys of it: columns={'name': Keys('a', 'b')}."),
     (pa.types.is_duration, "Cast it to long."),
     (pa.types.is_time, "Cast it to long."),
 )

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gridflow.errors import InvalidArgument
+from gridflow.feed import ragged
 from gridflow.feed.assemble import assemble, window_rows_for
 from gridflow.feed.batches import BatchPlan, Tail, rank_seed
 from gridflow.feed.counter import EpochCounter
@@ -165,20 +166,15 @@ class Source:
         """Return the ``tf.data.Dataset``."""
         import tensorflow as tf
 
-        rows = self.static_rows()
-        signature = tuple(
-            tf.TensorSpec(
-                (None, rows, *tensor.row_shape),
-                tf.string if tensor.is_text else tf.as_dtype(tensor.numpy_dtype),
-            )
-            for tensor in self.selection.tensors
-        )
+        signature = ragged.signature(self.selection.tensors, self.static_rows())
         windows = tf.data.Dataset.from_generator(self.epoch, output_signature=signature)
         # A generator costs some 0.4 ms each time it is asked. Slices of a window cost nothing:
         # where a batch is a multiple of 64 bytes they aren't even copied.
         batches = self.bounded(
             windows.flat_map(
-                lambda *tensors: tf.data.Dataset.from_tensor_slices(self.selection.pack(tensors))
+                lambda *arrays: tf.data.Dataset.from_tensor_slices(
+                    self.selection.pack(ragged.tensors(self.selection.tensors, arrays))
+                )
             )
         )
         if self.function is not None:

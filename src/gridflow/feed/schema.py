@@ -22,11 +22,15 @@ from gridflow.feed.column import (
     is_text,
     leaf_type,
     null_rows,
+    ragged,
     shaped,
     storage,
 )
+from gridflow.feed.forms import Form, Ragged, opened
+from gridflow.spec import strategies
 
 __all__ = [
+    "ANY_LENGTH",
     "BOOLEAN",
     "FeedOptions",
     "Findings",
@@ -39,6 +43,10 @@ __all__ = [
 #: Metadata of a field whose bytes are 0 or 1 and mean False or True: Arrow's own booleans are
 #: bits, which numpy can't map.
 BOOLEAN: Final = {b"gridflow.type": b"bool"}
+#: Metadata of a field whose arrays have any length.
+RAGGED: Final = {b"gridflow.shape": b"ragged"}
+#: In the shape of one row: each row has its own.
+ANY_LENGTH: Final = -1
 #: The element type (a numpy dtype, or "string" for text and bytes) and the shape of one row.
 TensorSpec = tuple["np.dtype[Any] | Literal['string']", tuple[int | None, ...]]
 
@@ -57,11 +65,20 @@ class FeedOptions:
         that is fed is left out, and counted in the ledger. A mapping gives the value to put in
         place of nulls, by column; other columns are as with ``"error"``. NaN is a number, not a
         null, and stays.
+    columns : mapping of column to Form
+        How arrays of any length, and maps, become tensors.
     """
 
     nulls: Literal["error", "drop"] | Mapping[str, Any] = "error"
+    columns: Mapping[str, Form] = dataclass_field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for column, form in self.columns.items():
+            if not isinstance(form, Form):
+                raise InvalidArgument(
+                    f"columns={{{column!r}: {form!r}}} must say Ragged(), Padded(length) or "
+                    "Keys('a', 'b')."
+                )
         if isinstance(self.nulls, Mapping):
             for column, value in self.nulls.items():
                 if value is None or not isinstance(column, str):
@@ -82,11 +99,36 @@ class FeedOptions:
             With the columns that there are.
         """
         fills = self.nulls if isinstance(self.nulls, Mapping) else {}
+        for column in self.columns:
+            if not _is_there(column, columns):
+                raise InvalidArgument(
+                    f"columns= says how to feed {column!r}, which is no column of the data: "
+                    f"{', '.join(columns) or 'there are none'}.{did_you_mean(column, columns)}"
+                )
         for column in fills:
-            if column not in columns:
+            if not _is_there(column, columns):
                 raise InvalidArgument(
                     f"nulls= has a value for {column!r}, which is no column of the data: "
                     f"{', '.join(columns) or 'there are none'}.{did_you_mean(column, columns)}"
+                )
+
+    def still_out(self, left_out: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+        """Return those of the columns that can't be fed which ``columns`` don't name."""
+        kept = {
+            name: {c: why for c, why in reasons.items() if c not in self.columns}
+            for name, reasons in left_out.items()
+        }
+        return {name: reasons for name, reasons in kept.items() if reasons}
+
+    def check_strategy(self, strategy: str) -> None:
+        """Refuse forms that a strategy's workers can't be fed."""
+        if not strategies.of(strategy).hands_out_steps:
+            return
+        for column, form in self.columns.items():
+            if isinstance(form, Ragged):
+                raise InvalidArgument(
+                    f"columns={{{column!r}: Ragged()}} isn't there under strategy={strategy!r}: "
+                    "its workers read arrays of one length. Use Padded(length)."
                 )
 
 
@@ -138,17 +180,24 @@ def normalise(
         For a type that can't be a tensor.
     """
     found = findings or Findings()
-    columns = {
+    fed = {
         name: storage(column)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
         if name not in found.left_out
     }
+    columns, refused = opened(fed, options.columns, dataset)
+    for name in found.left_out.keys() & columns.keys():
+        del columns[name]
 
     def refuse(name: str, error: DataError | SchemaError) -> None:
-        if findings is None or len(columns) == 1:
+        others = columns.keys() - {name}
+        if findings is None or not others:
             raise error
-        del columns[name]
+        columns.pop(name, None)
         found.left_out[name] = str(error)
+
+    for name, error in refused.items():
+        refuse(name, error)
 
     fills = options.nulls if isinstance(options.nulls, Mapping) else {}
     drop: np.ndarray | None = None
@@ -173,16 +222,31 @@ def normalise(
     arrays, fields = [], []
     for name, column in list(columns.items()):
         try:
-            array = shaped(column, Where.of(dataset, name, expected))
+            is_ragged = isinstance(options.columns.get(name), Ragged)
+            array = (ragged if is_ragged else shaped)(column, Where.of(dataset, name, expected))
         except (DataError, SchemaError) as error:
             refuse(name, error)
             continue
         # Rows that were lent, or came from another rank, have been here before.
-        was_bool = (batch.schema.field(name).metadata or {}).items() >= BOOLEAN.items()
-        is_bool = was_bool or pa.types.is_boolean(leaf_type(column.type))
-        fields.append(pa.field(name, array.type, metadata=BOOLEAN if is_bool else None))
+        metadata: dict[bytes, bytes] = {}
+        if pa.types.is_boolean(leaf_type(column.type)) or _was_bool(batch.schema, name):
+            metadata |= BOOLEAN
+        if is_ragged:
+            metadata |= RAGGED
+        fields.append(pa.field(name, array.type, metadata=metadata or None))
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), dropped
+
+
+def _is_there(column: str, columns: Collection[str]) -> bool:
+    """Return whether a name is a column, or a path into one."""
+    return any(column == each or column.startswith(f"{each}.") for each in columns)
+
+
+def _was_bool(schema: pa.Schema, name: str) -> bool:
+    place = schema.get_field_index(name)
+    known = schema.field(place).metadata if place >= 0 else None
+    return (known or {}).items() >= BOOLEAN.items()
 
 
 def _nulls_error(where: Where, null: np.ndarray) -> DataError:
@@ -195,14 +259,17 @@ def _nulls_error(where: Where, null: np.ndarray) -> DataError:
 def tensor_specs(schema: pa.Schema) -> dict[str, TensorSpec]:
     """Return element type and shape of one row, by column, of a schema that `normalise` made.
 
-    The length of an array is None where no row has told it yet.
+    The length of an array is None where no row has told it yet, and `ANY_LENGTH` where each row
+    has its own.
     """
     specs: dict[str, TensorSpec] = {}
     for field in schema:
         shape: list[int | None] = []
         kind = field.type
         while is_list(kind):
-            shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+            is_ragged = (field.metadata or {}).items() >= RAGGED.items()
+            unknown = ANY_LENGTH if is_ragged else None
+            shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else unknown)
             kind = kind.value_type
         if is_text(kind):
             specs[field.name] = ("string", tuple(shape))
@@ -216,10 +283,10 @@ def tensor_specs(schema: pa.Schema) -> dict[str, TensorSpec]:
 def values_of(column: pa.Array, spec: TensorSpec) -> np.ndarray | pa.Array:
     """Return a column that `normalise` made as it is read: by reference, wherever it lies.
 
-    Numbers as a numpy array of shape (rows, ...), text and bytes as they are.
+    Numbers as a numpy array of shape (rows, ...), text, bytes and ragged arrays as they are.
     """
     kind, shape = spec
-    if isinstance(kind, str):
+    if isinstance(kind, str) or ANY_LENGTH in shape:
         return column
     rows = len(column)
     for _ in shape:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mean
+from gridflow.feed.schema import ANY_LENGTH
 
 if TYPE_CHECKING:
     from gridflow.feed.schema import TensorSpec
@@ -59,6 +60,11 @@ class Tensor:
     def is_text(self) -> bool:
         """Whether it holds text or bytes."""
         return isinstance(self.dtype, str)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether each row has a length of its own."""
+        return ANY_LENGTH in self.row_shape
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -214,6 +220,11 @@ def _tensor(
                 f"{argument}: column {column!r} of dataset {dataset!r} holds text, which can't be "
                 f"stacked with {', '.join(c for c in columns if c != column)} into one matrix of "
                 f"numbers. Give it an input of its own."
+            )
+        if ANY_LENGTH in shape:
+            raise SchemaError(
+                f"{argument}: column {column!r} of dataset {dataset!r} is ragged, which can't be "
+                "stacked with others. Give it an input of its own, or feed it as Padded(length)."
             )
         widths.append(math.prod(shape))
     return Tensor(

@@ -220,6 +220,12 @@ def make(
         A column holds text or bytes, of which neither JAX nor torch makes tensors.
     """
     selection = select(reader.specs, features, label, sample_weight, reader.dataset)
+    for tensor in selection.tensors:
+        if tensor.is_ragged:
+            raise SchemaError(
+                f"column {tensor.columns[0]!r} of {reader.dataset!r} is ragged, and backend="
+                f"{backend!r} has no such tensors. Feed it as Padded(length)."
+            )
     text = [column for t in selection.tensors if t.is_text for column in t.columns]
     if text:
         raise SchemaError(

@@ -87,7 +87,9 @@ class LocalLauncher:
         if self._rows is None:
             folder = self._stack.enter_context(temporary_folder(f"gridflow-{payload.job}-data-"))
             fed = payload.spec.fed
-            self._rows = self._source_of(data).deal(len(fed), folder) if data and fed else []
+            kept = payload.spec.feed.columns
+            source = self._source_of(data)
+            self._rows = source.deal(len(fed), folder, kept) if data and fed else []
         return LocalLaunch(payload, self._rows, listener)
 
     def _source_of(self, data: Mapping[str, Any]) -> ArraySource:

@@ -17,7 +17,7 @@ from gridflow.feed.column import reason_against
 from gridflow.feed.sources.base import RankRows, RowSource, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
 __all__ = ["ArraySource", "FileRows", "feedable", "to_table"]
@@ -100,10 +100,11 @@ class ArraySource(RowSource):
         """Return how many rows each dataset has."""
         return {f"rows of {name}": f"{table.num_rows:,}" for name, table in self._tables.items()}
 
-    def deal(self, num_ranks: int, folder: Path) -> list[FileRows]:
+    def deal(self, num_ranks: int, folder: Path, kept: Collection[str] = ()) -> list[FileRows]:
         """Write each rank's rows into a folder of its own, and return what reads them.
 
-        Each rank gets consecutive rows; the ranks' numbers of rows differ by at most one.
+        Each rank gets consecutive rows; the ranks' numbers of rows differ by at most one. Maps are
+        left out but for those of the columns ``kept``, of which the agents make others.
         """
         if num_ranks < 1:
             raise InvalidArgument(f"num_ranks must be at least 1, got {num_ranks}.")
@@ -112,7 +113,9 @@ class ArraySource(RowSource):
         ]
         for rows in ranks:
             rows.folder.mkdir(parents=True, exist_ok=True)
-        for name, table in self._tables.items():
+        for name, whole in self._tables.items():
+            without = self._left_out.get(name, {}).keys() - set(kept)
+            table = whole.drop_columns([c for c in whole.column_names if c in without])
             ends = [table.num_rows * rank // num_ranks for rank in range(num_ranks + 1)]
             for (begin, end), rows in zip(itertools.pairwise(ends), ranks, strict=True):
                 path = rows.folder / f"{name}.arrow"
@@ -144,7 +147,13 @@ def feedable(rows: Any, dataset: str = "data") -> tuple[pa.Table, dict[str, str]
     fed = [name for name in times if name not in reasons]
     if reasons and (not fed or isinstance(rows, tuple)):  # who gives (x, y) wants both
         raise SchemaError(" ".join(reasons.values()))
+    # Of a map, chosen keys can be fed: which ones isn't known here.
+    fed = [n for n in times if n in fed or (times[n] == 1 and _is_map(table.schema.field(n).type))]
     return (table.select(fed) if reasons else table), reasons
+
+
+def _is_map(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind))
 
 
 def to_table(rows: Any, dataset: str = "data", left_out: dict[str, str] | None = None) -> pa.Table:

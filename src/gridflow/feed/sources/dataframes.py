@@ -17,7 +17,7 @@ from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.feed.sources.base import RankRows, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
@@ -33,9 +33,8 @@ _REPARTITION: Final = ("auto", "always", "never")
 _MAX_DATASETS: Final = 127
 
 _HINTS: Final = {
-    "DecimalType": "Cast it to double or float.",
-    "MapType": "Select the values of the keys you need as columns of their own.",
-    "StructType": "Select its fields as columns of their own.",
+    "MapType": "Choose keys of it: columns={'name': Keys('a', 'b')}.",
+    "StructType": "Make arrays of structs arrays of their fields: transform(c, x -> x.a).",
     "VariantType": "Extract what you need with variant_get.",
     "NullType": "It holds nothing but nulls: drop it, or cast it.",
     "TimeType": "Cast it to a number, for example its seconds.",
@@ -139,11 +138,11 @@ def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
     return reasons
 
 
-def _feedable(frame: DataFrame, dataset: str) -> DataFrame:
-    """Return the frame without the columns that can't be fed."""
+def _feedable(frame: DataFrame, dataset: str, kept: Collection[str] = ()) -> DataFrame:
+    """Return the frame without the columns that can't be fed, but for some that are to be kept."""
     from pyspark.sql import functions as f
 
-    reasons = _reasons(frame, dataset)
+    reasons = {name: why for name, why in _reasons(frame, dataset).items() if name not in kept}
     if not reasons:
         return frame
     # By place: a name that is there twice can't be resolved.
@@ -161,6 +160,9 @@ def _feedable(frame: DataFrame, dataset: str) -> DataFrame:
 def _reason_against(kind: DataType, where: str) -> str | None:
     from pyspark.sql import types as t
 
+    if isinstance(kind, t.StructType):  # its fields are columns
+        reasons = [_reason_against(f.dataType, f"{where}, field {f.name!r},") for f in kind.fields]
+        return None if not reasons or None in reasons else reasons[0]
     leaf = kind
     while isinstance(leaf, t.ArrayType):
         leaf = leaf.elementType
@@ -169,7 +171,7 @@ def _reason_against(kind: DataType, where: str) -> str | None:
     fine = (
         *(t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType),
         *(t.BooleanType, t.StringType, t.CharType, t.VarcharType, t.BinaryType),
-        *(t.DateType, t.TimestampType, t.TimestampNTZType),
+        *(t.DateType, t.TimestampType, t.TimestampNTZType, t.DecimalType),
     )
     if isinstance(leaf, fine):
         return None
@@ -196,6 +198,7 @@ def stage_frame(
     datasets: Mapping[str, DataFrame],
     num_partitions: int,
     repartition: Repartition = "auto",
+    kept: Collection[str] = (),
 ) -> tuple[DataFrame, Tags]:
     """Return the one DataFrame whose partitions go to the agents.
 
@@ -209,6 +212,8 @@ def stage_frame(
         ``"auto"``: a single DataFrame that has exactly this number of partitions, as far as Spark
         knows before running, is used as it lies (cached, ``repartition(n)``, ``range``).
         ``"never"``: it is used as it lies in any case, and has to have that number.
+    kept : collection of str
+        Columns that aren't left out: the agents make others of them.
 
     Returns
     -------
@@ -226,7 +231,9 @@ def stage_frame(
             repartition == "auto" and _partitions(frame) == num_partitions
         )
         return (frame if keeps else _repartitioned(frame, num_partitions)), tags
-    frames = {name: _vectors_to_arrays(_feedable(frame, name)) for name, frame in datasets.items()}
+    frames = {
+        name: _vectors_to_arrays(_feedable(frame, name, kept)) for name, frame in datasets.items()
+    }
     union, tags = _tagged_union(frames)
     return _repartitioned(union, num_partitions), tags
 

@@ -12,7 +12,7 @@ from gridflow.feed.sources import dataframes
 from gridflow.feed.sources.base import RowSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -69,9 +69,9 @@ class FrameSource(RowSource):
                 self._left_out[name] = {**self._left_out.get(name, {}), **reasons}
         dataframes.check_partitions(self._frames, num_ranks, self._repartition)
 
-    def stage(self, num_ranks: int) -> tuple[DataFrame, Tags]:
+    def stage(self, num_ranks: int, kept: Collection[str] = ()) -> tuple[DataFrame, Tags]:
         """Return the DataFrame whose partitions are the ranks' rows, and what parts them again."""
-        return dataframes.stage_frame(self._frames, num_ranks, self._repartition)
+        return dataframes.stage_frame(self._frames, num_ranks, self._repartition, kept)
 
 
 def as_frames(

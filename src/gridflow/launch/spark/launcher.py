@@ -210,7 +210,7 @@ class SparkLauncher:
         num_tasks = len(places)
         rows = None
         if source is not None:
-            frame, rows = source.stage(num_tasks)
+            frame, rows = source.stage(num_tasks, payload.spec.feed.columns)
         else:
             frame = self._spark.range(0, num_tasks, 1, num_tasks)
         settings = self._gpu_settings()
