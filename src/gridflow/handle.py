@@ -10,39 +10,29 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import pyarrow as pa
-
 from gridflow.coordinator import folders
 from gridflow.coordinator.member import Phase
-from gridflow.errors import DataError, InvalidArgument, JobCancelled
-from gridflow.feed.push import STREAM
+from gridflow.coordinator.pushing import Pushing, is_of_a_feeder
+from gridflow.errors import InvalidArgument, JobCancelled
 from gridflow.result import Result
 from gridflow.spec.cluster import Task
-from gridflow.spec.options import choose, seconds, whole_number
+from gridflow.spec.options import choose
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
     from pathlib import Path
     from types import TracebackType
 
-    from pyspark.sql import DataFrame
-
     from gridflow.coordinator.loop import JobRun
     from gridflow.coordinator.progress import JobReport
-    from gridflow.feed.push.sender import Destination
     from gridflow.launch.base import Launcher
 
 _WAITED_FOR: Final = tuple(phase.value for phase in Phase if phase is not Phase.CLOSED)
 _SLICE_SECONDS: Final = 0.2
-_LOOK_SECONDS: Final = 0.05
-#: Beyond the heartbeat's own timeout, for a job to notice that an agent is gone.
-_SETTLE_SECONDS: Final = 2.0
-#: What is in the traceback of a task that pushes or asks.
-_FEEDERS: Final = "gridflow/feed/push/"
 _running: weakref.WeakSet[JobHandle] = weakref.WeakSet()
 
 
-class JobHandle:
+class JobHandle(Pushing):
     """A job that runs in the background.
 
     ``with distributor.start(fn) as job:`` waits for its end, and cancels it after an error. It ends
@@ -130,111 +120,6 @@ class JobHandle:
         if not self._ended.is_set():
             self._run.cancel()
 
-    def feed(
-        self,
-        rows: Any,
-        *,
-        columns: Sequence[str] | None = None,
-        epochs: int = 1,
-        timeout: float | None = None,
-    ) -> int:
-        """Push rows into the running job, to those who read `TrainingContext.stream`.
-
-        Tasks of another Spark job send them to the agents, to the one with most room first, and
-        wait while there is none. Blocks until all rows lie at the agents; may be called again, and
-        from several threads. The order of the rows of a partition is kept on each rank, that of
-        partitions isn't.
-
-        A task that Spark tries again neither loses nor doubles rows, if its partition has them in
-        the same order: cache a DataFrame that hasn't.
-
-        Parameters
-        ----------
-        rows : DataFrame, RDD, or what ``data=`` takes
-            An RDD of Rows or dicts, or with `columns` of tuples.
-        columns : list of str, optional
-            Those to send, by default all; the names of an RDD's values.
-        epochs : int, default 1
-            How often to send them, once after the other.
-        timeout : float, optional
-            Seconds to wait until all ranks have called ``ctx.stream``. Default: ``start_timeout``.
-
-        Returns
-        -------
-        int
-            How many rows were taken: fewer where the function wanted no more.
-
-        Raises
-        ------
-        TimeoutError
-            Some rank doesn't call ``ctx.stream``.
-        NotEnoughSlots
-            The job itself takes all slots of Spark.
-        DataError
-            The rows could not be computed, or can't be fed.
-        GridflowError
-            What the job has failed with.
-        """
-        whole_number("epochs", epochs, 1)
-        taken = 0
-        for _ in range(epochs):
-            destination = self._destination(timeout)
-            if not destination.receivers:
-                break
-            before = self._run.rows_pushed
-            try:
-                taken += self._launcher.feed(destination, rows, columns)
-            except (DataError, pa.ArrowException, ConnectionError):
-                self._wait(self._run.spec.deadlines.heartbeat_timeout + _SETTLE_SECONDS)
-                if not self._ended.is_set():
-                    raise
-                if self._error is not None:
-                    raise self._error from None
-                taken += self._run.rows_pushed - before  # it succeeded without the rest
-        return taken
-
-    def infer(
-        self,
-        rows: DataFrame,
-        *,
-        schema: str = "prediction array<float>",
-        timeout: float = 600.0,
-    ) -> DataFrame:
-        """Return a DataFrame with what the function answers to its rows.
-
-        The function reads them by `TrainingContext.stream` and answers each batch by
-        `TrainingContext.results`, on as many workers as there are (``strategy="none"``). Batches
-        hold rows of one partition; there is one row for each row, in the same order, with all its
-        columns. The DataFrame is computed when it is used, which has to be before `stop`.
-
-        Parameters
-        ----------
-        rows : DataFrame
-        schema : str
-            Names and types of the columns that ``ctx.results`` is given.
-        timeout : float, default 600
-            Seconds within which a part of a partition has to be answered.
-
-        Raises
-        ------
-        InvalidArgument
-            It is no DataFrame, or `schema` is none; the job has ended.
-        NotEnoughSlots
-            The job itself takes all slots of Spark.
-        """
-        destination = self._destination(None)
-        if not destination.receivers:
-            raise InvalidArgument("the job takes no more rows: infer() comes before stop().")
-        seconds("timeout", timeout)
-        return self._launcher.infer(destination, rows, schema, timeout)
-
-    def stop(self) -> None:
-        """Let no more rows be pushed: the function reads what is there, and goes on to its end.
-
-        Returns at once. `feed` in other threads returns what was taken by then.
-        """
-        self._run.end_streams()
-
     def __enter__(self) -> Self:
         return self
 
@@ -252,34 +137,14 @@ class JobHandle:
             self.stop()
             self.result_in_foreground()
             return
-        if _FEEDERS in str(error):
-            self._wait(self._run.spec.deadlines.heartbeat_timeout + _SETTLE_SECONDS)
+        is_echo = is_of_a_feeder(error)
+        if is_echo:
+            self._wait_for_failure()
         failed = self._error if self._ended.is_set() else None
         self.cancel()
         self._wait(None)  # shutdown_timeout bounds it
-        if failed is not None and _FEEDERS in str(error):
+        if failed is not None and is_echo:
             raise failed from error
-
-    def _destination(self, timeout: float | None) -> Destination:
-        """Wait until all ranks take rows; return where they are to go."""
-        limit = self._run.spec.deadlines.start_timeout if timeout is None else timeout
-        give_up = time.monotonic() + limit
-        while True:
-            if self._ended.is_set():
-                if self._error is not None:
-                    raise self._error
-                raise InvalidArgument("the job has ended: nobody takes rows any more.")
-            destination = self._run.destination(STREAM)
-            if destination is not None:
-                return destination
-            if time.monotonic() > give_up:
-                silent = ", ".join(self._run.silent_tasks(STREAM))
-                raise TimeoutError(
-                    f"{silent} did not call ctx.stream() within {limit:g} seconds: rows can only "
-                    f"be pushed to functions that read them so. The job is {self.state}, and goes "
-                    "on."
-                )
-            self._ended.wait(_LOOK_SECONDS)
 
     def wait_until(self, state: str, timeout: float | None = None) -> None:
         """Wait until the job has come to a state: ``handle.wait_until("training")``.

@@ -189,6 +189,7 @@ class Life:
                     "rank": self._rank,
                     "generation": self._generation,
                     "place": message.place,
+                    "label": message.label,
                 }
                 self._uploads.file(Path(message.path), header, self._checkpoint_sent)
             case child.Returned():

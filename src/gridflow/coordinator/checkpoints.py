@@ -49,6 +49,7 @@ class CheckpointStore:
         self.folder = folder
         self._num_workers = num_workers
         self._lock = threading.Lock()
+        self._newest_label: str | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
         for leftover in self.folder.glob(".incoming-*"):  # of a driver that was killed
             leftover.unlink()
@@ -57,11 +58,16 @@ class CheckpointStore:
         """Return where a checkpoint that is arriving is written."""
         return self.folder / f".incoming-{generation}-{rank}"
 
-    def commit(self, path: Path, place: Place) -> str:
-        """Make a checkpoint that arrived whole the newest one; return its name."""
+    def commit(self, path: Path, place: Place, label: str | None = None) -> str:
+        """Make a checkpoint that arrived whole the newest one; return its name.
+
+        The label says which of the rows that are pushed it covers; it lies beside it before it
+        counts.
+        """
         name = f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
         with self._lock:
             (self.folder / _WORKERS).write_text(str(self._num_workers))
+            self._write_label(name, label)
             path.rename(self.folder / name)
             descriptor = os.open(self.folder, os.O_RDONLY)
             try:
@@ -70,7 +76,31 @@ class CheckpointStore:
                 os.close(descriptor)
             for old in self._all()[:-_KEPT]:
                 self.path(old.name).unlink()
+                self._label_of(old.name).unlink(missing_ok=True)
+            self._newest_label = label
         return name
+
+    @property
+    def label(self) -> str | None:
+        """The label of the newest checkpoint, None if it has none."""
+        with self._lock:
+            if self._newest_label is None:
+                newest = self._all()[-1:]
+                path = self._label_of(newest[0].name) if newest else None
+                if path is not None and path.exists():
+                    self._newest_label = path.read_text(encoding="utf-8")
+            return self._newest_label
+
+    def _label_of(self, name: str) -> Path:
+        return self.path(name).with_suffix(".label")
+
+    def _write_label(self, name: str, label: str | None) -> None:
+        path = self._label_of(name)
+        path.unlink(missing_ok=True)
+        if label is not None:
+            beside = path.with_suffix(".new")
+            beside.write_text(label, encoding="utf-8")
+            beside.rename(path)
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest checkpoint that can be read, and what is wrong with newer ones.
@@ -115,6 +145,7 @@ class CheckpointStore:
         with self._lock:
             for checkpoint in self._all():
                 self.path(checkpoint.name).unlink()
+                self._label_of(checkpoint.name).unlink(missing_ok=True)
             for unreadable in self.folder.glob("checkpoint-*.unreadable"):
                 unreadable.unlink()
             (self.folder / _WORKERS).unlink(missing_ok=True)

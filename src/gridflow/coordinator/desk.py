@@ -137,6 +137,34 @@ class Desk:
         with self._lock:
             return [str(self._tasks[place]) for place in self._streams.silent(stream)]
 
+    def tasks_without_rows(self, stream: str) -> list[str]:
+        """Return the tasks that are fed, and have not had a row of a stream."""
+        counts = self.ledger.counts
+        return [
+            str(self._tasks[place])
+            for place in self._fed
+            if not ((stream, place) in counts and counts[stream, place].rows)
+        ]
+
+    def part_streams(self) -> None:
+        """Let checkpoints be made at the ends of sections only."""
+        with self._lock:
+            for command in self._streams.part():
+                self._broadcast(command)
+
+    def end_section(self, label: str) -> None:
+        """Let the rows that have come be trained on, and a checkpoint be made that says so."""
+        with self._lock:
+            for command in self._streams.end_section(label):
+                self._broadcast(command)
+
+    def has_section(self, label: str) -> bool:
+        """Return whether that has happened."""
+        if self._checkpoints.label == label:
+            return True
+        with self._lock:
+            return self._streams.is_trained
+
     def end_streams(self) -> None:
         """Let no more rows be pushed."""
         with self._lock:
@@ -227,7 +255,8 @@ class Desk:
     def file_received(self, header: dict[str, Any], path: Path) -> None:
         """Commit a checkpoint, or pass a loan on, once it is whole."""
         if header["kind"] == "checkpoint":
-            name = self._checkpoints.commit(path, Place(*header["place"]))
+            place, label = Place(*header["place"]), header.get("label")
+            name = self._checkpoints.commit(path, place, label)
             self.tell_evaluators(commands.Fetch(name, Place(*header["place"])))
         if header["kind"] == "loan":
             with self._lock:
@@ -292,7 +321,12 @@ class Desk:
             case reports.RowsWanted():
                 with self._lock:
                     self._settle(self._rows.wanted())
-            case reports.Receiving() | reports.Streamed() | reports.FeedingStopped():
+            case (
+                reports.Receiving()
+                | reports.Streamed()
+                | reports.FeedingStopped()
+                | reports.SectionTrained()
+            ):
                 with self._lock:
                     self._stream(rank, report)
             case _:
@@ -310,6 +344,8 @@ class Desk:
                 found = self._streams.streamed(rank, report)
             case reports.FeedingStopped():
                 found = self._streams.end()
+            case reports.SectionTrained():
+                self._streams.trained(rank, report)
         for command in found:
             self._broadcast(command)
 

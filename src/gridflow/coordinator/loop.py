@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,9 +15,8 @@ from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.progress import JobReport, TaskProgress
+from gridflow.coordinator.pushing import StreamDesk
 from gridflow.errors import JobCancelled, StartTimeout
-from gridflow.feed.push import STREAM
-from gridflow.feed.push.sender import Destination
 from gridflow.spec.backends import needed
 from gridflow.spec.cluster import TRAINING_ROLES
 from gridflow.spec.place import Place
@@ -120,13 +118,14 @@ class JobRun:
             spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
         )
         self._desk = Desk(spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out)
+        #: For those who push rows.
+        self.streams = StreamDesk(self._desk, self._checkpoints)
         self._machine = JobMachine(
             spec.parts,
             spec.deadlines,
             job.restart,
             needs=needed(training.backend, training.strategy),
         )
-        self._identity: Identity | None = None
         self._latest: Checkpoint | None = None
         self._resumed: dict[int, Place] = {}
         self._finish: ev.Finish | None = None
@@ -151,7 +150,7 @@ class JobRun:
         try:
             self._latest = self._latest_checkpoint()  # raises before anything is launched
             ours, agents = make_identities()
-            self._identity = agents
+            self.streams.identity = agents
             function.write_bytes(job.program)
             modules.write_bytes(job.modules)
             server = listen(job.network, ours, self._desk)
@@ -200,30 +199,6 @@ class JobRun:
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
             tensorboard_url=self._desk.tensorboard_url,
         )
-
-    def destination(self, stream: str) -> Destination | None:
-        """Return where rows of a stream can be pushed to; None while some rank isn't ready.
-
-        Without receivers once the stream has ended.
-        """
-        receivers = self._desk.receivers(stream)
-        if receivers is None or self._identity is None:
-            return None
-        return Destination(stream, uuid.uuid4().hex, receivers, self._identity)
-
-    def silent_tasks(self, stream: str) -> list[str]:
-        """Return the tasks that take no rows of a stream so far."""
-        return self._desk.silent_tasks(stream)
-
-    def end_streams(self) -> None:
-        """Let no more rows be pushed."""
-        self._desk.end_streams()
-
-    @property
-    def rows_pushed(self) -> int:
-        """Rows that have come to the agents."""
-        counts = self._desk.ledger.counts
-        return sum(each.rows_in for (name, _), each in counts.items() if name == STREAM)
 
     @property
     def spec(self) -> JobSpec:

@@ -4,9 +4,13 @@
 
     OPENING --all ranks receive--> OPEN --end()--> ENDING --all ranks have said so--> ENDED
 
-What all ranks are told is ``certain``, the rows that each of them has got since the generation
-began. It only grows, so ranks may hear of it at different times; in the end it becomes the counts
-of all ranks, from which follows which steps are left (`gridflow.feed.stream_plan`).
+What all ranks are told is ``certain``, the rows that each of them has got. It only grows, so ranks
+may hear of it at different times; in the end it becomes the counts of all ranks, from which follows
+which steps are left (`gridflow.feed.stream_plan`).
+
+Whoever feeds may part a stream into sections (`end_section`): each ends as the stream itself does,
+with all of its rows trained on, and with a checkpoint. `certain` then counts from the beginning of
+the section. A further section ends only when all ranks have trained on the one before.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gridflow.wire.commands import Command
-    from gridflow.wire.reports import Receiving, Streamed
+    from gridflow.wire.reports import Receiving, SectionTrained, Streamed
 
 
 class Streams:
@@ -39,20 +43,29 @@ class Streams:
         self._has_ended = was is not None and was.has_ended
         self._addresses: dict[str, dict[int, str]] = {}
         self._together: set[str] = set()
-        self._rows: dict[int, dict[str, int]] = {}
-        self._done: set[int] = set()
+        self._heard: dict[int, Streamed] = {}
         self._told: commands.StreamStanding | None = None
+        self._sections, self._label = (0, None) if was is None else was.sections
+        self._trained: dict[int, SectionTrained] = {}
 
     @property
     def has_ended(self) -> bool:
         """Whether no more rows are to come."""
         return self._has_ended
 
+    @property
+    def sections(self) -> tuple[int, str | None]:
+        """How many sections were asked for, and the label of the last; None: there are none."""
+        return self._sections, self._label
+
     def begin_generation(self, generation: int) -> list[Command]:
         """Forget what the ranks have said in the generation before."""
-        self._generation, self._rows, self._told = generation, {}, None
-        self._done = set()
-        return [commands.EndStreams()] if self._has_ended else []
+        self._generation, self._heard, self._told = generation, {}, None
+        self._trained = {}
+        known: list[Command] = []
+        if self._label is not None:
+            known.append(commands.EndSection(self._sections, self._label))
+        return [*known, commands.EndStreams()] if self._has_ended else known
 
     def receiving(self, rank: int, report: Receiving) -> None:
         """Take note of where a rank's rows can be sent to."""
@@ -84,22 +97,66 @@ class Streams:
         """Take note of what a rank has got; return what all have to know now."""
         if report.generation != self._generation or rank not in self._ranks:
             return []
-        self._rows[rank] = report.rows
-        if report.ended:
-            self._done.add(rank)
+        self._heard[rank] = report
         standing = self._standing()
         if standing is None or standing == self._told:
             return []
         self._told = standing
         return [standing]
 
+    def part(self) -> list[Command]:
+        """Let the stream have sections from now on: no checkpoint is made within one."""
+        self._label = self._label or ""
+        return [commands.EndSection(self._sections, self._label)]
+
+    def end_section(self, label: str) -> list[Command]:
+        """Let what has come by now be a section."""
+        self._sections, self._label = self._sections + 1, label
+        return [commands.EndSection(self._sections, label)]
+
+    def trained(self, rank: int, report: SectionTrained) -> None:
+        """Take note that a rank has trained on all of a section."""
+        if report.generation == self._generation:
+            self._trained[rank] = report
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether all ranks have trained on the last section, and no checkpoint is to be made."""
+        done = [self._trained.get(rank) for rank in self._ranks]
+        return all(
+            each is not None and each.section + 1 == self._sections and not each.is_saved
+            for each in done
+        )
+
     def _standing(self) -> commands.StreamStanding | None:
-        certain, counts = {}, {}
+        section, certain, counts, previous = {}, {}, {}, {}
+        repeats: dict[str, bool] = {}
+        if len(self._heard) < len(self._ranks):
+            return None
+        heard = [self._heard[rank] for rank in self._ranks]
         for name in self._together:
-            rows = [self._rows.get(rank, {}).get(name, 0) for rank in self._ranks]
-            certain[name] = min(rows)
-            if len(self._done) == len(self._ranks):
+            if any(name not in each.rows for each in heard):
+                continue
+            ends = [dict(each.ends[name]) for each in heard]
+            first = heard[0].first[name]
+            now = min(max(each, default=first - 1) + 1 for each in ends)
+            base = [0 if now == first else each[now - 1] for each in ends]
+            rows = [each.rows[name] - at for each, at in zip(heard, base, strict=True)]
+            # Where a rank's section has ended already, what came after it isn't of this one.
+            rows = [
+                min(have, each[now] - at) if now in each else have
+                for have, each, at in zip(rows, ends, base, strict=True)
+            ]
+            section[name], certain[name] = now, min(rows)
+            if all(each.ended for each in heard):
                 counts[name] = rows
-        if not certain or not (any(certain.values()) or counts):
-            return self._told
-        return commands.StreamStanding(self._generation, certain, counts)
+            repeats[name] = all(each.rows[name] for each in heard)
+            if now > first:
+                repeats[name] = all(base)
+                start = [0 if now - 1 == first else each[now - 2] for each in ends]
+                previous[name] = [at - was for at, was in zip(base, start, strict=True)]
+        if not section:
+            return None
+        return commands.StreamStanding(
+            self._generation, section, certain, counts, previous, repeats
+        )

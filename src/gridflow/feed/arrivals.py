@@ -46,11 +46,14 @@ class Standing:
         The same of the ranks of which more rows are to come.
     counts : tuple of int or None
         Rows of each rank, once all have arrived.
+    repeats : bool
+        Whether each rank has rows that it can repeat.
     """
 
     certain: int = 0
     going_on: int = 0
     counts: tuple[int, ...] | None = None
+    repeats: bool = True
 
 
 def granted(standing: Standing, batch_size: int, tail: Tail) -> int:

@@ -146,8 +146,12 @@ class StreamProgress:
     ----------
     has_begun : bool
         Whether somebody reads it.
-    fitted, drawn : int
-        Steps that fits were told of, and batches that loops have drawn.
+    consumer : StreamArrivals or None
+        Where those are who take the batches, behind those who make them.
+    steps, rows : int
+        Steps of its section that were handed out, and rows of the sections before it.
+    is_fit : bool
+        Whether a fit takes them.
     iterator
         That of a fit, for the next epoch or fit to go on with.
     rest : BatchPlan or None
@@ -157,8 +161,10 @@ class StreamProgress:
     """
 
     has_begun: bool = False
-    fitted: int = 0
-    drawn: int = 0
+    consumer: StreamArrivals | None = None
+    steps: int = 0
+    rows: int = 0
+    is_fit: bool = False
     iterator: Any = None
     asked: deque[tuple[int, int, int]] = field(default_factory=deque)
     rest: BatchPlan | None = None
@@ -180,31 +186,55 @@ class StreamSource(EarlySource):
     arrivals: StreamArrivals = None  # type: ignore[assignment]
     progress: StreamProgress = field(default_factory=StreamProgress)
 
+    #: Is told of a section whose rows were all trained on.
+    on_section: Callable[[int], None] = None  # type: ignore[assignment]
+
+    @property
+    def consumer(self) -> StreamArrivals:
+        """Where those are who take the batches."""
+        if self.progress.consumer is None:
+            self.progress.consumer = self.arrivals.another()
+        return self.progress.consumer
+
     @property
     def is_used_up(self) -> bool:
         """Whether no more rows will come, and all were handed out."""
-        if not self.arrivals.are_complete:
+        if not self.consumer.is_last:
             return False
         if self.is_asked:
             return not (self.stream.rows or self.progress.asked)
-        return max(self.progress.fitted, self.progress.drawn) >= self.arrivals.steps()
+        return self.progress.steps >= self.consumer.steps()
 
     @property
     def name(self) -> str:
         """The stream's."""
         return self.stream.name
 
-    def rows_fitted(self) -> int:
+    def has_next(self, seconds: float | None = None) -> bool | None:
+        """Return whether a step comes, once that is known; None if time is over.
+
+        Sections whose steps have all been made are ended on the way.
+        """
+        while True:
+            known = self.consumer.has_step(self.progress.steps, seconds)
+            if known is not False or self.consumer.is_last:
+                return known
+            self.on_section(self.consumer.section)
+            self.progress.rows += self.consumer.advance()
+            self.progress.steps = 0
+
+    def rows_trained(self) -> int:
         """Return how many rows the steps that were made have had, since the generation began."""
-        steps = max(self.progress.fitted, self.progress.drawn)
-        arrivals = self.arrivals
-        if arrivals.are_complete and steps > arrivals.full():
-            full = arrivals.full()
-            plan = self.progress.rest
-            assert plan is not None
-            begun = plan.rows_before((steps - full) * self.replicas)
-            return full * self.batch_size + min(plan.rows, begun)
-        return steps * self.batch_size
+        steps, consumer = self.progress.steps, self.consumer
+        before = self.progress.rows
+        if not consumer.are_complete or steps <= consumer.full():
+            return before + steps * self.batch_size
+        if steps >= consumer.steps():
+            return before + consumer.counts()[consumer.own]
+        plan, full = self.progress.rest, consumer.full()
+        assert plan is not None
+        begun = plan.rows_before((steps - full) * self.replicas)
+        return before + full * self.batch_size + min(plan.rows, begun)
 
     def complete(self) -> StreamSource:
         """Refuse: a stream has no second pass."""
@@ -235,8 +265,10 @@ class StreamSource(EarlySource):
     def numpy_batches(self) -> Iterator[Any]:
         """Yield the batches as numpy arrays, for what isn't TensorFlow."""
         for windows in self.epoch():
+            self.has_next(0.0)
             for arrays in zip(*windows, strict=True):
-                self.progress.drawn += 1
+                self.has_next(0.0)
+                self.progress.steps += 1
                 batch = self.selection.pack(arrays)
                 parts = batch if isinstance(batch, tuple) else (batch,)
                 yield batch if self.function is None else self.function(*parts)
@@ -254,35 +286,49 @@ class StreamSource(EarlySource):
         return int(window_rows_for(size // max(1, batch.num_rows), shuffle=False))
 
     def _trained(self) -> Iterator[tuple[np.ndarray, ...]]:
-        done = fed = repeated = 0
+        fed = left = 0
+        taken = self.stream.taken
         completed = False
         try:
             while True:
-                steps = self.arrivals.steps_beyond(done, _LOOK_SECONDS)
-                limit = self.arrivals.full() if steps is None else steps
-                if done < limit:
-                    count = min(limit - done, max(1, self._fitting_rows() // self.batch_size))
-                    yield from self._full(count)
-                    done += count
-                elif steps is None:
+                before = self.stream.taken
+                for batches in self._section():
+                    fed += len(batches[0]) * len(batches[0][0]) if len(batches[0]) else 0
+                    yield batches
+                rest = self.arrivals.counts()[self.arrivals.own] - self.stream.taken + before
+                self._look()
+                if rest:  # tail="drop"
+                    left += rest
+                    self.stream.take(rest)
+                    taken += rest
+                if self.arrivals.is_last:
                     break
-                else:
-                    yield self._nothing()
-            fed = self.stream.taken
-            rest = self.arrivals.steps() - done
-            for batches in self._rest(rest):
-                size = len(batches[0]) * len(batches[0][0])
-                fed += size
-                yield batches
-            self._look()
-            left = self.stream.rows
-            repeated = max(0, fed - self.stream.taken)
+                self.arrivals.advance()
             completed = True
-            self._tell(fed, repeated, left)
+            used = self.stream.taken - taken
+            self._tell(fed, fed - used, left)
         finally:
             if not completed:
                 self._look()
-                self._tell(self.stream.taken, 0, self.stream.rows, complete=False)
+                used = self.stream.taken - taken
+                self._tell(used, 0, left + self.stream.rows, complete=False)
+
+    def _section(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the batches of a section."""
+        done = 0
+        while True:
+            steps = self.arrivals.steps_beyond(done, _LOOK_SECONDS)
+            limit = self.arrivals.full() if steps is None else steps
+            if done < limit:
+                count = min(limit - done, max(1, self._fitting_rows() // self.batch_size))
+                yield from self._full(count)
+                done += count
+            elif steps is None:
+                break
+            else:
+                yield self._nothing()
+        own = self.arrivals.counts()[self.arrivals.own]
+        yield from self._rest(self.arrivals.steps() - done, own - done * self.batch_size)
 
     def _full(self, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield full batches, and give their rows back."""
@@ -293,12 +339,11 @@ class StreamSource(EarlySource):
         yield from assemble(chunks, self.selection.tensors, plan)
         self._take(rows)
 
-    def _rest(self, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
+    def _rest(self, steps: int, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the last batches: what is left, dealt out to the steps that all ranks make."""
         if not steps:
             return
         self._look()
-        rows = self.stream.rows
         batches = self.stream.next(rows) if rows else [self.stream.last]
         chunks = _Rows(self.stream.name, batches, self.selection.columns)
         plan = BatchPlan(
@@ -311,7 +356,7 @@ class StreamSource(EarlySource):
     def _asked(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield batches that are to be answered, each of rows of one segment."""
         while True:
-            ended = self.arrivals.are_complete
+            ended = self.arrivals.is_last
             if not self._look(0.0 if ended else _LOOK_SECONDS) and not self.stream.rows:
                 if ended:
                     return
@@ -385,12 +430,16 @@ def _counting(base: Any) -> Any:
             found = super().__iter__()
             if found is not self:
                 found.__class__ = _counting(found.__class__)
-                found.gridflow_progress = self.gridflow_progress
+                found.gridflow_stream = self.gridflow_stream
             return found
 
         def __next__(self) -> Any:
+            source = self.gridflow_stream
+            counts = not (source.is_asked or source.progress.is_fit)
+            if counts:
+                source.has_next()
             found = super().__next__()
-            self.gridflow_progress.drawn += 1
+            source.progress.steps += counts
             return found
 
     Counting.__name__ = base.__name__
@@ -400,7 +449,7 @@ def _counting(base: Any) -> Any:
 def _counted(dataset: Any, source: StreamSource) -> Any:
     """Let a dataset count what loops draw of it; return it."""
     dataset.__class__ = _counting(dataset.__class__)
-    dataset.gridflow_progress = source.progress
+    dataset.gridflow_stream = source
     return dataset
 
 

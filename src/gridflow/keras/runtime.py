@@ -78,6 +78,10 @@ class Runtime(Protocol):
     def pulled(self) -> Mapping[str, str]:
         """By dataset that this process reads from files: what changes when those do."""
 
+    @property
+    def saves_sections(self) -> bool:
+        """Whether checkpoints are made where a section of a stream ends, and nowhere else."""
+
     def progress(
         self,
         *,

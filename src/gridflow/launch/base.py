@@ -143,6 +143,29 @@ class Launcher(Protocol):
         """
         ...
 
+    def feed_stream(
+        self,
+        rows: Any,
+        feed_batch: Callable[[Any, str], None],
+        covered: str | None,
+        options: Mapping[str, Any],
+        has_ended: Callable[[float], bool],
+    ) -> None:
+        """Push a streaming DataFrame, micro-batch by micro-batch, until it or the job ends.
+
+        Parameters
+        ----------
+        feed_batch : callable
+            Takes a micro-batch and its label; returns when the model's checkpoint covers it.
+        covered : str or None
+            The label that the model's checkpoint had at the beginning.
+        options : mapping
+            ``checkpointLocation``, and as ``trigger`` what ``DataStreamWriter.trigger`` takes.
+        has_ended : callable
+            Waits so many seconds, and returns whether the job takes no more rows.
+        """
+        ...
+
     def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
         """Return a DataFrame with columns of answers beside those of another, not yet computed.
 

@@ -111,6 +111,14 @@ class LocalLauncher:
             table = table.select(list(columns))
         return send_all(destination, 0, 0, table.to_batches(max_chunksize=_ROWS_PER_BATCH))
 
+    def feed_stream(self, rows: Any, *others: Any) -> None:
+        """Refuse: streams are Spark's."""
+        del others
+        raise InvalidArgument(
+            f"a stream of Spark needs its executors, with SparkLauncher; got {type(rows).__name__} "
+            "and LocalLauncher."
+        )
+
     def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
         """Refuse: that is for DataFrames."""
         del destination, schema, timeout

@@ -51,6 +51,11 @@ class Life:
         """Counters of the datasets that were made in this life."""
         return list(self._ctx.epoch_counters[self._before :])
 
+    @property
+    def saves_sections(self) -> bool:
+        """There are none here."""
+        return False
+
     def progress(self, **report: Any) -> None:
         """Drop it: nobody watches."""
 

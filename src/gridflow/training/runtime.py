@@ -87,6 +87,16 @@ class TaskRuntime:
 
         return SpoolReader(Path(self.setup.spool), dataset, growing=growing)
 
+    @property
+    def saves_sections(self) -> bool:
+        """Whether checkpoints are made where a section of a stream ends, and nowhere else."""
+        return self._label is not None
+
+    @property
+    def _label(self) -> str | None:
+        news = self.inbox.latest(child.StreamNews) if self.stream is not None else None
+        return None if news is None else news.label
+
     def progress(self, **fields: Any) -> None:
         """Send a sign of life (see `gridflow.keras.runtime.Runtime`)."""
         fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
@@ -102,11 +112,13 @@ class TaskRuntime:
     def mark(self, place: Place) -> None:
         """Say where a stream stands at a checkpoint."""
         if self.stream is not None:
-            self.channel.send(child.StreamMark(self.stream.name, place, self.stream.rows_fitted()))
+            source = self.stream
+            rows, section = source.rows_trained(), source.consumer.section + self.saves_sections
+            self.channel.send(child.StreamMark(source.name, place, rows, section))
 
     def checkpoint(self, path: Path, place: Place) -> None:
         """Hand a finished checkpoint over."""
-        self.channel.send(child.MadeCheckpoint(str(path), place))
+        self.channel.send(child.MadeCheckpoint(str(path), place, self._label))
 
     def close(self) -> None:
         """Say that no further steps are to be expected."""

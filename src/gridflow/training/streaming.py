@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from gridflow.feed.push import STREAM
 from gridflow.spec.options import whole_number
 from gridflow.training import arriving
 from gridflow.wire.child import StreamNews, StreamOpened, StreamResults, StreamTaken
-from gridflow.wire.reports import EpochFed, FeedingStopped
+from gridflow.wire.reports import EpochFed, FeedingStopped, SectionTrained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,8 +94,14 @@ class Streaming:
             "segments": self._segments,
             "on_taken": lambda rows: runtime.channel.send(StreamTaken(STREAM, rows)),
             "on_epoch": lambda record: runtime.channel.send(EpochFed(record)),
+            "on_section": self._end_section,
             "arrivals": StreamArrivals(
-                self._standing, runtime.inbox.wait_for, _nothing, batch_size=batch_size, tail=tail
+                self._standing,
+                runtime.inbox.wait_for,
+                section=news.begin[STREAM],
+                own=runtime.rank if self._together else 0,
+                batch_size=batch_size,
+                tail=tail,
             ),
             "is_asked": reader.is_asked,
             "rows_before": news.before[STREAM],
@@ -206,14 +211,23 @@ class Streaming:
         assert news is not None
         return news
 
-    def _standing(self) -> Standing:
+    def _standing(self, section: int) -> tuple[Standing, bool]:
+        """Return what is known of a section, and whether the stream has ended with it."""
         from gridflow.feed.arrivals import Standing
 
         news = self._news_now()
-        counts = news.counts.get(STREAM)
-        return Standing(news.certain.get(STREAM, 0), 0, None if counts is None else tuple(counts))
+        now, certain = news.section.get(STREAM, section), news.certain.get(STREAM, 0)
+        repeats = news.repeats.get(STREAM, True)
+        if now == section:
+            counts = news.counts.get(STREAM)
+            ended = None if counts is None else tuple(counts)
+            return Standing(certain, 0, ended, repeats), True
+        if now == section + 1:
+            return Standing(counts=tuple(news.previous[STREAM]), repeats=repeats), False
+        return Standing(), False
 
+    def _end_section(self, section: int) -> None:
+        """Make a checkpoint that covers a section, and say that it is trained on."""
+        from gridflow.keras.cures import early
 
-@functools.cache
-def _nothing() -> None:
-    """Do nothing: what can't be fed was refused when it came."""
+        self._runtime.channel.send(SectionTrained(section, early.save_section()))

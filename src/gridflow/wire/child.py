@@ -111,11 +111,12 @@ class Imported(Message):
 
 @dataclass(frozen=True)
 class MadeCheckpoint(Message):
-    """A checkpoint file is complete."""
+    """A checkpoint file is complete; the label is that of the last section that it covers."""
 
     kind: ClassVar[str] = "made_checkpoint"
     path: str
     place: Place
+    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -170,10 +171,12 @@ class StreamNews(Message):
         Rows of the first segment that count as taken.
     before : dict of stream to int
         Rows that the generations before have had.
-    certain : dict of stream to int
-        Rows that every rank has got, since the generation began.
-    counts : dict of stream to list of int
-        Of each rank, once no more will come.
+    begin : dict of stream to int
+        The section that the generation begins with.
+    section, certain, counts, previous, repeats
+        See `gridflow.wire.commands.StreamStanding`.
+    label : str or None
+        Of the last section that has ended; None where there are no sections.
     """
 
     kind: ClassVar[str] = "stream_news"
@@ -181,8 +184,13 @@ class StreamNews(Message):
     segments: dict[str, int]
     skip: dict[str, int]
     before: dict[str, int]
+    begin: dict[str, int]
+    section: dict[str, int]
     certain: dict[str, int]
     counts: dict[str, list[int]]
+    previous: dict[str, list[int]]
+    repeats: dict[str, bool]
+    label: str | None
 
 
 @dataclass(frozen=True)
@@ -221,6 +229,7 @@ class StreamMark(Message):
     name: str
     place: Place
     rows: int
+    section: int
 
 
 @dataclass(frozen=True)

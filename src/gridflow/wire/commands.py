@@ -89,16 +89,44 @@ class StreamStanding(Command):
     Attributes
     ----------
     generation : int
+    section : dict of stream to int
+        The first section that hasn't ended on all ranks.
     certain : dict of stream to int
-        Rows that every rank has got since the generation began.
+        Rows that every rank has got of it.
     counts : dict of stream to list of int
-        Rows of each rank, of streams that have ended.
+        Rows of each rank in it, of streams that have ended with it.
+    previous : dict of stream to list of int
+        Rows of each rank in the section before it.
+    repeats : dict of stream to bool
+        Whether each rank has had rows by the end of the section that has ended last, so that it
+        can repeat some.
     """
 
     kind: ClassVar[str] = "stream_standing"
     generation: int
+    section: dict[str, int]
     certain: dict[str, int]
     counts: dict[str, list[int]]
+    previous: dict[str, list[int]]
+    repeats: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class EndSection(Command):
+    """What has come by now is a section: train on all of it, and make a checkpoint.
+
+    Attributes
+    ----------
+    sections : int
+        How many there are with it.
+    label : str
+        What the checkpoint then covers, in the words of whoever feeds; empty before the first
+        one: checkpoints are to be made at the ends of sections only.
+    """
+
+    kind: ClassVar[str] = "end_section"
+    sections: int
+    label: str
 
 
 @dataclass(frozen=True)
@@ -174,6 +202,6 @@ class Close(Command):
 
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
-    *(Start, Counts, Announce, Arrived, StreamStanding, EndStreams, Replace, Clear),
+    *(Start, Counts, Announce, Arrived, StreamStanding, EndSection, EndStreams, Replace, Clear),
     *(Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
 )

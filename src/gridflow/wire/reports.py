@@ -89,8 +89,12 @@ class Streamed(Report):
     generation : int
     rows : dict of stream to int
         Since the generation began.
+    first : dict of stream to int
+        The section that the generation began with.
+    ends : dict of stream to list of (section, rows)
+        The last sections that have ended, and how many rows had come by then.
     ended : bool
-        Whether these are all.
+        Whether no more rows will come.
     counts : dict of stream to dict
         The fields of `gridflow.feed.ledger.DatasetCounts`, over all generations.
     """
@@ -98,6 +102,8 @@ class Streamed(Report):
     kind: ClassVar[str] = "streamed"
     generation: int
     rows: dict[str, int]
+    first: dict[str, int]
+    ends: dict[str, list[tuple[int, int]]]
     ended: bool
     counts: dict[str, dict[str, Any]]
 
@@ -185,6 +191,22 @@ class FeedingStopped(OfTraining):
 
 
 @dataclass(frozen=True)
+class SectionTrained(OfTraining):
+    """All rows of a section were trained on.
+
+    Attributes
+    ----------
+    section : int
+    is_saved : bool
+        Whether a checkpoint was made of it.
+    """
+
+    kind: ClassVar[str] = "section_trained"
+    section: int
+    is_saved: bool
+
+
+@dataclass(frozen=True)
 class Progress(OfTraining):
     """A sign of life: steps that were made.
 
@@ -268,7 +290,7 @@ class Stack(OfTraining):
 
 
 RELAYED: Final = (
-    *(Ready, Joined, RowsWanted, FeedingStopped),
+    *(Ready, Joined, RowsWanted, FeedingStopped, SectionTrained),
     *(Progress, EpochEnded, EpochFed, Pulled, Evaluated, Stack),
 )
 REPORTS: Final[Family[Report]] = Family(

@@ -50,6 +50,8 @@ class Streams(Feature):
         self._standing: commands.StreamStanding | None = None
         self._generation = tools.payload.generation
         self._has_ended = False
+        self._sections = 0
+        self._label: str | None = None
         self._answers = _Answers()
         self._news = threading.Event()
         self._closed = threading.Event()
@@ -65,7 +67,7 @@ class Streams(Feature):
             case child.StreamTaken():
                 self._inflows[message.name].take(message.rows)
             case child.StreamMark():
-                self._inflows[message.name].mark(message.place, message.rows)
+                self._inflows[message.name].mark(message.place, message.rows, message.section)
             case child.StreamResults():
                 self._answers.arrived(message)
             case child.Returned():
@@ -84,6 +86,8 @@ class Streams(Feature):
                 self._tell()
             case commands.StreamStanding():
                 pass  # of a generation that is over
+            case commands.EndSection():
+                self._end_section(command)
             case commands.EndStreams():
                 self._end()
             case _:
@@ -169,6 +173,14 @@ class Streams(Feature):
 
     # ---------------------------------------------------------------------------------------------
 
+    def _end_section(self, command: commands.EndSection) -> None:
+        with self._lock:
+            self._sections, self._label = command.sections, command.label
+            for inflow in self._inflows.values():
+                inflow.end_sections(command.sections)
+            self._report()
+        self._tell()
+
     def _say_lost(self, name: str, rows: int) -> None:
         words = f"{rows:,} rows of {name!r} were taken since the checkpoint, and are not fed again"
         self.tools.reporter.lines([f"gridflow: {words}"])
@@ -194,6 +206,8 @@ class Streams(Feature):
         keeps = spec.training.checkpoint_every is not None
         limit = spec.hosts.spool_limit
         inflow = Inflow(name, folder, spec.feed, limit, self._news.set, keeps=keeps)
+        if self._label is not None:
+            inflow.begin_with(self._sections)
         if self._has_ended:
             inflow.end()
         return inflow
@@ -232,6 +246,8 @@ class Streams(Feature):
             reports.Streamed(
                 self._generation,
                 {name: inflow.rows for name, inflow in self._inflows.items()},
+                {name: inflow.first_section for name, inflow in self._inflows.items()},
+                {name: inflow.ends for name, inflow in self._inflows.items()},
                 self._has_ended,
                 {name: asdict(inflow.counts) for name, inflow in self._inflows.items()},
             )
@@ -242,20 +258,40 @@ class Streams(Feature):
             self.tools.tell(self._known())
 
     def _known(self) -> child.StreamNews:
-        standing, certain, counts = self._standing, {}, {}
-        first, segments, skip, before = {}, {}, {}, {}
+        standing = self._standing
+        if standing is None:
+            standing = commands.StreamStanding(self._generation, {}, {}, {}, {}, {})
+        section, certain = dict(standing.section), dict(standing.certain)
+        counts, previous = dict(standing.counts), dict(standing.previous)
+        repeats = dict(standing.repeats)
+        first, segments, skip, before, begin = {}, {}, {}, {}, {}
         for name, inflow in self._inflows.items():
             first[name], segments[name], skip[name] = inflow.segments
-            before[name] = inflow.before
+            before[name], begin[name] = inflow.before, inflow.first_section
             if name not in self._together:
-                certain[name] = inflow.rows
+                ends = dict(inflow.ends)
+                now = max(ends, default=begin[name] - 1) + 1
+                base = ends[now - 1] if now > begin[name] else 0
+                section[name], certain[name] = now, inflow.rows - base
+                repeats[name] = True
                 if self._has_ended:
-                    counts[name] = [inflow.rows]
-            elif standing is not None:
-                certain[name] = standing.certain.get(name, 0)
-                if name in standing.counts:
-                    counts[name] = standing.counts[name]
-        return child.StreamNews(first, segments, skip, before, certain, counts)
+                    counts[name] = [certain[name]]
+                if now > begin[name]:
+                    start = ends[now - 2] if now - 1 > begin[name] else 0
+                    previous[name] = [base - start]
+        return child.StreamNews(
+            first=first,
+            segments=segments,
+            skip=skip,
+            before=before,
+            begin=begin,
+            section=section,
+            certain=certain,
+            counts=counts,
+            previous=previous,
+            repeats=repeats,
+            label=self._label,
+        )
 
 
 class _Answers:

@@ -36,6 +36,8 @@ __all__ = ["ASKED", "LEFT_OUT", "Inflow", "Superseded", "segment_path"]
 
 #: Checkpoints that a group may go on from: the newest, and the one before it.
 _KEPT: Final = 2
+#: Ends of sections that somebody may still ask for.
+_ENDS: Final = 4
 #: Of a segment's schema: columns that can't be fed, and why.
 LEFT_OUT: Final = b"gridflow.left_out"
 #: Of a segment's schema: each of its rows is to be answered.
@@ -118,7 +120,13 @@ class Inflow:
         self._taken = self._before = 0
         self._freed = 0
         self._keeps = keeps
-        self._marks: list[tuple[Place, int]] = []
+        #: Checkpoints, the rows that each covers, and the section that comes next.
+        self._marks: list[tuple[Place, int, int]] = []
+        #: Rows that had come at the ends of sections.
+        self._ends: dict[int, int] = {}
+        self._sections = 0
+        #: The section that the generation began with.
+        self.first_section = 0
         self._batch_size = 1
         self._is_open, self._is_closed = True, False
         self._is_asked: bool | None = None
@@ -294,10 +302,38 @@ class Inflow:
             self._taken = max(self._taken, min(self._before + rows, self._rows))
             self._free()
 
-    def mark(self, place: Place, rows: int) -> None:
+    def begin_with(self, sections: int) -> None:
+        """Begin with a section that has so many before it, none of whose rows came here."""
+        with self._changed:
+            self._keeps = True
+            self._sections = self.first_section = sections
+
+    def end_sections(self, sections: int) -> None:
+        """Let what has come by now end so many sections in all; keep rows from section to section.
+
+        A training that is started again begins with a section.
+        """
+        with self._changed:
+            self._keeps = True
+            while self._sections < sections:
+                self._ends[self._sections] = self._rows
+                self._sections += 1
+                self._ends.pop(self._sections - _ENDS, None)
+
+    @property
+    def ends(self) -> list[tuple[int, int]]:
+        """The last sections that have ended in this generation, and the rows by then."""
+        with self._changed:
+            return [
+                (section, rows - self._before)
+                for section, rows in self._ends.items()
+                if section >= self.first_section
+            ]
+
+    def mark(self, place: Place, rows: int, section: int) -> None:
         """Note how many rows since the generation began a checkpoint covers."""
         with self._changed:
-            self._marks = [*self._marks, (place, self._before + rows)][-_KEPT:]
+            self._marks = [*self._marks, (place, self._before + rows, section)][-_KEPT:]
             self._free()
 
     def begin_generation(self, resume: Place | None) -> int:
@@ -309,9 +345,10 @@ class Inflow:
             Rows that would have to come again, and are gone.
         """
         with self._changed:
-            wanted = 0
+            wanted, self.first_section = 0, 0
             if resume is not None:
-                wanted = next((rows for place, rows in self._marks if place == resume), self._taken)
+                known = {place: (rows, section) for place, rows, section in self._marks}
+                wanted, self.first_section = known.get(resume, (self._taken, self._sections))
             self._marks = [each for each in self._marks if each[1] <= wanted]
             self._before = self._taken = max(wanted, self._freed)
             return self._before - wanted

@@ -8,6 +8,7 @@ there, and so do its peers, at the same step.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ _PATIENCE_SECONDS: Final = 1.0
 _MODEL: Final = "_gridflow_model"
 _OVER: Final = "_gridflow_over"
 _listeners: list[Callable[[bool], None]] = []
+_savers: list[Callable[[], None]] = []
 
 
 def keep_model(data: Any, model: Any) -> None:
@@ -134,11 +136,15 @@ def _streamed(data: Any, source: StreamSource, first: int) -> Iterator[int]:
     """Yield the steps of an epoch over rows that are pushed, until they end or it does."""
     step = first
     while not data.steps_per_epoch or step < data.steps_per_epoch:
-        if not _has_step(source, source.progress.fitted):
+        if not _has_next(source):
             _end(model_of(data), is_empty=step == first)
             return
-        source.progress.fitted += 1
-        yield step
+        source.progress.steps += 1
+        source.progress.is_fit = True
+        try:
+            yield step
+        finally:
+            source.progress.is_fit = False
         step += 1
 
 
@@ -161,13 +167,33 @@ def is_empty(model: Any) -> bool:
     return bool(model.__dict__.get(_OVER))
 
 
+def at_sections(save: Callable[[], None] | None) -> None:
+    """Let a fit's checkpoint be made whenever all rows of a stream's section were trained on."""
+    _savers[:] = [] if save is None else [save]
+
+
+def save_section() -> bool:
+    """Make that checkpoint; return whether somebody does."""
+    for save in _savers:
+        save()
+    return bool(_savers)
+
+
+def _has_next(source: StreamSource) -> bool:
+    return _patiently(source.has_next)
+
+
 def _has_step(source: EarlySource, step: int) -> bool:
-    known = source.has_step(step, _PATIENCE_SECONDS)
+    return _patiently(functools.partial(source.has_step, step))
+
+
+def _patiently(ask: Callable[[float | None], bool | None]) -> bool:
+    known = ask(_PATIENCE_SECONDS)
     if known is not None:
         return known
     for listener in _listeners:
         listener(True)
-    known = source.has_step(step)
+    known = ask(None)
     for listener in _listeners:
         listener(False)
     return bool(known)

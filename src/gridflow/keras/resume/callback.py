@@ -74,6 +74,7 @@ class CheckpointAndResume(NeutralCallback):
         """Restore what can be restored before the first epoch."""
         del logs
         self._data = position.data_of(self.model)  # now: a validation brings data of its own
+        early.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))
         self._fit = _fits.get(self._runtime, 0)
         _fits[self._runtime] = self._fit + 1
         self._epoch, self._step, self._batches, self._since = 0, 0, 0, 0
@@ -140,6 +141,7 @@ class CheckpointAndResume(NeutralCallback):
         elif self._epoch + 1 < int(self.params.get("epochs") or 0):
             self._save(self._epoch + 1, 0, finished=True)
         self._data = None
+        early.at_sections(None)
         position.forget(self.model, self.flavour)
 
     def _step_before(self, batch: int) -> int:
@@ -199,9 +201,11 @@ class CheckpointAndResume(NeutralCallback):
         history.history.update({name: list(values) for name, values in self._history.items()})
         history.epoch[:] = self._epochs
 
-    def _save(self, epoch: int, step: int, *, finished: bool = False) -> None:
+    def _save(
+        self, epoch: int, step: int, *, finished: bool = False, at_section: bool = False
+    ) -> None:
         self._since = 0
-        if self._fit < self._awaited:
+        if self._fit < self._awaited or self._runtime.saves_sections != at_section:
             return
         self._runtime.mark(Place(self._fit, epoch, step))
         statistics.synchronise(self.model)

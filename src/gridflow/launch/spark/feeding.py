@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
@@ -14,12 +16,14 @@ from gridflow.launch.spark import errors, feeders
 from gridflow.launch.spark.session import cancel, forget_tag, tag_this_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from gridflow.feed.push.sender import Destination
+
+_LOOK_SECONDS: Final = 0.1
 
 
 def feed(
@@ -91,6 +95,49 @@ def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> D
 
     asked: DataFrame = rows.mapInArrow(ask, StructType([*rows.schema.fields, *answers.fields]))
     return asked
+
+
+def feed_stream(
+    rows: DataFrame,
+    feed_batch: Callable[[DataFrame, str], None],
+    covered: str | None,
+    options: Mapping[str, Any],
+    has_ended: Callable[[float], bool],
+) -> None:
+    """Push a streaming DataFrame; see `Launcher.feed_stream`."""
+    failed: list[BaseException] = []
+    is_busy = threading.Event()
+
+    def take(batch: DataFrame, number: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        known, _, last = (covered or "").rpartition("/")
+        if known == query and number <= int(last):
+            return  # the driver ended after the checkpoint, and before Spark noted the batch
+        is_busy.set()
+        try:
+            feed_batch(batch, f"{query}/{number}")
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            is_busy.clear()
+
+    writer = rows.writeStream.foreachBatch(take).option(
+        "checkpointLocation", options["checkpointLocation"]
+    )
+    trigger = options.get("trigger")
+    query = (writer if trigger is None else writer.trigger(**trigger)).start()
+    try:
+        # A micro-batch ends by itself once the job takes no more rows: it isn't torn away.
+        while query.isActive and (not has_ended(_LOOK_SECONDS) or is_busy.is_set()):
+            time.sleep(_LOOK_SECONDS)
+    finally:
+        query.stop()
+    if failed and not isinstance(failed[0], InterruptedError):
+        raise failed[0]
+    error = query.exception()
+    if error is not None and not failed:
+        raise DataError(f"the stream has failed: {errors.words_of(str(error))}")
 
 
 def _in_job(spark: SparkSession, destination: Destination, work: Callable[[], int]) -> int:

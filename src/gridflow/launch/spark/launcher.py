@@ -178,6 +178,18 @@ class SparkLauncher:
         self._refuse_full()
         return feeding.feed(self._spark, destination, rows, columns)
 
+    def feed_stream(
+        self,
+        rows: DataFrame,
+        feed_batch: Callable[[DataFrame, str], None],
+        covered: str | None,
+        options: Mapping[str, Any],
+        has_ended: Callable[[float], bool],
+    ) -> None:
+        """Push a stream by ``foreachBatch``."""
+        self._refuse_full()
+        feeding.feed_stream(rows, feed_batch, covered, options, has_ended)
+
     def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
         """Return a DataFrame whose tasks ask the agents."""
         self._refuse_full()

@@ -1,0 +1,305 @@
+"""Rows pushed into a running job: the part of a `JobHandle` that has to do with it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from gridflow.errors import DataError, InvalidArgument
+from gridflow.feed.push import STREAM
+from gridflow.feed.push.sender import Destination
+from gridflow.spec.options import seconds, whole_number
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from gridflow.coordinator.checkpoints import CheckpointStore
+    from gridflow.coordinator.desk import Desk
+    from gridflow.coordinator.loop import JobRun
+    from gridflow.launch.base import Launcher
+    from gridflow.wire.identity import Identity
+
+_LOOK_SECONDS: Final = 0.05
+_SECTION_SECONDS: Final = 0.02
+#: After the feeders are done, for the agents to say how many rows they have.
+_ROWS_SECONDS: Final = 10.0
+#: Beyond the heartbeat's own timeout, for a job to notice that an agent is gone.
+_SETTLE_SECONDS: Final = 2.0
+#: What is in the traceback of a task that pushes or asks.
+_FEEDERS: Final = "gridflow/feed/push/"
+
+
+class StreamDesk:
+    """What those ask the coordinator of a job who push rows into it; from any thread.
+
+    Parameters
+    ----------
+    desk : Desk
+    checkpoints : CheckpointStore
+
+    Attributes
+    ----------
+    identity : Identity or None
+        That of the agents, once the job has begun.
+    """
+
+    def __init__(self, desk: Desk, checkpoints: CheckpointStore) -> None:
+        self._desk, self._checkpoints = desk, checkpoints
+        self.identity: Identity | None = None
+
+    def destination(self, stream: str) -> Destination | None:
+        """Return where rows of a stream can be pushed to; None while some rank isn't ready.
+
+        Without receivers once the stream has ended.
+        """
+        receivers = self._desk.receivers(stream)
+        if receivers is None or self.identity is None:
+            return None
+        return Destination(stream, uuid.uuid4().hex, receivers, self.identity)
+
+    def silent_tasks(self, stream: str) -> list[str]:
+        """Return the tasks that take no rows of a stream so far."""
+        return self._desk.silent_tasks(stream)
+
+    def part_streams(self) -> str | None:
+        """Let rows come in sections; return the label of the last one that a checkpoint covers."""
+        self._desk.part_streams()
+        return self._checkpoints.label
+
+    def end_section(self, label: str, give_up: Callable[[], bool]) -> bool:
+        """Wait until the rows that have come are trained on, and a checkpoint covers them."""
+        self._desk.end_section(label)
+        give_up_rows = time.monotonic() + _ROWS_SECONDS
+        while not self._desk.has_section(label):
+            lacking = self._desk.tasks_without_rows(STREAM)
+            if lacking and time.monotonic() > give_up_rows:
+                raise DataError(
+                    f"the first micro-batch had no row for {', '.join(lacking)}, which can't begin "
+                    "without one. Let it have more rows than there are workers."
+                )
+            if give_up() or self._desk.receivers(STREAM) == ():
+                return False
+            time.sleep(_SECTION_SECONDS)
+        return True
+
+    def end_streams(self) -> None:
+        """Let no more rows be pushed."""
+        self._desk.end_streams()
+
+    @property
+    def rows_pushed(self) -> int:
+        """Rows that have come to the agents."""
+        counts = self._desk.ledger.counts
+        return sum(each.rows_in for (name, _), each in counts.items() if name == STREAM)
+
+
+class Pushing:
+    """Rows for the functions that read ``ctx.stream``."""
+
+    _run: JobRun
+    _launcher: Launcher
+    _ended: threading.Event
+    _error: BaseException | None
+    _wait: Callable[[float | None], bool]
+    state: Any
+
+    def feed(
+        self,
+        rows: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        epochs: int = 1,
+        timeout: float | None = None,
+        checkpoint_location: str | None = None,
+        trigger: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Push rows into the running job, to those who read `TrainingContext.stream`.
+
+        Tasks of another Spark job send them to the agents, to the one with most room first, and
+        wait while there is none. Blocks until all rows lie at the agents; may be called again, and
+        from several threads. The order of the rows of a partition is kept on each rank, that of
+        partitions isn't.
+
+        A task that Spark tries again neither loses nor doubles rows, if its partition has them in
+        the same order: cache a DataFrame that hasn't.
+
+        Parameters
+        ----------
+        rows : DataFrame, RDD, DStream, or what ``data=`` takes
+            An RDD of Rows or dicts, or with `columns` of tuples; a DStream of such RDDs, before
+            its context is started: that returns at once. A streaming DataFrame is pushed
+            micro-batch by micro-batch until it ends, or the job does.
+        columns : list of str, optional
+            Those to send, by default all; the names of an RDD's values.
+        epochs : int, default 1
+            How often to send them, once after the other.
+        timeout : float, optional
+            Seconds to wait until all ranks have called ``ctx.stream``. Default: ``start_timeout``.
+        checkpoint_location : str, optional
+            Of a streaming DataFrame, which needs one: where Spark notes how far it has come. It
+            notes a micro-batch when the model's checkpoint covers it.
+        trigger : mapping, optional
+            Of a streaming DataFrame: what ``DataStreamWriter.trigger`` takes, such as
+            ``{"availableNow": True}`` or ``{"processingTime": "10 seconds"}``.
+
+        Returns
+        -------
+        int
+            How many rows were taken: fewer where the function wanted no more.
+
+        Raises
+        ------
+        TimeoutError
+            Some rank doesn't call ``ctx.stream``.
+        NotEnoughSlots
+            The job itself takes all slots of Spark.
+        DataError
+            The rows could not be computed, or can't be fed.
+        GridflowError
+            What the job has failed with.
+        """
+        whole_number("epochs", epochs, 1)
+        if getattr(rows, "isStreaming", False):
+            return self._feed_stream(rows, columns, timeout, checkpoint_location, trigger)
+        if checkpoint_location is not None or trigger is not None:
+            raise InvalidArgument(
+                "checkpoint_location= and trigger= are for a streaming DataFrame; got "
+                f"{type(rows).__name__}. Leave them out."
+            )
+        if hasattr(rows, "foreachRDD"):
+            rows.foreachRDD(lambda rdd: self.feed(rdd, columns=columns, epochs=epochs))
+            return 0
+        taken = 0
+        for _ in range(epochs):
+            destination = self._destination(timeout)
+            if not destination.receivers:
+                break
+            before = self._run.streams.rows_pushed
+            try:
+                taken += self._launcher.feed(destination, rows, columns)
+            except (DataError, pa.ArrowException, ConnectionError):
+                self._wait_for_failure()
+                if not self._ended.is_set():
+                    raise
+                if self._error is not None:
+                    raise self._error from None
+                taken += self._run.streams.rows_pushed - before  # it succeeded without the rest
+        return taken
+
+    def infer(
+        self,
+        rows: DataFrame,
+        *,
+        schema: str = "prediction array<float>",
+        timeout: float = 600.0,
+    ) -> DataFrame:
+        """Return a DataFrame with what the function answers to its rows.
+
+        The function reads them by `TrainingContext.stream` and answers each batch by
+        `TrainingContext.results`, on as many workers as there are (``strategy="none"``). Batches
+        hold rows of one partition; there is one row for each row, in the same order, with all its
+        columns. The DataFrame is computed when it is used, which has to be before `stop`.
+
+        Parameters
+        ----------
+        rows : DataFrame
+        schema : str
+            Names and types of the columns that ``ctx.results`` is given.
+        timeout : float, default 600
+            Seconds within which a part of a partition has to be answered.
+
+        Raises
+        ------
+        InvalidArgument
+            It is no DataFrame, or `schema` is none; the job has ended.
+        NotEnoughSlots
+            The job itself takes all slots of Spark.
+        """
+        destination = self._destination(None)
+        if not destination.receivers:
+            raise InvalidArgument("the job takes no more rows: infer() comes before stop().")
+        seconds("timeout", timeout)
+        return self._launcher.infer(destination, rows, schema, timeout)
+
+    def stop(self) -> None:
+        """Let no more rows be pushed: the function reads what is there, and goes on to its end.
+
+        Returns at once. `feed` in other threads returns what was taken by then.
+        """
+        self._run.streams.end_streams()
+
+    def _feed_stream(
+        self,
+        rows: DataFrame,
+        columns: Sequence[str] | None,
+        timeout: float | None,
+        checkpoint_location: str | None,
+        trigger: Mapping[str, Any] | None,
+    ) -> int:
+        """Push a streaming DataFrame until it ends; return how many rows were taken."""
+        if checkpoint_location is None:
+            raise InvalidArgument(
+                "a streaming DataFrame needs checkpoint_location=: a folder, of its own, where "
+                "Spark notes how far it has come. With the distributor's checkpoint_dir= a new "
+                "driver goes on from there, and no row is lost or trained on twice."
+            )
+        self._destination(timeout)
+        covered, taken = self._run.streams.part_streams(), [0]
+
+        def feed_batch(batch: DataFrame, label: str) -> None:
+            rows = self.feed(batch, columns=columns)
+            if not rows and not self._takes_no_more(0.0):
+                return
+            taken[0] += rows
+            is_covered = self._run.streams.end_section(label, self._ended.is_set)
+            if not is_covered:  # Spark mustn't note it
+                raise self._error or InterruptedError(f"micro-batch {label} was not trained on")
+
+        options = {"checkpointLocation": checkpoint_location, "trigger": trigger}
+        self._launcher.feed_stream(rows, feed_batch, covered, options, self._takes_no_more)
+        if self._ended.is_set() and self._error is not None:
+            raise self._error
+        return taken[0]
+
+    def _takes_no_more(self, seconds: float) -> bool:
+        """Wait, and return whether the job takes no more rows."""
+        if self._ended.wait(seconds):
+            return True
+        destination = self._run.streams.destination(STREAM)
+        return destination is not None and not destination.receivers
+
+    def _destination(self, timeout: float | None) -> Destination:
+        """Wait until all ranks take rows; return where they are to go."""
+        limit = self._run.spec.deadlines.start_timeout if timeout is None else timeout
+        give_up = time.monotonic() + limit
+        while True:
+            if self._ended.is_set():
+                if self._error is not None:
+                    raise self._error
+                raise InvalidArgument("the job has ended: nobody takes rows any more.")
+            destination = self._run.streams.destination(STREAM)
+            if destination is not None:
+                return destination
+            if time.monotonic() > give_up:
+                silent = ", ".join(self._run.streams.silent_tasks(STREAM))
+                raise TimeoutError(
+                    f"{silent} did not call ctx.stream() within {limit:g} seconds: rows can only "
+                    f"be pushed to functions that read them so. The job is {self.state}, and goes "
+                    "on."
+                )
+            self._ended.wait(_LOOK_SECONDS)
+
+    def _wait_for_failure(self) -> None:
+        """Wait for as long as a job may take to fail, when something of it has."""
+        self._wait(self._run.spec.deadlines.heartbeat_timeout + _SETTLE_SECONDS)
+
+
+def is_of_a_feeder(error: BaseException | None) -> bool:
+    """Return whether an error comes from a task that pushes rows into a job, or asks it."""
+    return _FEEDERS in str(error)

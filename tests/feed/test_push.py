@@ -1,0 +1,265 @@
+"""Rows that are pushed: each once whatever fails, and equal steps for any unevenness. Pure."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import asdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridflow.coordinator.streams import Streams
+from gridflow.errors import DataError
+from gridflow.feed.arrivals import Standing
+from gridflow.feed.push.inflow import Inflow, Superseded
+from gridflow.feed.push.ranges import Ranges, deal
+from gridflow.feed.push.sender import Destination, send_all
+from gridflow.feed.schema import FeedOptions
+from gridflow.feed.stream import StreamReader, source_of
+from gridflow.feed.stream_plan import StreamArrivals
+from gridflow.spec.place import Place
+from gridflow.wire import commands, reports
+from gridflow.wire.identity import make_identities
+from gridflow.wire.receiver import Receiver
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40))), st.integers(0, 40))
+def test_ranges_are_sets_of_places(pairs, stop):
+    ranges, places = Ranges(), set()
+    for first, last in pairs:
+        ranges.add(first, last)
+        places |= set(range(first, last))
+    assert len(ranges) == len(places)
+    missing = [place for first, last in ranges.missing(3, stop) for place in range(first, last)]
+    assert missing == [place for place in range(3, stop) if place not in places]
+    assert Ranges(ranges)._ranges == ranges._ranges == sorted(ranges)
+
+
+@given(st.integers(0, 200), st.lists(st.integers(0, 60), min_size=1, max_size=7))
+def test_rows_are_dealt_to_those_with_most_room(rows, waiting):
+    pending = dict(enumerate(waiting))
+    shares = deal(rows, pending)
+    assert sum(shares.values()) == rows
+    after = {agent: pending[agent] + shares.get(agent, 0) for agent in pending}
+    assert all(after[agent] <= min(after.values()) + 1 for agent in shares)
+
+
+class Agent:
+    """An inflow behind a real receiver, whose feeders may be cut off."""
+
+    def __init__(self, folder, identity, limit=1 << 30):
+        self.inflow = Inflow("stream", folder, FeedOptions(), limit, lambda: None)
+        self.server = Receiver("127.0.0.1", identity, self)
+        self.address = f"127.0.0.1:{self.server.port}"
+
+    def begin_partition(self, header):
+        return self.inflow.begin(header["feed"], header["partition"], header["attempt"])
+
+    def put(self, header, first, batch):
+        key = header["feed"], header["partition"], header["attempt"]
+        return self.inflow.put(*key, first, batch)
+
+    def ask(self, header, first, batch):
+        raise AssertionError
+
+    def rows(self, folder):
+        reader = StreamReader("stream", folder, 0)
+        reader.look(self.inflow.segments[1])
+        return [v for batch in reader.next(reader.rows) for v in batch.column(0).to_pylist()]
+
+
+def batches_of(partition, sizes):
+    first = partition * 10_000
+    for size in sizes:
+        yield pa.record_batch({"x": np.arange(first, first + size)})
+        first += size
+
+
+class CutOffError(Exception):
+    """A feeder's task dies."""
+
+
+def cut_off(batches, cut):
+    for number, batch in enumerate(batches):
+        if number == cut:
+            raise CutOffError
+        yield batch
+
+
+def test_in_200_random_runs_with_feeders_that_fail_each_row_comes_once(tmp_path):
+    identity = make_identities()[1]
+    for run in range(200):
+        chance = random.Random(run)
+        folders = [tmp_path / f"{run}-{rank}" for rank in range(chance.randint(1, 3))]
+        agents = [Agent(folder, identity) for folder in folders]
+        where = Destination("stream", "f", tuple(a.address for a in agents), identity)
+        parts = [
+            [chance.randint(1, 60) for _ in range(chance.randint(0, 5))]
+            for _ in range(chance.randint(1, 3))
+        ]
+        attempts = iter(range(1000))
+
+        def feed(partition, sizes, chance=chance, where=where, attempts=attempts):
+            """Try until an attempt comes through, cut as Spark may cut it."""
+            for left in range(3, -1, -1):
+                cut = chance.randint(0, len(sizes)) if left and chance.random() < 0.6 else None
+
+                # The same rows in the same order, in other batches.
+                resized = [sum(sizes)] if sizes and chance.random() < 0.3 else sizes
+                batches = cut_off(batches_of(partition, resized), cut)
+                try:
+                    return send_all(where, partition, next(attempts), batches)
+                except CutOffError:
+                    continue
+            raise AssertionError
+
+        try:
+            threads = [
+                threading.Thread(target=feed, args=(number, sizes))
+                for number, sizes in enumerate(parts)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            found = sorted(
+                row for a, folder in zip(agents, folders, strict=True) for row in a.rows(folder)
+            )
+            wanted = [p * 10_000 + n for p, sizes in enumerate(parts) for n in range(sum(sizes))]
+            assert found == wanted, run
+            assert sum(a.inflow.counts.rows_in for a in agents) == len(wanted)
+        finally:
+            for agent in agents:
+                agent.inflow.close()
+                agent.server.shutdown()
+
+
+def test_an_attempt_that_is_late_is_refused(tmp_path):
+    inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
+    batch = pa.record_batch({"x": [1, 2, 3]})
+    inflow.begin("f", 0, 1)
+    inflow.put("f", 0, 1, 0, batch)
+    assert inflow.begin("f", 0, 5)["ranges"] == [[0, 3]]
+    with pytest.raises(Superseded, match="5 has begun"):
+        inflow.put("f", 0, 1, 3, batch)
+    with pytest.raises(Superseded):
+        inflow.begin("f", 0, 4)
+    inflow.put("f", 0, 5, 0, batch)  # they are there already
+    assert inflow.rows == 3
+    with pytest.raises(DataError, match="came as int64 before, and comes as double now"):
+        inflow.put("f", 0, 5, 3, pa.record_batch({"x": [1.5]}))
+
+
+def test_rows_are_kept_until_two_checkpoints_cover_them(tmp_path):
+    inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 30, lambda: None, keeps=True)
+    inflow.begin("f", 0, 1)
+    for number in range(5):
+        inflow.put("f", 0, 1, 10 * number, pa.record_batch({"x": range(10)}))
+    inflow.take(50)
+    assert inflow.segments == (0, 5, 0)
+    inflow.mark(Place(0, 0, 2), 16, 0)
+    inflow.mark(Place(0, 0, 4), 32, 0)
+    assert inflow.segments == (1, 5, 0)
+    assert inflow.begin_generation(Place(0, 0, 4)) == 0
+    assert (inflow.before, inflow.rows, inflow.segments) == (32, 18, (1, 5, 22))
+    assert inflow.begin_generation(None) == 10  # without a checkpoint: the first ten are gone
+
+
+def heard(generation, rows, ends=(), *, ended=False, first=0):
+    return reports.Streamed(
+        generation, {"s": rows}, {"s": first}, {"s": list(ends)}, ended=ended, counts={}
+    )
+
+
+def test_the_coordinator_tells_what_all_ranks_have_and_how_sections_end():
+    streams = Streams([0, 1])
+    for rank in (0, 1):
+        streams.receiving(rank, reports.Receiving("s", f"h:{rank}", together=True))
+    assert streams.receivers("s") == ("h:0", "h:1")
+    assert streams.receivers("t") is None
+    assert streams.streamed(0, heard(0, 10)) == []
+    (told,) = streams.streamed(1, heard(0, 4))
+    assert (told.section, told.certain, told.counts) == ({"s": 0}, {"s": 4}, {})
+    assert streams.end_section("q/0") == [commands.EndSection(1, "q/0")]
+    assert streams.streamed(0, heard(0, 10, [(0, 10)])) == []
+    (told,) = streams.streamed(1, heard(0, 4, [(0, 4)]))
+    assert (told.section, told.certain, told.previous) == ({"s": 1}, {"s": 0}, {"s": [10, 4]})
+    (told,) = streams.streamed(1, heard(0, 9, [(0, 4)])) or [told]
+    (told,) = streams.streamed(0, heard(0, 17, [(0, 10)]))
+    assert told.certain == {"s": 5}
+    assert not streams.is_trained
+    for rank in (0, 1):
+        streams.trained(rank, reports.SectionTrained(0, is_saved=False))
+    assert streams.is_trained
+    assert streams.end() == [commands.EndStreams()]
+    assert streams.end() == []
+    streams.streamed(0, heard(0, 17, [(0, 10)], ended=True))
+    (told,) = streams.streamed(1, heard(0, 9, [(0, 4)], ended=True))
+    assert told.counts == {"s": [7, 5]}
+    assert streams.receivers("s") == ()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.lists(st.integers(1, 50), min_size=1, max_size=3),
+    sections=st.integers(1, 3),
+    size=st.integers(1, 9),
+    tail=st.sampled_from(["spread", "repeat", "drop"]),
+)
+def test_all_ranks_make_the_same_steps_and_use_each_row(
+    tmp_path_factory, counts, sections, size, tail
+):
+    folder = tmp_path_factory.mktemp("stream")
+    made = []
+    for rank, count in enumerate(counts):
+        inflow = Inflow("stream", folder / f"{rank}", FeedOptions(), 1 << 30, lambda: None)
+        inflow.begin("f", 0, 1)
+        for section in range(sections):
+            rows = np.arange(section * count, (section + 1) * count)
+            inflow.put("f", 0, 1, section * count, pa.record_batch({"x": rows}))
+        reader = StreamReader("stream", folder / f"{rank}", 0)
+        reader.look(sections)
+        records, ended = [], []
+        source = source_of(
+            reader,
+            features="x",
+            batch_size=size,
+            tail=tail,
+            rank=rank,
+            segments=lambda *_: sections,
+            on_taken=lambda rows: None,
+            on_section=ended.append,
+            on_epoch=records.append,
+            arrivals=StreamArrivals(
+                lambda section: (Standing(counts=tuple(counts)), section == sections - 1),
+                lambda condition, seconds: condition(),
+                section=0,
+                own=rank,
+                batch_size=size,
+                tail=tail,
+            ),
+        )
+        rows, batches = [], 0
+        for (windows,) in source.epoch():
+            for batch in windows:
+                assert source.has_next(0.0)
+                source.progress.steps += 1
+                batches += 1
+                assert 1 <= len(batch) <= size
+                rows += batch.tolist()
+        assert source.has_next(0.0) is False
+        assert source.is_used_up
+        assert ended == [*range(sections - 1)]
+        made.append(batches)
+        (record,) = records
+        used = record["rows_fed"] - record["rows_repeated"]
+        assert used + record["rows_left_out"] == sections * count
+        assert asdict(inflow.counts)["rows_in"] == sections * count
+        if tail != "drop":
+            assert set(rows) == set(range(sections * count))
+            assert source.rows_trained() == sections * count
+    assert len(set(made)) == 1

@@ -1,0 +1,124 @@
+"""Spark's streams pushed into a job: what Spark has noted, the model's checkpoint covers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.java_gateway import ensure_callback_server_started
+
+from gridflow import InvalidArgument, SparkLauncher, TensorflowDistributor
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+QUIET = {"logs": "none", "progress": False}
+DRIVER = Path(__file__).with_name("streaming_driver.py")
+
+
+@pytest.fixture
+def with_callbacks(spark):
+    """Let Spark's server for calls from the JVM be there: it stays for good."""
+    ensure_callback_server_started(spark.sparkContext._gateway)
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(with_callbacks, no_leaks, by_value):
+    """Apply to all."""
+
+
+def add_up(ctx):
+    """Train a model whose only weight is the sum of the rows; return it, and the rows."""
+    import keras
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(1e-4), "mse")
+    done = model.fit(ctx.stream(8, features="x", label="y"), verbose=0, callbacks=ctx.callbacks())
+    return model.get_weights()[0].tolist(), int(model.optimizer.iterations.numpy()), len(done.epoch)
+
+
+def test_files_and_rates_are_fed_until_they_end(spark, tmp_path):
+    spark.range(0, 60, 1, 3).selectExpr("id * 1d x", "id * 2d y").write.parquet(
+        str(tmp_path / "files")
+    )
+    files = spark.readStream.schema("x double, y double").option("maxFilesPerTrigger", 1)
+    rows = files.parquet(str(tmp_path / "files"))
+    distributor = TensorflowDistributor(1, "none", launcher=SparkLauncher(spark), **QUIET)
+    with distributor.start(add_up) as job:
+        with pytest.raises(InvalidArgument, match="checkpoint_location="):
+            job.feed(rows)
+        with pytest.raises(InvalidArgument, match="are for a streaming DataFrame"):
+            job.feed(spark.range(3), trigger={"availableNow": True})
+        taken = job.feed(
+            rows, checkpoint_location=str(tmp_path / "noted"), trigger={"availableNow": True}
+        )
+        assert taken == 60
+        # The same again: Spark has noted all of it.
+        again = job.feed(
+            rows, checkpoint_location=str(tmp_path / "noted"), trigger={"availableNow": True}
+        )
+        assert again == 0
+    _, steps, epochs = job.result().value
+    assert (steps, epochs) == (9, 1)  # three of twenty rows, each its own section
+    assert job.result().ledger.check() == []
+
+    def some(ctx):
+        seen = 0
+        for (x,) in zip(ctx.stream(4, features="value"), strict=False):
+            seen += len(x)
+            if seen >= 8:
+                ctx.stop_feeding()
+        return seen
+
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 20).load().select("value")
+    with distributor.start(some) as job:
+        job.feed(rate, checkpoint_location=str(tmp_path / "rate"))
+    assert job.result().value >= 8
+
+
+def run(folder, **changes):
+    """Run the driver to its end; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), str(folder)],
+        env={**os.environ, **changes},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(tmp_path):
+    whole = run(tmp_path / "whole")
+    # Killed after the checkpoint of the third micro-batch, before Spark has noted it.
+    broken = tmp_path / "broken"
+    driver = subprocess.Popen(
+        [sys.executable, str(DRIVER), str(broken)],
+        env={**os.environ, "STOP_AT": "2"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        give_up = time.monotonic() + 200
+        while not (broken / "stopped").exists():
+            assert driver.poll() is None
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    rest = run(broken)
+    assert rest["weights"] == whole["weights"]
+    assert rest["iterations"] == whole["iterations"]
+    assert rest["taken"] == whole["taken"] - 3 * whole["taken"] // 5
