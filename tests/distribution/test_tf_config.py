@@ -72,4 +72,6 @@ def test_one_module_writes_them():
         for path in root.rglob("*.py")
         if list(_writes_them(ast.parse(path.read_text(encoding="utf-8"))))
     }
+    # The old programs' own forms are those of the old projects.
+    found = {name for name in found if not name.startswith("compat/")}
     assert found == {"spec/tf_config.py"}

@@ -38,7 +38,7 @@ def test_what_is_written_is_read_back(named, step, finished, tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint") / "c.npz"
     entries = [Entry("model", name, value) for name, value in named]
     written = Checkpoint(
-        "keras", 1, 2, step, finished, 7, [(2, step)], {"loss": [1.5]}, [0], entries
+        "keras", 1, 2, step, finished, 7, [(2, step)], {"loss": [1.5]}, [0], entries=entries
     )
     written.write(path)
     read = Checkpoint.read(path)

@@ -137,7 +137,7 @@ class Streams:
         for name in self._together:
             if any(name not in each.rows for each in heard):
                 continue
-            ends = [dict(each.ends[name]) for each in heard]
+            ends = [{n: rows for n, rows in each.ends[name]} for each in heard]  # noqa: C416 (lists of two)
             first = heard[0].first[name]
             now = min(max(each, default=first - 1) + 1 for each in ends)
             base = [0 if now == first else each[now - 1] for each in ends]

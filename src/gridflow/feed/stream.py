@@ -189,11 +189,15 @@ class StreamSource(EarlySource):
     #: Is told of a section whose rows were all trained on.
     on_section: Callable[[int], None] = None  # type: ignore[assignment]
 
+    def __post_init__(self) -> None:
+        # Before anybody makes a batch: those who take them begin where these begin.
+        if self.progress.consumer is None:
+            self.progress.consumer = self.arrivals.another()
+
     @property
     def consumer(self) -> StreamArrivals:
         """Where those are who take the batches."""
-        if self.progress.consumer is None:
-            self.progress.consumer = self.arrivals.another()
+        assert self.progress.consumer is not None
         return self.progress.consumer
 
     @property

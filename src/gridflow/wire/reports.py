@@ -91,7 +91,7 @@ class Streamed(Report):
         Since the generation began.
     first : dict of stream to int
         The section that the generation began with.
-    ends : dict of stream to list of (section, rows)
+    ends : dict of stream to list of [section, rows]
         The last sections that have ended, and how many rows had come by then.
     ended : bool
         Whether no more rows will come.
@@ -103,7 +103,7 @@ class Streamed(Report):
     generation: int
     rows: dict[str, int]
     first: dict[str, int]
-    ends: dict[str, list[tuple[int, int]]]
+    ends: dict[str, list[list[int]]]
     ended: bool
     counts: dict[str, dict[str, Any]]
 

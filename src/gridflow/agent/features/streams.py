@@ -269,7 +269,7 @@ class Streams(Feature):
             first[name], segments[name], skip[name] = inflow.segments
             before[name], begin[name] = inflow.before, inflow.first_section
             if name not in self._together:
-                ends = dict(inflow.ends)
+                ends = {n: rows for n, rows in inflow.ends}  # noqa: C416 (lists of two)
                 now = max(ends, default=begin[name] - 1) + 1
                 base = ends[now - 1] if now > begin[name] else 0
                 section[name], certain[name] = now, inflow.rows - base

@@ -321,11 +321,11 @@ class Inflow:
                 self._ends.pop(self._sections - _ENDS, None)
 
     @property
-    def ends(self) -> list[tuple[int, int]]:
+    def ends(self) -> list[list[int]]:
         """The last sections that have ended in this generation, and the rows by then."""
         with self._changed:
             return [
-                (section, rows - self._before)
+                [section, rows - self._before]
                 for section, rows in self._ends.items()
                 if section >= self.first_section
             ]
