@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 from pyspark.sql import SparkSession
 
 import gridflow
@@ -33,5 +34,34 @@ assert float(layers["a"].mean.numpy().ravel()[0]) == 24.5
 assert layers["t"][0].get_vocabulary() == ["[UNK]", "t1", "t0", "t2"]
 assert layers["t"][1].get_vocabulary() == ["", "[UNK]", "t1", "t0", "t2"]
 assert layers["c"].get_vocabulary() == [-1, 5, 1, 0]
+import tempfile
+
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.feature import VectorAssembler
+
+from gridflow import InvalidArgument
+from gridflow.ml import KerasEstimator
+
+
+def make_model():
+    import keras
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+spark.conf.set("spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "true")
+quiet = {"logs": "none", "progress": False}
+est = KerasEstimator(model=make_model, labelCol="y", distributor=quiet)
+rows = rows.selectExpr("id / 50 AS a", "id / 25 AS y")
+fitted = Pipeline(stages=[VectorAssembler(inputCols=["a"], outputCol="features"), est]).fit(rows)
+with tempfile.TemporaryDirectory() as folder:
+    fitted.write().overwrite().save(f"{folder}/fitted")
+    again = PipelineModel.load(f"{folder}/fitted").transform(rows).toPandas()
+    assert (again.prediction == fitted.transform(rows).toPandas().prediction).all()
+    for path in (f"file:{folder}/with-a-scheme", f"{folder}/fitted"):
+        with pytest.raises(InvalidArgument, match="Spark Connect"):
+            fitted.stages[-1].write().overwrite().save(path)
 print("all over Connect: ok")
 spark.stop()

@@ -94,6 +94,20 @@ def test_columns_find_their_inputs(form, names, found):
 
 
 @pytest.mark.parametrize(
+    ("form", "found"),
+    [
+        ("x", {"input": "x"}),
+        (["x"], {"input": "x"}),
+        ([["a", "b"]], {"input": ["a", "b"]}),
+        (["a", "b"], {"a": "a", "b": "b"}),
+        ({"i": ["a", "b"]}, {"i": ["a", "b"]}),
+    ],
+)
+def test_columns_of_models_that_declare_nothing(form, found):
+    assert columns.undeclared(columns.checked_form(form)) == found
+
+
+@pytest.mark.parametrize(
     ("form", "text"),
     [
         ("x", "say which columns belong to each: {'a': …, 'b': …}"),

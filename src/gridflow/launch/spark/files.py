@@ -6,6 +6,7 @@ Over Spark Connect that is out of reach: what its client offers instead has limi
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.launch.spark.session import classic_context
@@ -30,6 +31,21 @@ def exists(spark: SparkSession, path: str) -> bool:
         return False
 
 
+def check_writable(spark: SparkSession, path: str) -> None:
+    """Refuse a path that files can't be copied to.
+
+    Raises
+    ------
+    InvalidArgument
+        Over Spark Connect, for a path with a scheme, which its client refuses.
+    """
+    if classic_context(spark) is None and urlsplit(path).scheme:
+        raise InvalidArgument(
+            f"Spark Connect writes files to the server's own file system only, by a path without "
+            f"a scheme; got {path!r}. Save it from a classic session, or without file:, s3a: …"
+        )
+
+
 def delete(spark: SparkSession, path: str) -> None:
     """Delete a file, or a folder with all that it holds.
 
@@ -48,23 +64,18 @@ def delete(spark: SparkSession, path: str) -> None:
 
 
 def upload(spark: SparkSession, local: Path, path: str) -> None:
-    """Copy a file from this machine.
+    """Copy a file from this machine to a path that `check_writable` has accepted.
 
     Raises
     ------
-    InvalidArgument
-        Over Spark Connect, for a path with a scheme, which its client refuses.
+    GridflowError
+        Over Spark Connect: the server doesn't take it.
     """
     if classic_context(spark) is not None:
         system, place = _system(spark, path)
         java = _jvm(spark).org.apache.hadoop.fs
         system.copyFromLocalFile(False, True, java.Path(local.as_uri()), place)
         return
-    if "://" in path or path.startswith("file:"):
-        raise InvalidArgument(
-            f"Spark Connect writes files to the server's own file system only, by a path without "
-            f"a scheme; got {path!r}. Save it from a classic session, or without file:, s3a: …"
-        )
     from pyspark.errors import PySparkException
 
     try:

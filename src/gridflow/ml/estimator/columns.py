@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: A column, or several that lie beside one another.
 Place = str | list[str]
+#: What `gridflow.predict_udf` calls the input of a subclassed model that has one.
+ONLY_INPUT = "input"
 
 
 def checked_form(value: Any) -> Any:
@@ -104,6 +106,15 @@ def feeding_form(form: Any, names: Sequence[str] | None, what: str) -> Any:
         return by_name
     (place,) = by_name.values()
     return place if isinstance(place, str) else [place]
+
+
+def undeclared(form: Any) -> dict[str, Place]:
+    """Return the columns of each input of a model that doesn't declare them, as it was trained."""
+    if isinstance(form, Mapping):
+        return dict(form)
+    if isinstance(form, str) or len(form) == 1:
+        return {ONLY_INPUT: form if isinstance(form, str) else form[0]}
+    return {column: column for column in form}
 
 
 def check(available: Sequence[str], columns: Collection[str], param: str) -> None:

@@ -121,12 +121,9 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
     def _inputs(self, dataset: DataFrame, features: Any) -> dict[str, Column]:
         """Return a column for each of the model's inputs."""
         shapes = self.trainedModel.inputs
-        if not shapes:
-            raise InvalidArgument(
-                f"{self.trainedModel.header['class']} doesn't declare its inputs and outputs, as "
-                "functional and Sequential models do. Use gridflow.predict_udf on it, which takes "
-                "inputs= and outputs=."
-            )
+        if not shapes:  # predict_udf finds out what a subclassed model takes
+            places = columns.undeclared(features)
+            return {name: _input(dataset, place) for name, place in places.items()}
         found = {}
         for name, place in columns.arranged(features, list(shapes), "input").items():
             found[name] = _input(dataset, place)

@@ -75,6 +75,7 @@ class Writer(MLWriter):
         """Save it; an error if something is at the path, but after ``overwrite()``."""
         if not isinstance(path, str):
             raise TypeError(f"path should be a string, got type {type(path)}")
+        files.check_writable(self.sparkSession, path)
         if files.exists(self.sparkSession, path):
             if not self.shouldOverwrite:
                 raise InvalidArgument(
