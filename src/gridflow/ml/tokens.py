@@ -28,6 +28,7 @@ _PUNCTUATION: Final = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
 #: Tokens that a worker holds before it hands them over, and those that it counts at once.
 _MOST_TOKENS: Final = 1 << 20
 _MOST_PLAIN: Final = 1 << 17
+_NO_LENGTHS: Final = np.ones(0, np.int64)
 PART: Final = pa.schema(
     [
         ("want", pa.int32()),
@@ -244,9 +245,19 @@ class _Counted(_Gathering):
         self._size = 0
         self._plain: list[pa.Array] = []
         self._needs_documents = want.needs_documents
+        # Words are counted as they are written, and what is left standardised.
+        self._standard_later = (
+            want.is_text
+            and want.split == "whitespace"
+            and want.ngrams is None
+            and not (callable(want.standardize) or want.needs_documents)
+        )
 
     def add(self, column: pa.Array) -> Iterator[pa.RecordBatch]:
-        values, lengths = tokens(column, self.want)
+        if self._standard_later:
+            values, lengths = pc.ascii_split_whitespace(column).flatten(), _NO_LENGTHS
+        else:
+            values, lengths = tokens(column, self.want)
         if not self._needs_documents or (lengths == 1).all():
             self._plain.append(values)
         else:
@@ -263,6 +274,8 @@ class _Counted(_Gathering):
         if self._plain:
             found = pc.value_counts(pa.chunked_array(self._plain))
             token, n = found.flatten()
+            if self._standard_later and isinstance(self.want, Vocabulary):
+                token = _standard(token, self.want.standardize)
             self._hold(token, n, n)
             self._plain = []
 
