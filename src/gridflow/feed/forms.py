@@ -161,7 +161,7 @@ def _of_keys(column: pa.Array, form: Keys, where: str) -> list[tuple[Any, pa.Arr
     for name in form.names:
         try:
             key = pa.scalar(name, column.type.key_type)
-            values = pc.map_lookup(column, key, "last")
+            values = _looked_up(column, key)
             if form.default is not None:
                 values = pc.fill_null(values, pa.scalar(form.default, values.type))
         except (pa.ArrowException, TypeError, ValueError) as error:
@@ -171,6 +171,20 @@ def _of_keys(column: pa.Array, form: Keys, where: str) -> list[tuple[Any, pa.Arr
             ) from error
         found.append((name, values))
     return found
+
+
+def _looked_up(column: pa.Array, key: pa.Scalar) -> pa.Array:
+    """Return the value of a key in each row, the last one where it is there twice, else null."""
+    offsets = column.offsets.to_numpy().astype(np.int64, copy=False)
+    found = pc.equal(storage(column.keys), key).to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(found[offsets[0] : offsets[-1]]) + offsets[0]
+    rows = np.searchsorted(offsets, places, side="right") - 1
+    index = np.full(len(column), -1)
+    index[rows] = places
+    is_missing = index < 0
+    if column.null_count:
+        is_missing |= column.is_null().to_numpy(zero_copy_only=False)
+    return storage(column.items).take(pa.array(index, mask=is_missing))
 
 
 def _padded(column: pa.Array, form: Padded, where: str) -> pa.Array:

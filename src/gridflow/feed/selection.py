@@ -134,8 +134,9 @@ def refuse_left_out(columns: Sequence[str], left_out: Mapping[str, str]) -> None
         For the first of them.
     """
     for column in columns:
-        if column in left_out:
-            raise SchemaError(left_out[column])
+        for name, reason in left_out.items():
+            if column == name or column.startswith(f"{name}."):  # or a part of it
+                raise SchemaError(reason)
 
 
 def select(
