@@ -186,9 +186,9 @@ def is_vector(kind: DataType) -> bool:
     return type(kind).__name__ == "VectorUDT" and type(kind).__module__.startswith("pyspark.ml")
 
 
-def plain_frame(name: str, frame: DataFrame) -> tuple[DataFrame, Tags]:
+def plain_frame(name: str, frame: DataFrame, kept: Collection[str] = ()) -> tuple[DataFrame, Tags]:
     """Return a DataFrame of what can be fed, as it lies, and what gives its columns their names."""
-    frame = _vectors_to_arrays(_feedable(frame, name))
+    frame = _vectors_to_arrays(_feedable(frame, name, kept))
     own = frame.columns
     frame = _plainly_named(frame)
     return frame, Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
@@ -226,7 +226,7 @@ def stage_frame(
     check(datasets)
     if len(datasets) == 1:
         ((name, given),) = datasets.items()
-        frame, tags = plain_frame(name, given)
+        frame, tags = plain_frame(name, given, kept)
         keeps = repartition == "never" or (
             repartition == "auto" and _partitions(frame) == num_partitions
         )
