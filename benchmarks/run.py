@@ -10,6 +10,7 @@ HERE = Path(__file__).parent
 
 for bench in (
     "feed/bench.py",
+    "feed/push.py",
     "training/bench.py",
     "training/early.py",
     "training/memory.py",

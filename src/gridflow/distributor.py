@@ -361,7 +361,8 @@ class TensorflowDistributor:
         KeyboardInterrupt
             After Ctrl-C, once everything has ended.
         """
-        return self.start(train_fn, *args, data=data, **kwargs).result_in_foreground()
+        handle = self._start(train_fn, args, data, kwargs, is_fed_later=False)
+        return handle.result_in_foreground()
 
     def start(
         self,
@@ -389,6 +390,19 @@ class TensorflowDistributor:
         InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots, NotEnoughGpus
             At the call, before anything is launched. All else is raised by the handle.
         """
+        return self._start(train_fn, args, data, kwargs, is_fed_later=data is None)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
+        args: tuple[Any, ...],
+        data: Any,
+        kwargs: dict[str, Any],
+        *,
+        is_fed_later: bool,
+    ) -> JobHandle:
         launcher, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=True
         )
@@ -411,10 +425,9 @@ class TensorflowDistributor:
             restart=self._restart,
             logs=self._logs,
             show_progress=self._progress,
+            notice=f"to be fed later: {placement.full}" if is_fed_later and placement.full else "",
         )
         return JobHandle(JobRun(job, launcher), launcher, job_dir)
-
-    # ---------------------------------------------------------------------------------------------
 
     def _check(
         self,

@@ -326,7 +326,7 @@ def test_a_dataframe_gets_a_row_of_answers_for_each_row(spark):
     assert sum(sizes) >= 205
 
 
-def test_a_wrong_number_of_answers_and_too_few_slots(spark):
+def test_a_wrong_number_of_answers_and_too_few_slots(spark, capsys):
     asked = spark.range(0, 40, 1, 1).selectExpr("cast(id as float) x", "'n' name")
     one = TensorflowDistributor(1, "none", launcher=SparkLauncher(spark), **QUIET)
     with (
@@ -335,6 +335,8 @@ def test_a_wrong_number_of_answers_and_too_few_slots(spark):
     ):
         job.infer(asked, schema="upper string").collect()
     both = TensorflowDistributor(2, "none", launcher=SparkLauncher(spark), **QUIET)
+    capsys.readouterr()
     job = both.start(answer)
     with pytest.raises(NotEnoughSlots, match="2 tasks take all 2 task slots"), job:
         job.feed(asked)
+    assert "to be fed later: the job's 2 tasks take all 2 task slots" in capsys.readouterr().out

@@ -71,6 +71,8 @@ class Job:
     logs : {'all', 'chief', 'none'}
         Whose output is shown.
     show_progress : bool
+    notice : str
+        What is said at its beginning.
     """
 
     id: str
@@ -85,6 +87,7 @@ class Job:
     restart: RestartPolicy
     logs: str = "all"
     show_progress: bool = True
+    notice: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,8 @@ class JobRun:
             After `cancel`, and an orderly end.
         """
         job = self._job
+        if job.notice:
+            self._console.say(job.notice)
         function, modules = job.job_dir / "function", job.job_dir / "modules"
         try:
             self._latest = self._latest_checkpoint()  # raises before anything is launched

@@ -41,6 +41,8 @@ class Placement:
     default_folder : str
         Where paths begin that aren't complete, with the scheme of the target's default file system;
         empty: the driver's working directory.
+    full : str
+        Why no rows could be pushed into the job; empty if they can be.
     """
 
     target: str
@@ -51,6 +53,7 @@ class Placement:
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     default_folder: str = ""
+    full: str = ""
 
 
 class LaunchListener(Protocol):

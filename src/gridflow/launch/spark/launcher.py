@@ -146,6 +146,9 @@ class SparkLauncher:
             source.left_out,
             source.columns,
             default_folder(self._spark),
+            no_slot_for_feeders(num_tasks, slots)
+            if slots is not None and slots <= num_tasks
+            else "",
         )
 
     def launch(
@@ -246,8 +249,9 @@ class SparkLauncher:
             With the numbers, and the ways out.
         """
         slots = None if self._is_dynamic() else task_slots(self._spark)
-        if slots is not None and slots <= self._launched:
-            raise NotEnoughSlots(no_slot_for_feeders(self._launched, slots), 1, 0)
+        full = no_slot_for_feeders(self._launched, slots)
+        if full:
+            raise NotEnoughSlots(full, 1, 0)
 
     def _gpu_settings(self) -> SparkGpuSettings:
         return SparkGpuSettings.read(self._setting, is_dynamic=self._is_dynamic())
@@ -347,8 +351,10 @@ class SparkLauncher:
         return str(self._spark.conf.get(name, default))
 
 
-def no_slot_for_feeders(tasks: int, slots: int) -> str:
-    """Return why rows can't be pushed: the job itself takes all slots."""
+def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
+    """Return why rows can't be pushed where the job itself takes all slots, else nothing."""
+    if slots is None or slots > tasks:
+        return ""
     return (
         f"the job's {tasks} tasks take all {slots} task slots of Spark, so none is left for the "
         "tasks that push rows into it. Use fewer workers, more executors or cores, or give the "
