@@ -16,7 +16,7 @@ from gridflow.launch.spark import errors, feeders
 from gridflow.launch.spark.session import cancel, forget_tag, tag_this_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -27,9 +27,16 @@ _LOOK_SECONDS: Final = 0.1
 
 
 def feed(
-    spark: SparkSession, destination: Destination, rows: Any, columns: Sequence[str] | None
+    spark: SparkSession,
+    destination: Destination,
+    rows: Any,
+    columns: Sequence[str] | None,
+    kept: Collection[str] = (),
 ) -> int:
-    """Push a DataFrame, an RDD or what lies in the driver; see `Launcher.feed`."""
+    """Push a DataFrame, an RDD or what lies in the driver; see `Launcher.feed`.
+
+    Columns that are `kept` are pushed whatever their type: the agents know what becomes of them.
+    """
     if hasattr(rows, "mapPartitionsWithIndex"):
         return _feed_rdd(spark, destination, rows, columns)
     (frame,) = as_frames(spark, {destination.stream: rows}, {}).values()
@@ -37,7 +44,7 @@ def feed(
         check_columns(columns, frame.columns)
         frame = frame[list(columns)]
     dataframes.check({destination.stream: frame})
-    frame, tags = dataframes.plain_frame(destination.stream, frame)
+    frame, tags = dataframes.plain_frame(destination.stream, frame, kept)
 
     def push(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         taken = feeders.push(destination, (batch for _, batch in tags.batches(batches)))

@@ -34,7 +34,7 @@ from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -86,6 +86,7 @@ class SparkLauncher:
         self._repartition = repartition
         self._source: tuple[Mapping[str, Any], FrameSource] | None = None
         self._launched = 0
+        self._kept: Collection[str] = ()
 
     def for_job(self) -> SparkLauncher:
         """Return one for the same session, which has launched nothing."""
@@ -157,6 +158,7 @@ class SparkLauncher:
         """Start the Spark jobs, each in a thread of its own."""
         source = self._source_of(data)
         self._launched = len(payload.spec.tasks)
+        self._kept = payload.spec.feed.columns
         hide_stage_bar(self._spark)
         stages = _stages(
             len(payload.spec.tasks), payload.spec.fed, payload.spec.gpus, has_data=bool(data)
@@ -179,7 +181,7 @@ class SparkLauncher:
     def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
         """Push rows in a Spark job of their own."""
         self._refuse_full()
-        return feeding.feed(self._spark, destination, rows, columns)
+        return feeding.feed(self._spark, destination, rows, columns, self._kept)
 
     def feed_stream(
         self,
