@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 QUIET = {"logs": "none", "progress": False}
+THREES = [(0, 1, 2), (3, 4, 5)]
 DRIVER = Path(__file__).with_name("streaming_driver.py")
 
 
@@ -122,3 +123,23 @@ def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(tmp_path)
     assert rest["weights"] == whole["weights"]
     assert rest["iterations"] == whole["iterations"]
     assert rest["taken"] == whole["taken"] - 3 * whole["taken"] // 5
+
+
+def test_a_dstream_is_fed_as_its_rdds_come(spark):
+    from pyspark.streaming import StreamingContext
+
+    def rows(ctx):
+        return sorted(float(v) for x in ctx.stream(2, features="x") for v in x)
+
+    context = StreamingContext(spark.sparkContext, 1)
+    parts = [spark.sparkContext.parallelize([(float(n),) for n in three], 1) for three in THREES]
+    distributor = TensorflowDistributor(1, "none", launcher=SparkLauncher(spark), **QUIET)
+    with distributor.start(rows) as job:
+        assert job.feed(context.queueStream(parts), columns=["x"]) == 0
+        context.start()
+        give_up = time.monotonic() + 120
+        while job._run.streams.rows_pushed < 6:
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+        context.stop(stopSparkContext=False, stopGraceFully=True)
+    assert job.result().value == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
