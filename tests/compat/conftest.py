@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -19,3 +20,12 @@ def jar():
     root = Path(__file__).parents[2]
     built = subprocess.run(["make", "-s", "jar"], cwd=root, capture_output=True, check=False)
     assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment():
+    """Forget the variables that a node sets in its own process, as it does in an executor."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
