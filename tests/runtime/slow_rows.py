@@ -75,10 +75,10 @@ class SlowSource:
     def __getattr__(self, name):
         return getattr(self.source, name)
 
-    def deal(self, num_ranks, folder):
+    def deal(self, num_ranks, folder, kept=()):
         """Deal the rows out, in the ratio of the shares."""
         shares = self.shares or (1,) * num_ranks
-        parts = self.source.deal(sum(shares), folder)
+        parts = self.source.deal(sum(shares), folder, kept)
         dealt, at = [], 0
         for share, pace in zip(shares, self.paces, strict=True):
             dealt.append(SlowRows(Joined(tuple(parts[at : at + share])), pace))
