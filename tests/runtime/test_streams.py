@@ -125,6 +125,7 @@ def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(tmp_path)
     assert rest["taken"] == whole["taken"] - 3 * whole["taken"] // 5
 
 
+@pytest.mark.filterwarnings("ignore:DStream is deprecated:FutureWarning")
 def test_a_dstream_is_fed_as_its_rdds_come(spark):
     from pyspark.streaming import StreamingContext
 
