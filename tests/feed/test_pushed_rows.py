@@ -19,8 +19,9 @@ from gridflow.feed.push.inflow import Inflow, Superseded
 from gridflow.feed.push.ranges import Ranges, deal
 from gridflow.feed.push.sender import Destination, send_all
 from gridflow.feed.schema import FeedOptions
-from gridflow.feed.stream import StreamReader, source_of
+from gridflow.feed.stream import source_of
 from gridflow.feed.stream_plan import StreamArrivals
+from gridflow.feed.stream_reader import StreamReader
 from gridflow.spec.place import Place
 from gridflow.wire import commands, reports
 from gridflow.wire.identity import make_identities

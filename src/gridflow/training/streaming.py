@@ -74,8 +74,9 @@ class Streaming:
         DataError
             The stream ended before this rank had a row.
         """
-        from gridflow.feed.stream import StreamReader, source_of
+        from gridflow.feed.stream import source_of
         from gridflow.feed.stream_plan import StreamArrivals
+        from gridflow.feed.stream_reader import StreamReader
 
         runtime = self._runtime
         if self._stream is not None:

@@ -30,6 +30,7 @@ from gridflow.launch.spark.session import (
     session_of,
     task_slots,
 )
+from gridflow.launch.spark.slots import no_slot_for_feeders
 from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
@@ -351,17 +352,6 @@ class SparkLauncher:
         if context is not None:
             return str(context.getConf().get(name, default))
         return str(self._spark.conf.get(name, default))
-
-
-def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
-    """Return why rows can't be pushed where the job itself takes all slots, else nothing."""
-    if slots is None or slots > tasks:
-        return ""
-    return (
-        f"the job's {tasks} tasks take all {slots} task slots of Spark, so none is left for the "
-        "tasks that push rows into it. Use fewer workers, more executors or cores, or give the "
-        "rows to run(data=…), which needs no further slot."
-    )
 
 
 def _stages(

@@ -54,6 +54,17 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int) -> str:
     return ""
 
 
+def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
+    """Return why rows can't be pushed where the job itself takes all slots, else nothing."""
+    if slots is None or slots > tasks:
+        return ""
+    return (
+        f"the job's {tasks} tasks take all {slots} task slots of Spark, so none is left for the "
+        "tasks that push rows into it. Use fewer workers, more executors or cores, or give the "
+        "rows to run(data=…), which needs no further slot."
+    )
+
+
 def _stages_of(context: object, tag: str) -> set[int]:
     scala = context._jsc.sc()  # type: ignore[attr-defined]  # noqa: SLF001 (no public way)
     tracker = scala.statusTracker()
