@@ -21,6 +21,7 @@ def packages(folder, *requirements):
         shutil.rmtree(target, ignore_errors=True)
         command = [uv, "pip", "install", "-q", "-p", sys.executable, "--target", str(target)]
         command += ["--compile-bytecode"]  # each Python that Spark starts would do it anew
+        command += ["--no-cache"]  # of pyspark's builds 1.4 GB would stay, and not be found again
         subprocess.run([*command, *requirements], check=True)
         done.touch()
     return target
