@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import flight
 
+from gridflow.wire import mutual_tls
 from gridflow.wire.identity import SERVER_NAME
 from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
 
@@ -27,13 +28,7 @@ class CoordinatorClient:
     """
 
     def __init__(self, address: str, identity: Identity) -> None:
-        self._client = flight.connect(
-            f"grpc+tls://{address}",
-            tls_root_certs=identity.authority,
-            cert_chain=identity.certificate,
-            private_key=identity.key,
-            override_hostname=SERVER_NAME,
-        )
+        self._client = mutual_tls.connect(address, identity, SERVER_NAME)
 
     def call(self, action: str, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Send a message and return the answer.
@@ -43,10 +38,7 @@ class CoordinatorClient:
         pyarrow.lib.ArrowException
             When the coordinator can't be reached, or refused.
         """
-        options = flight.FlightCallOptions(timeout=timeout)
-        body = json.dumps(message).encode()
-        (answer,) = self._client.do_action(flight.Action(action, body), options)
-        return dict(json.loads(answer.body.to_pybytes()))
+        return mutual_tls.call(self._client, action, message, timeout)
 
     def upload(self, path: Path, header: dict[str, Any], offset: int = 0) -> int:
         """Send a file from an offset on; return how many bytes were sent."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
-from gridflow.spec.network import host_and_port
+from gridflow.wire import mutual_tls
 from gridflow.wire.identity import AGENT_NAME
 
 if TYPE_CHECKING:
@@ -52,12 +52,7 @@ class Receiver(flight.FlightServerBase):  # type: ignore[misc]
     """
 
     def __init__(self, host: str, identity: Identity, handler: ReceiverHandler) -> None:
-        super().__init__(
-            f"grpc+tls://{host_and_port(host, 0)}",
-            tls_certificates=[(identity.certificate, identity.key)],
-            verify_client=True,
-            root_certificates=identity.authority,
-        )
+        super().__init__(**mutual_tls.server_options(host, 0, identity))
         self._handler = handler
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:  # noqa: ARG002
@@ -102,19 +97,11 @@ class ReceiverClient:
 
     def __init__(self, address: str, identity: Identity) -> None:
         self.address = address
-        self._client = flight.connect(
-            f"grpc+tls://{address}",
-            tls_root_certs=identity.authority,
-            cert_chain=identity.certificate,
-            private_key=identity.key,
-            override_hostname=AGENT_NAME,
-        )
+        self._client = mutual_tls.connect(address, identity, AGENT_NAME)
 
     def begin(self, header: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Announce a partition; return what the agent knows of it."""
-        action = flight.Action("begin", json.dumps(header).encode())
-        (answer,) = self._client.do_action(action, flight.FlightCallOptions(timeout=timeout))
-        return dict(json.loads(answer.body.to_pybytes()))
+        return mutual_tls.call(self._client, "begin", header, timeout)
 
     def put(self, header: dict[str, Any], schema: pa.Schema) -> tuple[Any, Any]:
         """Open a stream of rows; return its writer, and the reader of its answers."""

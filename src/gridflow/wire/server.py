@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gridflow.errors import NetworkError
-from gridflow.spec.network import host_and_port
+from gridflow.wire import mutual_tls
 from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
 
 if TYPE_CHECKING:
@@ -68,12 +68,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     """
 
     def __init__(self, host: str, identity: Identity, handler: Handler, port: int = 0) -> None:
-        super().__init__(
-            f"grpc+tls://{host_and_port(host, port)}",
-            tls_certificates=[(identity.certificate, identity.key)],
-            verify_client=True,
-            root_certificates=identity.authority,
-        )
+        super().__init__(**mutual_tls.server_options(host, port, identity))
         self._handler = handler
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:  # noqa: ARG002
