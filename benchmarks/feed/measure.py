@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -51,11 +56,45 @@ def measured(work, idle: float) -> Sample:
     return Sample(tree_cpu() - cpu - idle * wall, wall)
 
 
-def session(name: str):
+class Consumers:
+    """Two processes with TensorFlow that drain spools, as training processes will."""
+
+    def __init__(self) -> None:
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("consumer.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        for process in self._processes:
+            assert process.stdout.readline() == "ready\n"
+
+    def drain(self, spools: Path, shape: str, batch: int) -> int:
+        """Drain an epoch of each rank's spool; return the rows. The spools go, as a job's do."""
+        for rank, process in enumerate(self._processes):
+            request = {"directory": f"{spools}/rank-{rank}", "shape": shape, "batch": batch}
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        rows = sum(int(process.stdout.readline()) for process in self._processes)
+        for rank, _ in enumerate(self._processes):
+            shutil.rmtree(spools / f"rank-{rank}")
+        return rows
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.stdin.close()
+            process.wait()
+
+
+def session(name: str, cores: int = 1):
     from pyspark.sql import SparkSession
 
     return (
-        SparkSession.builder.master("local-cluster[2,1,2048]")
+        SparkSession.builder.master(f"local-cluster[2,{cores},2048]")
         .appName(name)
         .config("spark.executor.memory", "2g")
         .config("spark.ui.enabled", "false")

@@ -6,11 +6,9 @@ CPU-second count whole trees of processes; rates are medians, the ratio is of ra
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from consumer import FORMS
-from measure import SHAPES, cached_frame, idle_rate, measured
+from measure import SHAPES, Consumers, cached_frame, idle_rate, measured, session
 from spark_feed import spooling
 
 
@@ -38,27 +36,12 @@ def drained(folder: Path) -> int:
     return sum(int(path.read_text() or 0) for path in folder.iterdir())
 
 
-def session():
-    from pyspark.sql import SparkSession
-
-    return (
-        SparkSession.builder.master("local-cluster[2,2,2048]")
-        .appName("gridflow push")
-        .config("spark.executor.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "5000")
-        .getOrCreate()
-    )
-
-
 def main(repetitions: int) -> None:
     from gridflow import SparkLauncher, TensorflowDistributor
     from gridflow.feed.sources.dataframes import stage_frame
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = session()
+    spark = session("gridflow push", cores=2)
     spark.range(1).collect()
     time.sleep(3)
     print(f"\nPushed beside spooled, medians of {repetitions} repetitions\n")
@@ -96,35 +79,16 @@ def main(repetitions: int) -> None:
 
 
 def spooled(staged, tags, shape, rows, batch, repetitions):
-    consumers = [
-        subprocess.Popen(
-            [sys.executable, HERE / "consumer.py"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for consumer in consumers:
-        assert consumer.stdout.readline() == "ready\n"
+    consumers = Consumers()
     folder = Path(tempfile.mkdtemp(prefix="gridflow-bench-"))
 
     def once():
         done = staged.mapInArrow(spooling(str(folder), tags), "rows long").collect()
         assert sum(row.rows for row in done) == rows
-        for rank, consumer in enumerate(consumers):
-            request = {"directory": f"{folder}/rank-{rank}", "shape": shape, "batch": batch}
-            consumer.stdin.write(json.dumps(request) + "\n")
-            consumer.stdin.flush()
-        assert sum(int(consumer.stdout.readline()) for consumer in consumers) >= rows
-        for rank in range(2):
-            shutil.rmtree(folder / f"rank-{rank}")
+        assert consumers.drain(folder, shape, batch) >= rows
 
     found = repeated(once, repetitions)
-    for consumer in consumers:
-        consumer.stdin.close()
-        consumer.wait()
+    consumers.close()
     shutil.rmtree(folder)
     return found
 

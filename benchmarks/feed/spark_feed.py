@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from measure import SHAPES, cached_frame, idle_rate, measured, session
+from measure import SHAPES, Consumers, cached_frame, idle_rate, measured, session
 
 
 def bare(batches):
@@ -66,18 +65,7 @@ def main(repetitions: int) -> None:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session("gridflow feed")
-    consumers = [
-        subprocess.Popen(
-            [sys.executable, HERE / "consumer.py"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for consumer in consumers:
-        assert consumer.stdout.readline() == "ready\n"
+    consumers = Consumers()
     results = {}
     spools = Path(tempfile.mkdtemp(prefix="gridflow-bench-"))
     for shape, options in SHAPES.items():
@@ -97,13 +85,7 @@ def main(repetitions: int) -> None:
         def run_gridflow(staged=staged, tags=tags, shape=shape, batch=batch, rows=rows):
             done = staged.mapInArrow(spooling(str(spools), tags), "rows long").collect()
             assert sum(row.rows for row in done) == rows
-            for rank, consumer in enumerate(consumers):
-                request = {"directory": f"{spools}/rank-{rank}", "shape": shape, "batch": batch}
-                consumer.stdin.write(json.dumps(request) + "\n")
-                consumer.stdin.flush()
-            assert sum(int(consumer.stdout.readline()) for consumer in consumers) >= rows
-            for rank, _ in enumerate(consumers):  # as at a job's end
-                shutil.rmtree(spools / f"rank-{rank}")
+            assert consumers.drain(spools, shape, batch) >= rows
 
         for _ in range(6):  # the JVM compiles what it runs often
             run_bare()
@@ -117,9 +99,7 @@ def main(repetitions: int) -> None:
                 samples[name].append(vars(measured(run, idle)))
         results[shape] = {"rows": rows, "idle": idle, "samples": samples}
         frame.unpersist()
-    for consumer in consumers:
-        consumer.stdin.close()
-        consumer.wait()
+    consumers.close()
     shutil.rmtree(spools)
     spark.stop()
     print("RESULT " + json.dumps(results))
