@@ -384,11 +384,11 @@ def test_where_the_server_listens_is_said_by_variables(monkeypatch):
 
 @pytest.mark.parametrize("fs", ["file://", "hdfs://", "viewfs://", "s3a://bucket"])
 def test_paths_get_the_scheme_of_the_default_file_system(fs):
-    ctx = TFSparkNode.TFNodeContext(defaultFS=fs, working_dir="/work/dir")
+    ctx = TFSparkNode.TFNodeContext(defaultFS=fs, working_dir="/here/dir")
     for path in ("hdfs://foo/bar", "file:///foo", "gs://foo/bar", "abfss://c@a/b"):
         assert ctx.absolute_path(path) == path
     assert ctx.absolute_path("/foo/bar") == f"{fs}/foo/bar"
-    home = {"file://": "/work/dir", "s3a://bucket": ""}.get(fs, f"/user/{getpass.getuser()}")
+    home = {"file://": "/here/dir", "s3a://bucket": ""}.get(fs, f"/user/{getpass.getuser()}")
     assert ctx.absolute_path("foo") == f"{fs}{home}/foo"
 
 
