@@ -258,7 +258,7 @@ class StreamSource(EarlySource):
         """Yield batches that are to be answered, each of rows of one segment."""
         while True:
             ended = self.arrivals.is_last
-            if not self._look(0.0 if ended else _LOOK_SECONDS) and not self.stream.rows:
+            if not self._look(0.0 if ended else _LOOK_SECONDS):
                 if ended:
                     return
                 yield self._nothing()
@@ -370,6 +370,7 @@ def source_of(
         selection=selection,
         steps=0,
         stream=stream,
+        is_asked=stream.is_asked,
         **options,
     )
 

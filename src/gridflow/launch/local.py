@@ -15,7 +15,6 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from gridflow.agent.folder import temporary_folder
 from gridflow.errors import InvalidArgument
-from gridflow.feed.push.sender import check_columns
 from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
 
@@ -102,7 +101,7 @@ class LocalLauncher:
 
     def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
         """Push arrays or a table from here."""
-        from gridflow.feed.push.sender import send_all
+        from gridflow.feed.push.sender import check_columns, send_all
         from gridflow.feed.sources.arrays import feedable
 
         table, _ = feedable(rows, destination.stream)

@@ -234,7 +234,7 @@ class Feeding:
                 "no rows. Adapt the layers in the driver and give them to the function."
             )
         own = once.own_rows(counts, runtime.inbox.wait(Counts).borrowed[name])[runtime.rank]
-        together = facts.exchanges_gradients and runtime.num_workers > 1
+        together = runtime.trains_together
         self._check_columns(name, features)
         share = own
         if rows is not None:

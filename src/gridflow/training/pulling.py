@@ -263,8 +263,8 @@ class Pulling:
         runtime = self._runtime
         if runtime.rank < 0:  # an evaluator reads all of it
             return 0, 1, None
-        together = runtime.facts.exchanges_gradients and runtime.num_workers > 1
-        return runtime.rank, runtime.num_workers, runtime.mode.gather if together else None
+        gather = runtime.mode.gather if runtime.trains_together else None
+        return runtime.rank, runtime.num_workers, gather
 
     def _refuse_servers(self, method: str) -> None:
         facts = self._runtime.facts

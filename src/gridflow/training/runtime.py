@@ -81,6 +81,11 @@ class TaskRuntime:
         """Whether this task takes part in the training."""
         return self.task.role in TRAINING_ROLES
 
+    @property
+    def trains_together(self) -> bool:
+        """Whether several ranks train one model, and make equal steps."""
+        return self.facts.exchanges_gradients and self.num_workers > 1
+
     def spool(self, dataset: str, *, growing: bool = False) -> SpoolReader:
         """Return the rows of a dataset that have come to this rank, all or while they come."""
         from gridflow.feed.spool import SpoolReader

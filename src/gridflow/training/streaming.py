@@ -82,7 +82,7 @@ class Streaming:
         if self._stream is not None:
             raise InvalidArgument("ctx.stream() was called before: the rows of a job come once.")
         arriving.check(batch_size, tail)
-        make = runtime.mode.streams(together=self._together)
+        make = runtime.mode.streams(together=runtime.trains_together)
         news = self._open(batch_size)
         folder = Path(runtime.setup.spool).parent / "streams" / STREAM
         reader = StreamReader(STREAM, folder, news.first[STREAM], news.skip[STREAM])
@@ -100,11 +100,10 @@ class Streaming:
                 self._standing,
                 runtime.inbox.wait_for,
                 section=news.begin[STREAM],
-                own=runtime.rank if self._together else 0,
+                own=runtime.rank if runtime.trains_together else 0,
                 batch_size=batch_size,
                 tail=tail,
             ),
-            "is_asked": reader.is_asked,
             "rows_before": news.before[STREAM],
         }
         columns: dict[str, Any] = {
@@ -168,14 +167,10 @@ class Streaming:
 
     # ---------------------------------------------------------------------------------------------
 
-    @property
-    def _together(self) -> bool:
-        return self._runtime.facts.exchanges_gradients and self._runtime.num_workers > 1
-
     def _open(self, batch_size: int) -> StreamNews:
         """Let the agent take rows, and wait for the first one."""
         runtime = self._runtime
-        runtime.channel.send(StreamOpened(STREAM, batch_size, self._together))
+        runtime.channel.send(StreamOpened(STREAM, batch_size, runtime.trains_together))
 
         def has_row() -> bool:
             news = runtime.inbox.latest(StreamNews)
@@ -200,23 +195,18 @@ class Streaming:
         inbox = self._runtime.inbox
 
         def is_there() -> bool:
-            news = self._news_now()
+            news = self._news()
             return news.segments[STREAM] > after or STREAM in news.counts
 
         if seconds:
             inbox.wait_for(is_there, seconds)
         return self._news().segments[STREAM]
 
-    def _news_now(self) -> StreamNews:
-        news = self._runtime.inbox.latest(StreamNews)
-        assert news is not None
-        return news
-
     def _standing(self, section: int) -> tuple[Standing, bool]:
         """Return what is known of a section, and whether the stream has ended with it."""
         from gridflow.feed.arrivals import Standing
 
-        news = self._news_now()
+        news = self._news()
         now, certain = news.section.get(STREAM, section), news.certain.get(STREAM, 0)
         repeats = news.repeats.get(STREAM, True)
         if now == section:

@@ -247,7 +247,10 @@ class Streams(Feature):
                 self._generation,
                 {name: inflow.rows for name, inflow in self._inflows.items()},
                 {name: inflow.first_section for name, inflow in self._inflows.items()},
-                {name: inflow.ends for name, inflow in self._inflows.items()},
+                {
+                    name: [list(each) for each in inflow.ends.items()]
+                    for name, inflow in self._inflows.items()
+                },
                 self._has_ended,
                 {name: asdict(inflow.counts) for name, inflow in self._inflows.items()},
             )
@@ -269,7 +272,7 @@ class Streams(Feature):
             first[name], segments[name], skip[name] = inflow.segments
             before[name], begin[name] = inflow.before, inflow.first_section
             if name not in self._together:
-                ends = {n: rows for n, rows in inflow.ends}  # noqa: C416 (lists of two)
+                ends = inflow.ends
                 now = max(ends, default=begin[name] - 1) + 1
                 base = ends[now - 1] if now > begin[name] else 0
                 section[name], certain[name] = now, inflow.rows - base

@@ -321,14 +321,14 @@ class Inflow:
                 self._ends.pop(self._sections - _ENDS, None)
 
     @property
-    def ends(self) -> list[list[int]]:
+    def ends(self) -> dict[int, int]:
         """The last sections that have ended in this generation, and the rows by then."""
         with self._changed:
-            return [
-                [section, rows - self._before]
+            return {
+                section: rows - self._before
                 for section, rows in self._ends.items()
                 if section >= self.first_section
-            ]
+            }
 
     def mark(self, place: Place, rows: int, section: int) -> None:
         """Note how many rows since the generation began a checkpoint covers."""
