@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from pathlib import Path
 
 import judge
@@ -407,6 +408,25 @@ def test_functions_turn_rows_into_records_and_back(spark, rows):
     )
     broken = "select gridflow.from_example(x'0a05', cast(null as struct<a: int>))"
     assert "beyond the end" in error_of(lambda: spark.sql(broken).collect())
+
+
+@pytest.mark.interface
+def test_a_function_packs_arrays_of_numbers_for_python(spark):
+    """What Python makes of them is in tests/feed/test_packing.py."""
+    numbers = spark.sql("select gridflow.pack(array(1.5f, null, -2.0f)) x, gridflow.pack('a') y")
+    ((values, nulls), same) = numbers.first()
+    assert struct.unpack("=3f", values) == (1.5, 0.0, -2.0)
+    assert bytes(nulls) == b"\0\1\0"
+    assert same == "a"
+    assert numbers.schema["x"].dataType.names == ["__gridflow_packed_float", "nulls"]
+    kinds = ["smallint", "int", "bigint", "float", "double"]
+    arrays = [f"gridflow.pack(cast(array(1, 2) as array<{kind}>)) {kind}" for kind in kinds]
+    rows = spark.range(1).select("id").selectExpr(*arrays).first()
+    sizes = [(len(row[0]), row.nulls) for row in rows]
+    assert sizes == [(4, None), (8, None), (16, None), (8, None), (16, None)]
+    nothing = spark.sql("select gridflow.pack(cast(null as array<int>)) x, gridflow.pack(1) y")
+    assert nothing.first() == (None, 1)
+    assert "pack(column)" in error_of(lambda: spark.sql("select gridflow.pack(1, 2)").collect())
 
 
 def test_files_have_no_second_checksums_beside_them(spark, folder, rows):

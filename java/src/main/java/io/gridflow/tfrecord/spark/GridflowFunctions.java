@@ -7,7 +7,9 @@ import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.functions.BoundFunction;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -21,11 +23,13 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  *   <li>{@code gridflow.from_example(bytes, CAST(NULL AS STRUCT<x: ARRAY<FLOAT>, y: BIGINT>))} and
  *       {@code gridflow.from_sequence_example} give a struct; the second argument only tells its
  *       type.
+ *   <li>{@code gridflow.pack(column)} is what Python gets of a column: {@link PackFunction} of
+ *       arrays of numbers, the column itself of others.
  * </ul>
  */
 public final class GridflowFunctions implements FunctionCatalog {
   private static final String[] NAMES = {
-    "to_example", "to_sequence_example", "from_example", "from_sequence_example"
+    "to_example", "to_sequence_example", "from_example", "from_sequence_example", "pack"
   };
 
   private String name = "gridflow";
@@ -56,6 +60,7 @@ public final class GridflowFunctions implements FunctionCatalog {
       case "to_sequence_example" -> new ToRecord(RecordType.SEQUENCE_EXAMPLE);
       case "from_example" -> new FromRecord(RecordType.EXAMPLE);
       case "from_sequence_example" -> new FromRecord(RecordType.SEQUENCE_EXAMPLE);
+      case "pack" -> new Pack();
       default -> throw new NoSuchFunctionException(identifier);
     };
   }
@@ -127,6 +132,29 @@ public final class GridflowFunctions implements FunctionCatalog {
     @Override
     public String name() {
       return type == RecordType.EXAMPLE ? "from_example" : "from_sequence_example";
+    }
+  }
+
+  private static final class Pack implements UnboundFunction {
+    @Override
+    public BoundFunction bind(StructType arguments) {
+      if (arguments.size() != 1) {
+        throw new UnsupportedOperationException(description());
+      }
+      DataType type = arguments.apply(0).dataType();
+      return PackFunction.width(type) > 0
+          ? new PackFunction((ArrayType) type)
+          : new SameFunction(type);
+    }
+
+    @Override
+    public String description() {
+      return name() + "(column): an array of numbers as bytes, for Python; others as they are";
+    }
+
+    @Override
+    public String name() {
+      return "pack";
     }
   }
 }
