@@ -68,6 +68,11 @@ class Slot:
         return _STAND_INS.get(self.dtype, self.dtype) if self.dtype else None
 
     @property
+    def is_vector(self) -> bool:
+        """Whether a row is a vector of numbers."""
+        return self.shape is not None and len(self.shape) == 1 and self.dtype != STRING
+
+    @property
     def spark_type(self) -> str:
         """The type of the column that Spark makes of it; float where nothing is known.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow.feed.sources import packing
 from gridflow.ml import parcel, servable
 from gridflow.ml.columns import Slot
 from gridflow.ml.serving import Model, predictions
@@ -238,7 +239,9 @@ def _made(model: Model, kind: DataType, batch_size: int, nulls: str) -> Any:
         return pandas_function(model, kind, batch_size, nulls)
 
     def predict(batches: Iterator[Any]) -> Iterator[Any]:
-        return predictions(model, batches, batch_size, nulls)
+        columns = (batch if isinstance(batch, tuple) else (batch,) for batch in batches)
+        unpacked = (tuple(packing.unpacked(column) for column in batch) for batch in columns)
+        return predictions(model, unpacked, batch_size, nulls)
 
     # As objects: the names of types in this module mean nothing to Spark.
     from collections.abc import Iterator as It
@@ -249,14 +252,24 @@ def _made(model: Model, kind: DataType, batch_size: int, nulls: str) -> Any:
 
 def _checked(made: Any, inputs: Mapping[str, Slot], spark: SparkSession, backend: Any) -> Any:
     """Return Spark's function, which from now on looks at the columns it is given at the call."""
+    from pyspark.sql import functions
+
     from gridflow.launch.spark.session import worker_environment
 
+    takes_arrow = hasattr(functions, "arrow_udf")
     variables = {} if backend is None else {backends.KERAS_VARIABLE: backend}
 
     @functools.wraps(made)  # with its attributes: spark.udf.register() takes it, too
     def predict(*columns: Any, **by_input: Any) -> Any:
+        given = arranged(columns, by_input, inputs)
+        if len(given) == len(inputs) and takes_arrow and packing.can_pack(spark):
+            slots = inputs.values()
+            given = [
+                packing.pack(column) if slot.is_vector else column
+                for column, slot in zip(given, slots, strict=True)
+            ]
         with worker_environment(spark, variables):
-            return made(*arranged(columns, by_input, inputs))
+            return made(*given)
 
     return predict
 

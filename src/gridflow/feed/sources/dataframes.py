@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.feed.sources.base import RankRows, check_name
+from gridflow.feed.sources.packing import packed_frame, unpacked_batch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -65,7 +66,7 @@ class Tags(RankRows):
         """Yield the rows of a partition with the name of their dataset."""
         for batch in arriving:
             if batch.num_rows:
-                yield from self._parted(batch)
+                yield from self._parted(unpacked_batch(batch))
 
     def _parted(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if len(self.datasets) == 1:
@@ -191,7 +192,7 @@ def plain_frame(name: str, frame: DataFrame, kept: Collection[str] = ()) -> tupl
     frame = _vectors_to_arrays(_feedable(frame, name, kept))
     own = frame.columns
     frame = _plainly_named(frame)
-    return frame, Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
+    return packed_frame(frame), Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
 
 
 def stage_frame(
@@ -235,7 +236,7 @@ def stage_frame(
         name: _vectors_to_arrays(_feedable(frame, name, kept)) for name, frame in datasets.items()
     }
     union, tags = _tagged_union(frames)
-    return _repartitioned(union, num_partitions), tags
+    return _repartitioned(packed_frame(union), num_partitions), tags
 
 
 def check_repartition(repartition: str) -> None:
