@@ -7,7 +7,8 @@ import pytest
 
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.schema import FeedOptions
-from gridflow.feed.sources.dataframes import _partitions, check, check_partitions, stage_frame
+from gridflow.feed.sources.dataframes import check, stage_frame
+from gridflow.feed.sources.partitions import check_partitions, partitions
 from gridflow.feed.spool import SpoolReader
 from gridflow.launch.spark.session import run_this_python_where_it_can
 
@@ -133,7 +134,7 @@ def test_a_dataframe_that_is_provably_empty_still_starts_every_agent(spark, feed
 def test_partitions_that_fit_are_used_as_they_lie(spark, feed):
     uneven = spark.range(0, 10, 1, 2).where("id < 5 or id = 9").cache()
     uneven.count()
-    assert _partitions(uneven) == 2
+    assert partitions(uneven) == 2
     frame, _ = stage_frame({"train": uneven}, 2)
     assert "Exchange" not in frame._jdf.queryExecution().executedPlan().toString()
     readers = feed({"train": uneven})["train"]
@@ -144,15 +145,15 @@ def test_partitions_that_fit_are_used_as_they_lie(spark, feed):
 
 
 def test_only_a_certain_number_of_partitions_counts(spark):
-    assert _partitions(spark.range(0, 10, 1, 4).selectExpr("id * 2")) == 4
-    assert _partitions(spark.range(10).repartition(5)) == 5
-    assert _partitions(spark.range(0, 10, 1, 4).coalesce(2)) is None
-    assert _partitions(spark.range(0, 9, 1, 1).union(spark.range(0, 9, 1, 1))) is None
-    assert _partitions(spark.range(10).groupBy("id").count()) is None
+    assert partitions(spark.range(0, 10, 1, 4).selectExpr("id * 2")) == 4
+    assert partitions(spark.range(10).repartition(5)) == 5
+    assert partitions(spark.range(0, 10, 1, 4).coalesce(2)) is None
+    assert partitions(spark.range(0, 9, 1, 1).union(spark.range(0, 9, 1, 1))) is None
+    assert partitions(spark.range(10).groupBy("id").count()) is None
     lazy = spark.range(0, 10, 1, 4).coalesce(2).cache()
-    assert _partitions(lazy) is None
+    assert partitions(lazy) is None
     lazy.count()
-    assert _partitions(lazy) is None, "a barrier stage could not be made of a coalesce"
+    assert partitions(lazy) is None, "a barrier stage could not be made of a coalesce"
     lazy.unpersist()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.sources import dataframes
+from gridflow.feed.sources import dataframes, partitions
 from gridflow.feed.sources.base import RowSource
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from gridflow.feed.sources.dataframes import Repartition, Tags
+    from gridflow.feed.sources.dataframes import Tags
+    from gridflow.feed.sources.partitions import Repartition
 
 #: Arrow's types that Spark doesn't know, and the nearest that it does.
 _NEAREST: Final = {
@@ -67,7 +68,7 @@ class FrameSource(RowSource):
         if self._frames:
             for name, reasons in dataframes.check(self._frames).items():
                 self._left_out[name] = {**self._left_out.get(name, {}), **reasons}
-        dataframes.check_partitions(self._frames, num_ranks, self._repartition)
+        partitions.check_partitions(self._frames, num_ranks, self._repartition)
 
     def stage(self, num_ranks: int, kept: Collection[str] = ()) -> tuple[DataFrame, Tags]:
         """Return the DataFrame whose partitions are the ranks' rows, and what parts them again."""

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from gridflow.errors import NotEnoughGpus
     from gridflow.feed.push.sender import Destination
     from gridflow.feed.sources.base import RankRows
-    from gridflow.feed.sources.dataframes import Repartition
     from gridflow.feed.sources.frames import FrameSource
+    from gridflow.feed.sources.partitions import Repartition
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.options import Deadlines
@@ -79,9 +79,9 @@ class SparkLauncher:
         *,
         repartition: Repartition = "auto",
     ) -> None:
-        from gridflow.feed.sources import dataframes
+        from gridflow.feed.sources.partitions import check_repartition
 
-        dataframes.check_repartition(repartition)
+        check_repartition(repartition)
         self._spark = spark or session_of()
         run_this_python_where_it_can(self._spark)
         self._repartition = repartition

@@ -28,7 +28,7 @@ def run_task(
     """Run the task of this partition, to which ``rows`` go; yields one row when it is over."""
     from pyspark import BarrierTaskContext, TaskContext
 
-    from gridflow.feed.sources import dataframes
+    from gridflow.feed.sources.partitions import wrong_partitions
 
     context = TaskContext.get()
     if context is None:
@@ -39,7 +39,7 @@ def run_task(
     else:  # a plain task doesn't know how many there are
         partitions = max(len(places), partition + 1)
     if partitions != len(places):
-        raise InvalidArgument(dataframes.wrong_partitions(partitions, len(places)))
+        raise InvalidArgument(wrong_partitions(partitions, len(places)))
     rank = places[partition]
     gpus = context.resources().get(GPU)
     spark_gpus = SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)
