@@ -15,9 +15,9 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.compat.tfos import TFSparkNode, _alias, _node, _setting, reservation
+from gridflow.compat.tfos import TFSparkNode, _alias, _node, _setting, _starting, reservation
 from gridflow.compat.tfos._setting import InputMode
-from gridflow.errors import GridflowError, InvalidArgument, RunTimeout, StartTimeout
+from gridflow.errors import GridflowError, InvalidArgument, RunTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -316,7 +316,7 @@ def run(
     _setting.check(
         num_executors, num_ps, input_mode, master_node, driver_ps_nodes, eval_node, map_fun
     )
-    if input_mode == InputMode.SPARK and _is_dynamic(sc):
+    if input_mode == InputMode.SPARK and _starting.is_dynamic(sc):
         raise InvalidArgument(
             "spark.dynamicAllocation.enabled is true: Spark would take the executors away beside "
             "which the nodes of a cluster in InputMode.SPARK live. Turn it off."
@@ -336,7 +336,7 @@ def run(
         start_timeout=reservation_timeout,
         step_timeout=None,
         shutdown_timeout=_EVALUATOR_SECONDS if eval_node else _SHUTDOWN_SECONDS,
-        env=keras_environment(),
+        env=_starting.keras_environment(),
         progress=False,
     )
     bound = sc.getConf().get("spark.driver.bindAddress") or sc.getConf().get("spark.driver.host")
@@ -345,7 +345,7 @@ def run(
         "id": random.getrandbits(62),
         "cluster_template": roles,
         "num_executors": num_executors,
-        "default_fs": default_fs(sc),
+        "default_fs": _starting.default_fs(sc),
         "working_dir": os.getcwd(),  # noqa: PTH109 (a text, as programs expect it)
         "server_addr": server.start(),
         "server_key": server.key,
@@ -360,7 +360,7 @@ def run(
     handle = None
     try:
         handle = distributor.start(_node.run, meta, map_fun, tf_args)
-        info = _await_nodes(server, handle, reservation_timeout)
+        info = _starting.await_nodes(server, handle, 2 * reservation_timeout + _SHUTDOWN_SECONDS)
     except BaseException as error:
         tf_status["error"] = str(error)
         if handle is not None:
@@ -372,39 +372,6 @@ def run(
     if cluster.tensorboard_url():
         _log.info("TensorBoard: %s", cluster.tensorboard_url())
     return cluster
-
-
-def keras_environment() -> dict[str, str]:
-    """Return the variable that says which Keras ``tf.keras`` is, if the driver has it."""
-    name = _setting.KERAS
-    return {name: os.environ[name]} if name in os.environ else {}
-
-
-def default_fs(sc: Any) -> str:
-    """Return the default file system of Spark's Hadoop configuration, without a slash behind it."""
-    found = str(sc._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 (no public way)
-    bare = len("file://")
-    return found[:-1] if found.startswith("file://") and len(found) > bare else found
-
-
-def _is_dynamic(sc: Any) -> bool:
-    return str(sc.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
-
-
-def _await_nodes(
-    server: reservation.Server, handle: JobHandle, timeout: float
-) -> list[dict[str, Any]]:
-    # The job has a deadline of its own for each stage of its start, and says more of what is wrong.
-    give_up = time.monotonic() + 2 * timeout + _SHUTDOWN_SECONDS
-    while not server.reservations.done():
-        if handle.done():
-            handle.result()
-            raise GridflowError("the cluster has ended before all of its nodes were there.")
-        if time.monotonic() > give_up:
-            missing = server.reservations.remaining()
-            raise StartTimeout(f"{missing} nodes didn't register (reservation_timeout).")
-        time.sleep(_LOOK_SECONDS)
-    return sorted(server.reservations.get(), key=lambda node: int(node["executor_id"]))
 
 
 def _watch(handle: JobHandle, server: reservation.Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.compat.tfos import TFCluster, _alias, _node, _setting
+from gridflow.compat.tfos import _alias, _node, _setting, _starting
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -60,6 +60,6 @@ def run(
             gpus=_setting.num_gpus(tf_args),
             launcher=SparkLauncher(spark),
             step_timeout=None,
-            env=TFCluster.keras_environment(),
+            env=_starting.keras_environment(),
             progress=False,
-        ).run(_node.run_alone, first, num_executors, TFCluster.default_fs(sc), map_fn, tf_args)
+        ).run(_node.run_alone, first, num_executors, _starting.default_fs(sc), map_fn, tf_args)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description import rules
 from gridflow.deploy.lint.cluster import check_pod_host
+from gridflow.deploy.lint.jobs import JOB_RESTARTS, check_job_spec
 from gridflow.deploy.lint.pods import check_env, check_metadata, check_pod, check_template
 from gridflow.deploy.lint.report import below
 from gridflow.errors import did_you_mean
@@ -15,68 +16,12 @@ if TYPE_CHECKING:
 
     from gridflow.deploy.lint.report import Report
 
-_JOB_RESTARTS: Final = ("Never", "OnFailure")
 _TF_ROLES: Final = ("Chief", "Master", "Worker", "PS", "Evaluator")
-_MAX_CODE: Final = 255
 
 
 def _name(document: dict[str, Any]) -> str:
     meta = document.get("metadata")
     return str(meta.get("name", "")) if isinstance(meta, dict) else ""
-
-
-def check_job_spec(
-    report: Report, path: str, value: Any, name: str, container: str | None = None
-) -> None:
-    """Check the spec of a ``batch/v1`` Job that will be called ``name``."""
-    spec = report.mapping(path, value, "JobSpec")
-    restart: tuple[str, ...] = _JOB_RESTARTS
-    pod = check_template(
-        report, below(path, "template"), spec.get("template"), restart=restart, container=container
-    )
-    completions = report.integer(below(path, "completions"), spec.get("completions"), 0)
-    report.integer(below(path, "parallelism"), spec.get("parallelism"), 0)
-    report.integer(below(path, "backoffLimit"), spec.get("backoffLimit"), 0)
-    report.integer(below(path, "activeDeadlineSeconds"), spec.get("activeDeadlineSeconds"), 1)
-    report.integer(below(path, "ttlSecondsAfterFinished"), spec.get("ttlSecondsAfterFinished"), 0)
-    mode = spec.get("completionMode")
-    report.one_of(below(path, "completionMode"), mode, ("Indexed", "NonIndexed"))
-    if mode == "Indexed":
-        if completions is None:
-            report.add(below(path, "completions"), "an Indexed Job needs completions.")
-        else:
-            check_pod_host(report, below(path, "completions"), f"{name}-{max(completions - 1, 0)}")
-    elif "backoffLimitPerIndex" in spec:
-        report.add(below(path, "backoffLimitPerIndex"), "only an Indexed Job has that.")
-    if "maxFailedIndexes" in spec and "backoffLimitPerIndex" not in spec:
-        report.add(below(path, "maxFailedIndexes"), "needs backoffLimitPerIndex.")
-    _failure_policy(report, below(path, "podFailurePolicy"), spec, pod)
-
-
-def _failure_policy(report: Report, path: str, spec: dict[str, Any], pod: dict[str, Any]) -> None:
-    if "podFailurePolicy" not in spec:
-        return
-    if pod.get("restartPolicy") == "OnFailure":
-        report.add(path, "needs restartPolicy: Never in the pod's template, which has OnFailure.")
-    policy = report.mapping(path, spec["podFailurePolicy"])
-    boxes = [b.get("name") for b in pod.get("containers") or () if isinstance(b, dict)]
-    for index, item in enumerate(report.listing(f"{path}.rules", policy.get("rules"))):
-        place = f"{path}.rules[{index}]"
-        rule = report.mapping(place, item)
-        actions = ("FailJob", "FailIndex", "Ignore", "Count")
-        report.one_of(f"{place}.action", rule.get("action"), actions)
-        if rule.get("action") == "FailIndex" and "backoffLimitPerIndex" not in spec:
-            report.add(f"{place}.action", "FailIndex needs backoffLimitPerIndex.")
-        codes = report.mapping(f"{place}.onExitCodes", rule.get("onExitCodes"))
-        wanted = codes.get("containerName")
-        if wanted is not None and wanted not in boxes:
-            reason = f"there is no container {wanted!r}; the pod has {', '.join(map(str, boxes))}."
-            report.add(f"{place}.onExitCodes.containerName", reason)
-        values = report.listing(f"{place}.onExitCodes.values", codes.get("values"))
-        if any(type(v) is not int or not 0 <= v <= _MAX_CODE for v in values):
-            report.add(f"{place}.onExitCodes.values", f"exit codes are from 0 to {_MAX_CODE}.")
-        if codes.get("operator") == "In" and 0 in values:
-            report.add(f"{place}.onExitCodes.values", "0 is success, no failure.")
 
 
 def job(report: Report, document: dict[str, Any]) -> None:
@@ -288,7 +233,7 @@ def volcano_job(report: Report, document: dict[str, Any]) -> None:
         count = report.integer(f"{path}.replicas", task.get("replicas", 1), 0) or 0
         total += count
         check_pod_host(report, "metadata.name", f"{_name(document)}-{name}-{count - 1}")
-        check_template(report, f"{path}.template", task.get("template"), restart=_JOB_RESTARTS)
+        check_template(report, f"{path}.template", task.get("template"), restart=JOB_RESTARTS)
     minimum = report.integer("spec.minAvailable", spec.get("minAvailable"), 1)
     if minimum and minimum > total:
         report.add("spec.minAvailable", f"{minimum} is more than the job's {total} tasks.")

@@ -1,0 +1,57 @@
+"""What a cluster's start looks at, in the driver."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.compat.tfos import _setting
+from gridflow.errors import GridflowError, StartTimeout
+
+if TYPE_CHECKING:
+    from gridflow.compat.tfos import reservation
+    from gridflow.handle import JobHandle
+
+_LOOK_SECONDS: Final = 0.05
+
+
+def keras_environment() -> dict[str, str]:
+    """Return the variable that says which Keras ``tf.keras`` is, if the driver has it."""
+    name = _setting.KERAS
+    return {name: os.environ[name]} if name in os.environ else {}
+
+
+def default_fs(sc: Any) -> str:
+    """Return the default file system of Spark's Hadoop configuration, without a slash behind it."""
+    found = str(sc._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 (no public way)
+    bare = len("file://")
+    return found[:-1] if found.startswith("file://") and len(found) > bare else found
+
+
+def is_dynamic(sc: Any) -> bool:
+    """Return whether executors come and go as Spark likes."""
+    return str(sc.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+
+
+def await_nodes(
+    server: reservation.Server, handle: JobHandle, seconds: float
+) -> list[dict[str, Any]]:
+    """Return the nodes in order of their numbers, once all have said where they are.
+
+    Raises
+    ------
+    GridflowError
+        The job's own, if it failed; it has a deadline for each stage of its start, and says more of
+        what is wrong than the end of these seconds.
+    """
+    give_up = time.monotonic() + seconds
+    while not server.reservations.done():
+        if handle.done():
+            handle.result()
+            raise GridflowError("the cluster has ended before all of its nodes were there.")
+        if time.monotonic() > give_up:
+            missing = server.reservations.remaining()
+            raise StartTimeout(f"{missing} nodes didn't register (reservation_timeout).")
+        time.sleep(_LOOK_SECONDS)
+    return sorted(server.reservations.get(), key=lambda node: int(node["executor_id"]))
