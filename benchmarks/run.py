@@ -14,6 +14,7 @@ for bench in (
     "training/bench.py",
     "training/early.py",
     "training/memory.py",
+    "training/checkpoints.py",
     "failure/bench.py",
     "inference/bench.py",
     "adapt/bench.py",

@@ -31,6 +31,7 @@ from gridflow.keras.cures import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.resume import building, state
 from gridflow.keras.resume.file import Checkpoint
+from gridflow.keras.resume.writer import Writer
 from gridflow.keras.runtime import current_fit
 from gridflow.spec.place import Place
 
@@ -67,6 +68,7 @@ class CheckpointAndResume(NeutralCallback):
             raise InvalidArgument(f"checkpoint_every is a number of steps from 1, got {every}.")
         self._runtime = runtime
         self._files: list[Path] = []
+        self._writer = Writer()
         self._data: Any = None
         position.install_imported()
 
@@ -140,6 +142,7 @@ class CheckpointAndResume(NeutralCallback):
             self._restore_history()
         elif self._epoch + 1 < int(self.params.get("epochs") or 0):
             self._save(self._epoch + 1, 0, finished=True)
+        self._writer.wait()
         self._data = None
         early.at_sections(None)
         position.forget(self.model, self.flavour)
@@ -207,13 +210,14 @@ class CheckpointAndResume(NeutralCallback):
         self._since = 0
         if self._fit < self._awaited or self._runtime.saves_sections != at_section:
             return
-        self._runtime.mark(Place(self._fit, epoch, step))
+        place = Place(self._fit, epoch, step)
+        self._writer.wait()  # one at a time: each holds a copy of all variables
+        self._runtime.mark(place)
         statistics.synchronise(self.model)
         entries = state.collect(self.model, self.flavour, metrics=step > 0)
         if not self._runtime.is_chief:
             return
-        path = self._runtime.work_dir / f"checkpoint-{self._fit}-{epoch}-{step}.npz"
-        Checkpoint(
+        made = Checkpoint(
             flavour=self.flavour,
             fit=self._fit,
             epoch=epoch,
@@ -222,11 +226,18 @@ class CheckpointAndResume(NeutralCallback):
             batches=self._batches,
             counters=self._positions(step),
             pulled=dict(self._runtime.pulled),
-            history=self._history,
-            epochs=self._epochs,
+            history={name: list(values) for name, values in self._history.items()},
+            epochs=list(self._epochs),
             entries=entries,
-        ).write(path)
-        self._runtime.checkpoint(path, Place(self._fit, epoch, step))
+        )
+        self._writer.submit(lambda: self._write(made, place))
+        if at_section:  # what it says of the stream holds now, and not once the next one has begun
+            self._writer.wait()
+
+    def _write(self, made: Checkpoint, place: Place) -> None:
+        path = self._runtime.work_dir / f"checkpoint-{place.fit}-{place.epoch}-{place.step}.npz"
+        made.write(path)
+        self._runtime.checkpoint(path, place)
         self._files = [each for each in self._files if each != path] + [path]
         while len(self._files) > _KEPT:
             self._files.pop(0).unlink(missing_ok=True)

@@ -1,0 +1,37 @@
+"""Work that is done beside the training."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gridflow.keras.resume.writer import Writer
+
+
+def test_work_is_done_in_order_and_at_most_one_piece_at_a_time():
+    writer, done, may_go_on = Writer(), [], threading.Event()
+    writer.submit(lambda: (may_go_on.wait(10), done.append("first")))
+    assert not done, "submitting doesn't wait for the work"
+    threading.Timer(0.1, may_go_on.set).start()
+    writer.submit(lambda: done.append("second"))
+    assert done[0] == "first", "the second piece has waited for the first"
+    writer.wait()
+    assert done == ["first", "second"]
+    writer.wait()
+
+
+def test_what_went_wrong_is_raised_once_where_it_is_waited_for():
+    writer, done = Writer(), []
+
+    def fails():
+        raise OSError(28, "No space left on device")
+
+    writer.submit(fails)
+    with pytest.raises(OSError, match="No space left"):
+        writer.submit(lambda: done.append("never"))
+    writer.wait()
+    assert not done
+    writer.submit(fails)
+    with pytest.raises(OSError, match="No space left"):
+        writer.wait()
