@@ -185,12 +185,13 @@ def test_a_line_moves_no_cursor_but_keeps_its_colours(line, printed):
     assert as_printed(line) == printed
 
 
-def test_a_traceback_that_another_task_has_shown_is_told_in_a_line(tmp_path, capsys):
+def test_a_traceback_that_was_shown_is_told_in_a_line(tmp_path, capsys):
     console = Console(TASKS, tmp_path, progress=False)
     raised = ["Traceback (most recent call last):", '  File "job.py", line 3', "ValueError: no"]
     console.log(TASKS[0], ["before", *raised, "after"])
     console.log(TASKS[1], ["before", *raised])
     console.log(TASKS[1], [*raised[:2], "ValueError: another"])
+    console.log(TASKS[0], raised)  # its next generation
     console.log(TASKS[1], raised[:2])
     console.close()
     assert capsys.readouterr().out.splitlines() == [
@@ -198,6 +199,7 @@ def test_a_traceback_that_another_task_has_shown_is_told_in_a_line(tmp_path, cap
         "[worker:1] before",
         "[worker:1] (the same traceback as that of worker:0)",
         *(f"[worker:1] {line}" for line in (*raised[:2], "ValueError: another")),
+        "[worker:0] (the same traceback as before)",
         *(f"[worker:1] {line}" for line in raised[:2]),
     ]
     assert (tmp_path / "worker-1.log").read_text().splitlines()[1:4] == raised

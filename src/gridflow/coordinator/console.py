@@ -105,7 +105,7 @@ class Console:
                     file.close()
 
     def _without_echoes(self, task: Task, lines: Sequence[str]) -> list[str]:
-        """Return the lines with a reference for each traceback that another task has shown."""
+        """Return the lines with a reference for each traceback that was shown."""
         shown: list[str] = []
         at = 0
         while at < len(lines):
@@ -113,8 +113,14 @@ class Console:
             block = tuple(lines[at:end])
             if len(self._tracebacks) > _MOST_TRACEBACKS:
                 self._tracebacks.clear()
-            first = self._tracebacks.setdefault(block, task) if len(block) > 1 else task
-            shown += block if first == task else [f"(the same traceback as that of {first})"]
+            first = self._tracebacks.get(block)
+            if first is None:
+                shown += block
+            else:
+                whose = "before" if first == task else f"that of {first}"
+                shown.append(f"(the same traceback as {whose})")
+            if len(block) > 1:
+                self._tracebacks.setdefault(block, task)
             at = end
         return shown
 
