@@ -1,6 +1,7 @@
 """Batches in tf.data and in Keras: the rows of the spool, the right number, the right epoch."""
 
 import contextlib
+import dataclasses
 import gc
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.assemble import aligned_empty
 from gridflow.feed.batches import steps_for
 from gridflow.feed.counter import EpochCounter
-from gridflow.feed.dataset import distribute, make_dataset
+from gridflow.feed.dataset import Source, distribute, make_dataset
 from gridflow.feed.ledger import Ledger
+from gridflow.feed.selection import select
 from gridflow.feed.spool import SpoolReader, SpoolWriter
 
 
@@ -232,6 +234,41 @@ def test_each_epoch_is_reported_once_and_the_ledger_balances(spool):
     ]
     assert all(r.complete and r.rows_repeated == 10 for r in ledger.records)
     assert ledger.check() == []
+
+
+@pytest.mark.parametrize(
+    ("tail", "steps", "given"), [("spread", 15, 26), ("repeat", 13, 28), ("drop", 12, 28)]
+)
+def test_the_first_steps_are_all_of_an_epoch_wherever_it_begins(spool, tail, steps, given):
+    reader, ledger = spool(i=np.arange(50)), Ledger()
+    ledger.set_counts("train", 0, reader.counts)
+    columns = select(reader.specs, "i", dataset="train")
+    source = Source(reader, columns, 4, steps, tail, shuffle=True, on_epoch=ledger.add)
+    some = dataclasses.replace(source, first_steps=7, counter=EpochCounter())
+
+    def rows(source):
+        return [int(i) for (window,) in source.epoch() for i in window.ravel()]
+
+    whole, part = rows(source), rows(some)
+    assert part == whole[: len(part)]
+    assert len(part) == given
+    some.counter.set(0, 2)
+    assert rows(some) == part[8:]
+    assert rows(some) == []  # tf.data's repeat, come back after it
+    assert some.counter.pending == (1, 0)
+    assert ledger.check() == []
+    left_out = [r.rows_left_out for r in ledger.records]
+    assert left_out == [2 if tail == "drop" else 0, 50 - given, 50 - given]
+
+
+def test_the_first_steps_of_a_rank_with_fewer_are_those_that_it_has(spool):
+    from gridflow.keras.array_data import ArrayDataset
+
+    reader = spool(i=np.arange(3))
+    columns = select(reader.specs, "i", dataset="train")
+    source = Source(reader, columns, 8, 5, rank=1, endless=True)
+    once = ArrayDataset(source, [35, 3]).take(3)._gridflow_once
+    assert [batch.tolist() for batch in once.view] == [[0, 1, 2]]
 
 
 def test_an_iteration_that_is_given_up_is_reported_as_incomplete(spool):

@@ -279,48 +279,70 @@ def stops_early(ctx, place):
     return fit_arrays(ctx, model_of(keras), epochs=9).epoch
 
 
-def passes_and_epochs(ctx, flavour, shuffle, deaths=()):
-    """Train in epochs of four steps on data of six."""
-    keras = importlib.import_module(flavour)
+def passes_and_epochs(ctx, flavour, steps, rows, deaths=()):
+    """Train in epochs of some steps on data of others, of gridflow's or of one's own."""
+    keras = importlib.import_module("tf_keras" if flavour == "tf_keras" else "keras")
     keras.utils.set_random_seed(1)
     with ctx.strategy.scope():
         model = keras.Sequential([keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
         model.compile("adam", "mse")
     columns = {"batch_size": BATCH // ctx.num_workers, "features": "x", "label": "y"}
+    if rows == "own":
+        import tensorflow as tf
+
+        data = tf.data.Dataset.from_tensor_slices((X, DATA["rows"]["y"])).batch(BATCH).repeat()
+    else:
+        data = ctx.dataset("rows", shuffle=rows != "in order", **columns)
+    if rows == "first five":
+        data = data.take(5)
     dying = dying_callback(keras, life_of(ctx, deaths), raise_died)
-    model.fit(
-        ctx.dataset("rows", shuffle=shuffle, **columns),
+    history = model.fit(
+        data,
         epochs=4,
-        steps_per_epoch=4,
+        steps_per_epoch=steps,
         verbose=0,
         callbacks=[*ctx.callbacks(tensorboard=False), *dying],
     )
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+    weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+    return weights, history.history["loss"], int(np.array(model.optimizer.iterations))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
 @pytest.mark.parametrize(
-    ("flavour", "strategy", "workers"),
-    [("keras", "multi_worker_mirrored", 2), ("tf_keras", "none", 1)],
+    ("flavour", "strategy", "workers", "steps", "rows"),
+    [
+        ("keras", "multi_worker_mirrored", 2, 4, "shuffled"),
+        ("tf_keras", "none", 1, 4, "in order"),
+        ("keras", "multi_worker_mirrored", 2, 4, "first five"),
+        ("keras", "none", 1, STEPS, "shuffled"),
+        ("keras", "none", 1, 4, "own"),
+        ("tf_keras", "none", 1, 4, "own"),
+        ("jax", "none", 1, 4, "shuffled"),
+        ("jax", "none", 1, STEPS, "first five"),
+    ],
 )
-@pytest.mark.parametrize("shuffle", [True, False])
 def test_with_steps_per_epoch_a_resume_goes_on_in_the_middle_of_a_pass(
-    flavour, strategy, workers, shuffle
+    flavour, strategy, workers, steps, rows
 ):
     group = {"num_workers": workers, "strategy": strategy, "data": DATA}
-    (through, *_), _ = run_job(passes_and_epochs, arguments=(flavour, shuffle), **group)
-    # After 8 steps, an epoch's end in the middle of the second pass, and after 11, in an epoch.
-    deaths = (9, 12)
+    if flavour == "jax":
+        pytest.importorskip("jax")
+        group["backend"] = "jax"
+    (through, *_), _ = run_job(passes_and_epochs, arguments=(flavour, steps, rows), **group)
+    assert through[2] == 4 * steps
+    # After an epoch's end in the middle of a pass, and in an epoch.
+    deaths = (2 * steps + 1, 2 * steps + 4)
     (again, *_), result = run_job(
         passes_and_epochs,
-        arguments=(flavour, shuffle, deaths),
+        arguments=(flavour, steps, rows, deaths),
         checkpoint_every=3,
         max_restarts=2,
         **group,
     )
     assert [life.resumed_from for life in result.attempts] == [None, (2, 0), (2, 3)]
-    np.testing.assert_allclose(again, through, atol=1e-6)
+    for have, want in zip(again, through, strict=True):
+        np.testing.assert_allclose(have, want, atol=1e-6)
     assert result.ledger.check() == []
 
 

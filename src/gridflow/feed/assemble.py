@@ -53,18 +53,24 @@ def assemble(
     tensors: Sequence[Tensor],
     plan: BatchPlan | FirstPlan,
     start_batch: int = 0,
+    stop_batch: int | None = None,
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the batches of an epoch, several at a time.
+    """Yield the batches of an epoch, several at a time; those before a last one, if one is given.
 
     Each item is a tuple with an array for each tensor, of shape (batches, batch size, ...): those
     batches of a window of the plan that have the same size. A ragged tensor has two: the lengths of
     its rows, of shape (batches, batch size), and all their items.
     """
+    left = plan.steps if stop_batch is None else stop_batch
+    left -= start_batch
     for window in reader.follow(plan.windows(start_batch)):
         arrays = [_array(reader, tensor, window) for tensor in tensors]
         begin = 0
         for size, alike in itertools.groupby(window.batch_rows):
-            batches = sum(1 for _ in alike)
+            batches = min(sum(1 for _ in alike), left)
+            if not batches:
+                return
+            left -= batches
             end = begin + batches * size
             yield tuple(
                 part

@@ -104,6 +104,11 @@ class Source:
         )
 
     @property
+    def steps_given(self) -> int:
+        """Steps of an iteration."""
+        return self.steps if self.first_steps is None else min(self.steps, self.first_steps)
+
+    @property
     def has_empty_batches(self) -> bool:
         """Whether there are fewer rows that count than batches."""
         return self.own_rows is not None and self.own_rows < self.steps * self.replicas
@@ -128,15 +133,21 @@ class Source:
                 f"{at // self.replicas}. An epoch that was complete continues with "
                 f"EpochCounter.set({epoch + 1})."
             )
+        last = plan.steps
+        if self.first_steps is not None:
+            last = min(last, self.first_steps * self.replicas)
+        if at >= last:
+            self.report(epoch, plan, start, last, complete=True)
+            return
         try:
-            for batches in assemble(self.reader, self.selection.tensors, plan, at):
+            for batches in assemble(self.reader, self.selection.tensors, plan, at, last):
                 at += len(batches[0])
-                if at == plan.steps:
+                if at == last:
                     # The consumer needn't come back after the last batch: Keras doesn't.
                     self.report(epoch, plan, start, at, complete=True)
                 yield batches
         finally:
-            if at < plan.steps:
+            if at < last:
                 self.report(epoch, plan, start, at, complete=False)
 
     def report(
@@ -150,6 +161,8 @@ class Source:
         if self.own_rows is not None:  # batches are emptied again that repeat rows
             before, until = min(before, self.own_rows), min(until, self.own_rows)
             left_out = plan.rows - self.own_rows
+        if complete:  # of an epoch that is cut short, too
+            left_out = max(0, plan.rows - until)
         record = EpochRecord(
             self.reader.dataset,
             self.rank,
@@ -195,8 +208,7 @@ class Source:
         batches = batches.repeat()
         if self.endless:
             return batches
-        steps = self.steps if self.first_steps is None else self.first_steps
-        return batches.take(steps * self.replicas)
+        return batches.take(self.steps_given * self.replicas)
 
     def complete(self) -> Source:
         """Return the source of all rows, once they have arrived: here, this one."""

@@ -61,7 +61,7 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
     @property
     def num_batches(self) -> int:
         """Steps of an epoch, the same on all ranks."""
-        return self._source.steps if self._source.first_steps is None else self._source.first_steps
+        return self._source.steps_given
 
     def __len__(self) -> int:
         """Return the steps of an epoch."""
@@ -84,11 +84,15 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
         steps = min(whole_number("steps", steps, 1), len(self))
         return ArrayDataset(replace(self._source, first_steps=steps), self._own_rows)
 
+    def endless(self) -> EndlessArrays:
+        """Return the dataset of a fit with ``steps_per_epoch``: it begins again when it ends."""
+        return EndlessArrays(self._source)
+
     def __getitem__(self, index: int) -> Any:
         """Return the next batch, of the next epoch if one has ended."""
         del index
         if self._epoch is None:
-            self._left = self.num_batches - self._source.counter.pending[1]
+            self._left = self._source.steps_given - self._source.counter.pending[1]
             self._epoch = self._batches()
         batch = next(self._epoch)
         self._left -= 1
@@ -137,6 +141,21 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
             epoch.close()
+
+
+class EndlessArrays(ArrayDataset):
+    """The same batches, one pass over the rows after the other, whatever Keras calls an epoch."""
+
+    @property
+    def num_batches(self) -> None:  # type: ignore[override]
+        """Say that there is no end."""
+        return
+
+    def on_epoch_begin(self) -> None:
+        """Go on where the epoch before has stopped."""
+
+    def on_epoch_end(self) -> None:
+        """Keep what is left of the pass."""
 
 
 class ArrayOnce:

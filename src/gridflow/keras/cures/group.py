@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: Who fits, what it builds a model by, and what counts the steps of an epoch.
 FIT: Final = (trainer.Trainer, "_symbolic_build", epoch_iterator.EpochIterator)
 _SHARES = "_gridflow_shares_weights"
+_GOES_ON: Final = "_gridflow_goes_on"
 
 
 def building() -> Fix:
@@ -48,6 +49,32 @@ def building() -> Fix:
         "keras",
         "the batch that a model is built with is missing in its first epoch",
         seen,
+        cure,
+    )
+
+
+def ending() -> Fix:
+    """Return the cure for an epoch of ``steps_per_epoch`` that ends where the rows do."""
+
+    def cure() -> None:
+        original = epoch_iterator.EpochIterator.__init__
+
+        def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            steps = kwargs.get("steps_per_epoch")
+            # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
+            if steps and "class_weight" in kwargs and isinstance(x, ArrayDataset):
+                self._gridflow_pass = len(x)
+                x = x.endless()
+            original(self, x, *args, **kwargs)
+
+        epoch_iterator.EpochIterator.__init__ = __init__
+        setattr(epoch_iterator.EpochIterator, _GOES_ON, True)
+
+    return Fix(
+        "steps_per_epoch",
+        "keras",
+        "an epoch of steps_per_epoch ends before, where the data of a worker end",
+        lambda: not hasattr(epoch_iterator.EpochIterator, _GOES_ON),
         cure,
     )
 

@@ -148,6 +148,7 @@ def _predicting(model: Any, once: ArrayOnce) -> Iterator[None]:
 FIT = group.FIT
 FIXES = (
     group.building(),
+    group.ending(),
     group.same_weights(trainer.JAXTrainer, _broadcast, jax.distributed.is_initialized),
     Fix(
         "variables are made alone",

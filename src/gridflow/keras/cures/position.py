@@ -9,6 +9,7 @@ epoch begin at a later step. tf_keras has a place for both epoch and step
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import weakref
 from dataclasses import dataclass
@@ -151,6 +152,30 @@ def steps_of_a_pass(model: Any) -> int | None:
     return getattr(data_of(model), "_gridflow_pass", None)
 
 
+def batches_to_drop(model: Any, flavour: str, step: int, batches: int) -> int:
+    """Return the batches that the iterator of an epoch has given by a step of it.
+
+    That is what has to be drawn again of data that can't be told where to begin. With
+    ``steps_per_epoch`` an iterator isn't an epoch's: Keras goes on with it until it is at its end.
+
+    Parameters
+    ----------
+    step, batches : int
+        Steps of the epoch, and of the whole fit, that were made.
+    """
+    a_pass = steps_of_a_pass(model)
+    if a_pass is not None:
+        return batches % a_pass
+    data = data_of(model)
+    if flavour == "tf_keras":
+        adapter = getattr(data, "_adapter", None)
+        return step if adapter is None or adapter.should_recreate_iterator() else batches
+    steps, known = getattr(data, "steps_per_epoch", None), getattr(data, "_num_batches", None)
+    if not steps:
+        return step
+    return batches if known is None else batches % (math.ceil(known / steps) * int(steps))
+
+
 def first_dimension(spec: Any) -> int | None:
     """Return the number of rows in a batch of this spec, None where it isn't fixed."""
     import tensorflow as tf
@@ -214,10 +239,13 @@ def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
     stride = data.steps_per_execution
     last = data.steps_per_epoch or data._num_batches
     steps = range(start.step, last, stride) if last else count(start.step, stride)
+    seen = start.skip or start.step
     for step in coming or steps:
-        data._steps_seen = step
+        seen += stride
+        # With steps_per_epoch Keras counts on from epoch to epoch, while it keeps the iterator.
+        data._steps_seen = seen if data.steps_per_epoch else step
         yield step, step + stride - 1, iterator
-    if data.steps_per_epoch is None:
+    if data.steps_per_epoch is None or (data._num_batches and seen >= data._num_batches):
         data._current_iterator = None
         data._steps_seen = 0
     data.data_adapter.on_epoch_end()

@@ -148,6 +148,7 @@ def _cure_names() -> None:
 FIT = group.FIT
 FIXES = (
     group.building(),
+    group.ending(),
     group.same_weights(trainer.TorchTrainer, _broadcast, _is_group),
     Fix(
         "gradients are averaged",

@@ -6,8 +6,9 @@ the place in the data. A run that is killed at any step and restarted ends with 
 would have had without (to rounding, 1e-6), if its data come in the same order again:
 
 * ``ctx.dataset(...)``: always, shuffled or not.
-* A ``tf.data.Dataset`` of one's own: its first batches are drawn again and dropped. With
-  ``shuffle(reshuffle_each_iteration=True)`` the order after a restart is another one.
+* A ``tf.data.Dataset`` of one's own: its first batches are drawn again and dropped, with
+  ``steps_per_epoch`` those of all epochs so far. With ``shuffle(reshuffle_each_iteration=True)``
+  the order after a restart is another one.
 * Arrays: likewise, with ``shuffle=False``. ``shuffle=True`` gives another order.
 
 Not restored: the memory of other callbacks (EarlyStopping counts its patience anew; the learning
@@ -169,9 +170,9 @@ class CheckpointAndResume(NeutralCallback):
         epoch, step = there.epoch, there.step
         if there.finished:
             epoch, step = int(self.params["epochs"]), 0
-        known = any(batch for _, batch in there.counters)
-        a_pass = position.steps_of_a_pass(self.model)
-        skip = 0 if known else step if a_pass is None else there.batches % a_pass
+        skip = 0
+        if not any(batch for _, batch in there.counters):
+            skip = position.batches_to_drop(self.model, self.flavour, step, there.batches)
         position.begin_at(self.model, self.flavour, position.Start(epoch, step, skip))
         _log.info("resuming at epoch %d, step %d", epoch, step)
 
