@@ -85,8 +85,13 @@ class Chunks(ABC):
 
         A copy, which Arrow makes in one go: for many columns that is much faster than one by one.
         """
-        rows = self._chunk(chunk).select(self.numbers(names))
-        matrix: np.ndarray = rows.slice(start, stop - start).to_tensor().to_numpy()
+        rows, numbers = self._chunk(chunk), self.numbers(names)
+        # To select and to slice thousands of columns takes as long as to copy them.
+        if numbers != list(range(rows.num_columns)):
+            rows = rows.select(numbers)
+        if stop - start < rows.num_rows:
+            rows = rows.slice(start, stop - start)
+        matrix: np.ndarray = rows.to_tensor().to_numpy()
         return matrix
 
     def numbers(self, names: Sequence[str]) -> list[int]:
