@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "manifests"))
 from standin import Kubernetes, MarathonServer, configured, put_docker_into, serving
 
 from gridflow.cli import main
+from gridflow.exits import Exit
 from gridflow.manifests import TARGETS
 
 JOB = """\
@@ -58,7 +59,7 @@ def test_init_writes_a_job_that_renders_and_never_overwrites(printed, tmp_path):
     assert printed("init", path)[0] == 0
     assert printed("render", "-t", "kubernetes", path)[0] == 0
     code, _, err = printed("init", path)
-    assert code == 1
+    assert code == Exit.USAGE
     assert "File exists" in err
 
 
@@ -82,7 +83,7 @@ def test_set_changes_fields_of_every_type(printed, job):
 
 def test_a_bad_set_is_refused_with_its_own_text(printed, job):
     code, out, err = printed("render", "-t", "kubernetes", job, "--set", "roles.worker.replicas=x")
-    assert (code, out) == (1, "")
+    assert (code, out) == (Exit.USAGE, "")
     assert "--set roles.worker.replicas=x: roles.worker.replicas" in err
 
 
@@ -98,7 +99,7 @@ def test_output_writes_a_file_for_each_document(printed, job, tmp_path):
 
 def test_lossy_warns_on_standard_error_only(printed, job):
     words = ("render", "-t", "compose", job, "--set", "time_to_live=1h")
-    assert printed(*words)[0] == 1
+    assert printed(*words)[0] == Exit.USAGE
     code, out, err = printed(*words, "--lossy")
     assert code == 0
     assert "warning: time_to_live: the target compose can't express it" in err
@@ -107,7 +108,7 @@ def test_lossy_warns_on_standard_error_only(printed, job):
 
 def test_an_unknown_target_gets_did_you_mean(printed, job):
     code, _, err = printed("render", "-t", "kubernets", job)
-    assert code == 1
+    assert code == Exit.USAGE
     assert "Did you mean 'kubernetes'?" in err
 
 
@@ -159,7 +160,7 @@ def test_a_template_with_a_mistake_prints_nothing(printed, tmp_path, text, reaso
     path = tmp_path / "mine"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
     code, out, err = printed("template", "render", str(path))
-    assert (code, out) == (1, "")
+    assert (code, out) == (Exit.USAGE, "")
     assert reason in err
 
 
@@ -197,7 +198,7 @@ def test_errors_are_red_on_a_terminal(printed):
 
 def test_run_of_a_script_target_says_what_to_do(printed, job):
     code, _, err = printed("run", "-t", "docker", job)
-    assert code == 1
+    assert code == Exit.USAGE
     assert f"gridflow render -t docker {job} | sh" in err
 
 
@@ -205,7 +206,7 @@ def test_run_of_a_script_target_says_what_to_do(printed, job):
 def test_a_tool_that_is_missing_is_named(printed, job, monkeypatch, tmp_path, target, tool):
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, err = printed("run", "-t", target, job)
-    assert code == 1
+    assert code == Exit.ENVIRONMENT
     assert f"{tool} isn't installed" in err
 
 
@@ -216,7 +217,7 @@ def test_compose_without_docker_fails_with_a_reason(printed, job):
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0:
         pytest.skip("a Docker daemon runs here")
     code, _, err = printed("run", "-t", "compose", job)
-    assert code == 1
+    assert code == Exit.ENVIRONMENT
     assert "docker compose" in err
 
 
@@ -244,7 +245,7 @@ def test_compose_starts_shows_and_removes_a_job(printed, job, docker):
     assert "tensorboard  running" in printed("status", "-t", "compose", job, *words)[1]
     assert "epoch 1 done" in printed("logs", "-t", "compose", job, *words)[1]
     code, _, err = printed("run", "-t", "compose", job, *words)
-    assert (code, "nothing was started" in err) == (1, True)
+    assert (code, "nothing was started" in err) == (Exit.EXISTS, True)
     assert printed("run", "-t", "compose", job, *words, "--replace")[0] == 0
     assert printed("cancel", "-t", "compose", job, *words)[0] == 0
     assert printed("status", "-t", "compose", job, *words)[1] == ""
@@ -254,7 +255,7 @@ def test_compose_starts_shows_and_removes_a_job(printed, job, docker):
 def test_a_failed_task_of_compose_is_named_with_its_code(printed, job, docker):
     words = ("run", "-t", "compose", job, "--set", "env={ENDS_WITH: '3'}", "--json")
     code, out, err = printed(*words)
-    assert code == 1
+    assert code == Exit.PROGRAM
     assert "worker-0 failed with exit code 3" in err
     assert [task["state"] for task in json.loads(out)] == ["exited", "exited"]
     assert docker.exists()
@@ -287,7 +288,7 @@ def end_job(server, condition):
     return thread
 
 
-@pytest.mark.parametrize(("condition", "expected"), [("Complete", 0), ("Failed", 1)])
+@pytest.mark.parametrize(("condition", "expected"), [("Complete", 0), ("Failed", 70)])
 def test_run_on_kubernetes_applies_follows_and_ends(printed, job, kubernetes, condition, expected):
     thread = end_job(kubernetes, condition)
     code, out, err = printed("run", "-t", "kubernetes", job)
@@ -328,7 +329,7 @@ def test_marathon_is_asked_over_http(printed, job, monkeypatch):
         assert [task["state"] for task in status] == ["running", "running"]
         assert printed("cancel", "-t", "marathon", job)[0] == 0
         code, _, err = printed("status", "-t", "marathon", job)
-        assert code == 1
+        assert code == Exit.OTHER
         assert "Marathon answers 404" in err
 
 
@@ -357,7 +358,7 @@ def test_run_on_this_machine_starts_every_role(printed, job):
 def test_a_failure_on_this_machine_names_the_task_and_its_code(printed, job):
     changes = ("--set", "command=[sh, -c, 'exit 3']", "--set", "restart_policy=never")
     code, out, err = printed("run", "-t", "local", job, *changes, "--json")
-    assert code == 1
+    assert code == Exit.PROGRAM
     assert "ended with exit code 3" in err
     record = json.loads(out)
     assert not record["succeeded"]
@@ -370,7 +371,7 @@ def test_retryable_exits_alone_are_tried_again(printed, job, script, runs):
     changes = [f"command=[sh, -c, 'echo one run; {script}']", "roles.worker.replicas=1"]
     changes += ["restart_policy=exit-code", "restart_limit=1"]
     code, out, _ = printed("run", "-t", "local", job, *(w for c in changes for w in ("--set", c)))
-    assert code == 1
+    assert code == (Exit.KILLED if runs == 2 else Exit.PROGRAM)
     assert out.count("] one run") == runs
 
 
@@ -378,7 +379,7 @@ def test_retryable_exits_alone_are_tried_again(printed, job, script, runs):
 def test_a_job_on_this_machine_keeps_its_deadline(printed, job):
     changes = ("--set", "command=[sleep, '300']", "--set", "deadline=3")
     code, _, err = printed("run", "-t", "local", job, *changes)
-    assert code == 1
+    assert code == Exit.OVERDUE
     assert "not done in 3 seconds (run_timeout)" in err
 
 
@@ -454,13 +455,13 @@ def test_the_script_for_spark_submit_runs_the_job(job, tmp_path):
 def test_a_job_inside_this_process_is_shown_by_run_alone(printed, job, target):
     for words in (("status",), ("logs",), ("cancel",)):
         code, _, err = printed(*words, "-t", target, job)
-        assert code == 1
+        assert code == Exit.USAGE
         assert "lives in 'gridflow run'" in err
 
 
 def test_spark_is_the_name_in_what_spark_cannot_express(printed, job):
     code, _, err = printed("run", "-t", "spark", job, "--set", "time_to_live=1h")
-    assert code == 1
+    assert code == Exit.USAGE
     assert "time_to_live: the target spark can't express it" in err
 
 

@@ -84,7 +84,7 @@ def test_the_command_lists_jobs_and_deletes_those_that_have_ended(folder, capsys
         assert ["in use" in line for line in lines] == [True, False, False, False, False]
         assert cli.main(["jobs", "--dir", str(folder), "--delete", "job2"]) == 0
         assert left(folder) == ["job0", "job1", "job3", "job4", "no job"]
-        assert cli.main(["jobs", "--dir", str(folder), "--delete", "job9"]) == 1
+        assert cli.main(["jobs", "--dir", str(folder), "--delete", "job9"]) == 64
         assert "no job 'job9'" in capsys.readouterr().err
         assert cli.main(["jobs", "--dir", str(folder), "--delete"]) == 0
         assert left(folder) == ["job4", "no job"]

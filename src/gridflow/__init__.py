@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         GridflowError,
         InvalidArgument,
         JobCancelled,
+        JobExists,
         MissingDependency,
         NetworkError,
         NotEnoughGpus,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         TrainingFailed,
         UnpicklableFunction,
     )
+    from gridflow.exits import exit_code, exit_codes
     from gridflow.feed.forms import Keys, Padded, Ragged
     from gridflow.handle import JobHandle
     from gridflow.launch.local import LocalLauncher
@@ -50,6 +52,7 @@ _HOMES: Final = {
     "GridflowError": "errors",
     "InvalidArgument": "errors",
     "JobCancelled": "errors",
+    "JobExists": "errors",
     "JobHandle": "handle",
     "Keys": "feed.forms",
     "LocalLauncher": "launch.local",
@@ -78,6 +81,8 @@ _HOMES: Final = {
     "TrainingFailed": "errors",
     "UnpicklableFunction": "errors",
     "current_context": "context",
+    "exit_code": "exits",
+    "exit_codes": "exits",
     "predict_udf": "ml.predict",
 }
 
@@ -89,6 +94,7 @@ __all__ = [
     "GridflowError",
     "InvalidArgument",
     "JobCancelled",
+    "JobExists",
     "JobHandle",
     "Keys",
     "LocalLauncher",
@@ -117,6 +123,8 @@ __all__ = [
     "TrainingFailed",
     "UnpicklableFunction",
     "current_context",
+    "exit_code",
+    "exit_codes",
     "predict_udf",
 ]
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
+from gridflow.exits import Exit, exit_code
 from gridflow.spec.tf_config import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_BROKEN_PIPE = 141
-_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0, 1 when something was refused or failed, 2 for a wrong command line, 130 after Ctrl-C;
-        ``launch`` returns its program's code.
+        One of `gridflow.exits.Exit`; ``launch`` returns its program's code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser(tfrecord=words[:1] != ["launch"])
@@ -47,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the documents has gone; Python would complain once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
+        return int(Exit.BROKEN_PIPE)
     except KeyboardInterrupt:
         sys.stderr.write(f"gridflow {arguments.subcommand}: interrupted\n")
-        return _INTERRUPTED
+        return int(Exit.INTERRUPTED)
     except GridflowError as error:
         title = paint(f"gridflow {arguments.subcommand}:", "red", sys.stderr)
         sys.stderr.write(f"{title} {error}\n")
-        return 1
+        return exit_code(error)
     return code
 
 

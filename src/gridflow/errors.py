@@ -12,6 +12,7 @@
     ├── StartTimeout             (TimeoutError)  tasks did not register or did not come up in time
     ├── EnvironmentMismatch                      executors lack TensorFlow, or have another version
     ├── DataError                                rows that can't be fed, found while they were read
+    ├── JobExists                                a job of this name, or a run of this id, is there
     └── TrainingFailed                           a task failed; names the first one and why
         ├── TaskLost                             an agent, executor or host disappeared
         ├── StepTimeout          (TimeoutError)  a rank stopped making steps
@@ -35,6 +36,7 @@ __all__ = [
     "EnvironmentMismatch",
     "GridflowError",
     "InvalidArgument",
+    "JobExists",
     "MissingDependency",
     "NotEnoughGpus",
     "NotEnoughSlots",
@@ -110,6 +112,10 @@ class NotEnoughGpus(NotEnoughSlots):
 
     def __reduce__(self) -> tuple[Callable[..., NotEnoughGpus], tuple[object, ...]]:
         return type(self), (str(self), self.required, self.available, self.failures)
+
+
+class JobExists(GridflowError):
+    """A job of this name, or a run of this id, is there: a second one would disturb it."""
 
 
 class WireError(GridflowError):

@@ -13,6 +13,7 @@ from standin import Kubernetes, configured, serving
 from gridflow.cli import main
 from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.objects import state_of
+from gridflow.exits import Exit
 from gridflow.job import parse_job
 from gridflow.manifests import render
 
@@ -99,7 +100,7 @@ def test_a_job_that_has_ended_is_not_taken_for_a_new_one(server, job, printed):
         assert printed("run", "-t", "kubernetes", job)[0] == 0
     for changes in ((), ("--set", "args=[more]")):
         code, out, err = printed("run", "-t", "kubernetes", job, *changes)
-        assert (code, out) == (1, "")
+        assert (code, out) == (Exit.EXISTS, "")
         assert "job.v1.batch/flights-worker (Complete), so nothing was started" in err
         assert "--replace" in err
         assert "--set name=flights-2" in err
@@ -111,7 +112,7 @@ def test_a_job_that_has_ended_is_not_taken_for_a_new_one(server, job, printed):
 
 def test_a_controller_that_is_not_installed_is_named(server, job, printed):
     code, _, err = printed("run", "-t", "jobset", job)
-    assert code == 1
+    assert code == Exit.OTHER
     assert "the target jobset needs its controller there (JobSet)" in err
 
 
@@ -147,7 +148,7 @@ def test_a_job_that_is_removed_at_its_end_has_succeeded(server, job, printed, ch
 def test_a_job_that_somebody_removes_has_not_succeeded(server, job, printed):
     with playing(server, lambda: server.remove(WORKER)):
         code, _, err = printed("run", "-t", "kubernetes", job, "--set", "clean_up=all")
-    assert code == 1
+    assert code == Exit.OTHER
     assert "was removed before its end was seen" in err
 
 

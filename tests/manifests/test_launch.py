@@ -554,3 +554,45 @@ def running(pid):
         return False
     with open(f"/proc/{pid}/stat") as file:
         return file.read().split()[2] != "Z"
+
+
+def last_words(tmp_path, *words, **env):
+    """Run gridflow launch where Kubernetes reads why it ended; return its code and that."""
+    place = tmp_path / "termination-log"
+    place.touch()
+    who = {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0"}
+    code, out = finished(*words, env={**who, "GRIDFLOW_TERMINATION_LOG": str(place), **env})
+    return code, out, place.read_text()
+
+
+def test_the_termination_message_has_the_task_its_code_and_its_last_words(tmp_path):
+    program = [sys.executable, "-c", "print('no cause'); raise ValueError('no such column')"]
+    code, out, message = last_words(tmp_path, "--", *program)
+    assert code == 1
+    first, *rest = message.splitlines()
+    assert first == "worker:0 failed with exit code 1"
+    assert rest[0] == "Traceback (most recent call last):"
+    assert rest[-1] == "ValueError: no such column"
+    assert "no such column" in out
+    assert "no cause" not in message
+
+
+def test_the_termination_message_names_what_could_not_begin(tmp_path):
+    assert last_words(tmp_path, "--", "no-such-program")[2] == (
+        "worker:0 failed with exit code 127: there is no program 'no-such-program', here or on "
+        "the PATH"
+    )
+    code, _, message = last_words(tmp_path, "--", "true", GRIDFLOW_ROLE="boss")
+    assert (code, "boss" in message) == (64, True)
+
+
+def test_a_task_that_succeeds_leaves_no_termination_message(tmp_path):
+    assert last_words(tmp_path, "--", "true")[::2] == (0, "")
+
+
+def test_a_task_that_succeeds_at_last_leaves_no_termination_message(tmp_path):
+    script = f"test -e {tmp_path}/second || {{ touch {tmp_path}/second; echo oh >&2; exit 3; }}"
+    words = ("--restart-policy", "on-failure", "--", "sh", "-c", script)
+    code, out, message = last_words(tmp_path, *words)
+    assert (code, message) == (0, "")
+    assert "oh" in out

@@ -13,7 +13,7 @@ from environments import processes
 from jobs import TRAINING, flights
 from test_launch import ENDING, finished
 
-from gridflow.deploy.inside.codes import OVERDUE, PEER_LOST
+from gridflow.exits import Exit
 from gridflow.job import Gang, JobError, Role, SecretKey, Secrets
 from gridflow.manifests import get_target, render
 
@@ -123,8 +123,8 @@ def starts_again(target, code, failures=0, **changes):
 def test_restart_policy_of_a_controller(target):
     """exit-code: signals and lost peers only; on-failure: all; never: none."""
     for policy, expected in {
-        "exit-code": {3: False, 127: False, 137: True, PEER_LOST: True},
-        "on-failure": {3: True, 137: True, PEER_LOST: True},
+        "exit-code": {3: False, 127: False, 137: True, Exit.LOST: True},
+        "on-failure": {3: True, 137: True, Exit.LOST: True},
         "never": {3: False, 137: False},
     }.items():
         found = {code: starts_again(target, code, restart_policy=policy) for code in expected}
@@ -210,7 +210,7 @@ def test_deadline(target):
         assert pod["activeDeadlineSeconds"] == 60
     else:
         assert "--deadline=60" in words_of(target, deadline=60)
-        assert not VolcanoController(only("Job", found)["spec"]).restarts(OVERDUE, 0)
+        assert not VolcanoController(only("Job", found)["spec"]).restarts(Exit.OVERDUE, 0)
 
 
 @pytest.mark.parametrize("target", [*TRAINING, *SPARK])

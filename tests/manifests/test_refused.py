@@ -11,6 +11,7 @@ import pytest
 from jobs import SCHEMAS, full, needs_schemas
 
 from gridflow.cli import main
+from gridflow.exits import Exit
 from gridflow.job import JobError, parse_job
 from gridflow.manifests import render, validate
 
@@ -250,7 +251,7 @@ def test_the_base_itself_is_accepted(tmp_path, capsys):
 @pytest.mark.parametrize(("change", "path", "reason"), DESCRIPTIONS, ids=lambda v: str(v)[:50])
 def test_a_bad_description_is_refused(change, path, reason, tmp_path, capsys):
     code, out, err = render_by_command(text_of(change), "kubernetes", tmp_path, capsys)
-    assert (code, out) == (1, "")
+    assert (code, out) == (Exit.USAGE, "")
     assert reason in err
     assert f"{path}: " in err
     if "overrides" not in change:
@@ -261,7 +262,7 @@ def test_a_bad_description_is_refused(change, path, reason, tmp_path, capsys):
 def test_a_bad_override_is_refused(change, path, reason, tmp_path, capsys):
     tree = f"overrides: {{kubernetes: {{Job: {{spec: {{template: {{spec: {{{change}}}}}}}}}}}}}"
     code, out, err = render_by_command(text_of(tree), "kubernetes", tmp_path, capsys)
-    assert (code, out) == (1, "")
+    assert (code, out) == (Exit.USAGE, "")
     assert reason in err
     assert f"{path}: " in err
     assert "Job/flights-worker" in err
@@ -272,7 +273,7 @@ def test_a_job_that_a_target_would_refuse_is_refused_here(
     target, change, path, reason, tmp_path, capsys
 ):
     code, out, err = render_by_command(text_of(change), target, tmp_path, capsys)
-    assert (code, out) == (1, "")
+    assert (code, out) == (Exit.USAGE, "")
     assert reason in err
     assert f"{path}: " in err
 

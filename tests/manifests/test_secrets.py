@@ -10,6 +10,7 @@ from jobs import flights
 
 from gridflow.cli import main
 from gridflow.deploy.description.plain_secrets import holds_secret, in_words
+from gridflow.exits import Exit
 from gridflow.job import Credentials, GcsCredentials, SecretKey, Secrets, Volume
 from gridflow.manifests import get_target, render
 
@@ -72,7 +73,7 @@ def test_a_place_of_a_secret_is_none(words):
 def test_a_refused_setting_is_not_echoed(assignment, tmp_path, capsys):
     path = tmp_path / "job.yaml"
     path.write_text("name: flights\nimage: a\ncommand: [true]\n")
-    assert main(["render", "-t", "kubernetes", str(path), "--set", assignment]) == 1
+    assert main(["render", "-t", "kubernetes", str(path), "--set", assignment]) == Exit.USAGE
     printed = capsys.readouterr()
     assert "hunter2" not in printed.out + printed.err
     assert f"--set {assignment.partition('=')[0]}=…" in printed.err

@@ -58,6 +58,7 @@ class Container(TypedDict):
     readinessProbe: NotRequired[dict[str, Any]]
     startupProbe: NotRequired[dict[str, Any]]
     livenessProbe: NotRequired[dict[str, Any]]
+    terminationMessagePolicy: NotRequired[str]
     securityContext: NotRequired[dict[str, Any]]
 
 

@@ -283,6 +283,8 @@ def task_pod(
         box["resources"] = amounts
     if mounts:
         box["volumeMounts"] = mounts
+    # What ends without gridflow's own message, as for the lack of memory, has its last lines.
+    box["terminationMessagePolicy"] = "FallbackToLogsOnError"
     box |= box_security(job.run_as_user)
     spec: dict[str, Any] = {}
     if restart:

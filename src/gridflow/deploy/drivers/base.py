@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from gridflow.deploy.inside.terminal import paint
-from gridflow.errors import GridflowError, MissingDependency
+from gridflow.errors import GridflowError, JobExists, MissingDependency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Driver(Protocol):
         """
 
     def follow(self, output: TextIO) -> int:
-        """Show its output on a stream until its end; return 0 if it succeeded."""
+        """Show its output on a stream until its end; return its `gridflow.exits.Exit`."""
 
     def status(self) -> list[TaskStatus]:
         """Return its tasks."""
@@ -49,7 +49,7 @@ class Driver(Protocol):
         """End it and remove it."""
 
 
-class AlreadyThere(GridflowError):
+class AlreadyThere(JobExists):
     """A job of this name is there; to start it again would show its old end as the new one's."""
 
     def __init__(self, name: str, what: str) -> None:

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
-from gridflow.deploy.inside.codes import GIVEN_UP
 from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError, MissingDependency
+from gridflow.exits import Exit, of_program
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -68,9 +68,10 @@ class ComposeDriver:
             stream.wait()
         failed = {t["Service"]: t["ExitCode"] for t in ended if t["ExitCode"]}
         for name, code in failed.items():
-            own = "failed" if code != GIVEN_UP else "was ended, as another task had failed,"
+            own = "failed" if code != Exit.GIVEN_UP else "was ended, as another task had failed,"
             say(f"{name} {own} with exit code {code}")
-        return 1 if failed else 0
+        own_codes = [code for code in failed.values() if code != Exit.GIVEN_UP]
+        return of_program((own_codes or list(failed.values()) or [0])[0])
 
     def status(self) -> list[TaskStatus]:
         """Return the containers."""

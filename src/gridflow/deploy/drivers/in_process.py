@@ -11,7 +11,8 @@ from gridflow.deploy.commands import warn
 from gridflow.deploy.description.problems import JobError
 from gridflow.deploy.distributed import cannot, distributor_options
 from gridflow.deploy.drivers.base import say
-from gridflow.errors import MissingDependency, TrainingFailed
+from gridflow.errors import GridflowError, MissingDependency
+from gridflow.exits import Exit, exit_code
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_in_process(job: Job, target: str, *, lossy: bool = False, as_json: bool = False) -> int:
-    """Run a job to its end and return 0 if it succeeded."""
+    """Run a job to its end and return its `gridflow.exits.Exit`."""
     lost = cannot(job, target)
     if lost and not lossy:
         raise JobError(lost)
@@ -30,21 +31,23 @@ def run_in_process(job: Job, target: str, *, lossy: bool = False, as_json: bool 
     # With --json standard output has nothing but JSON.
     beside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     record: dict[str, Any] = {"job": job.name, "succeeded": False}
+    code = int(Exit.SUCCEEDED)
     try:
         with beside:
             result = distribute(job, launcher)
         record |= {"succeeded": True, "attempts": len(result.attempts)}
         record["job_dir"] = str(result.job_dir)
         say(f"{job.name} succeeded; its logs lie in {result.job_dir}")
-    except TrainingFailed as error:
-        record["error"] = str(error)
+    except GridflowError as error:
+        code = exit_code(error)
+        record |= {"error": str(error), "kind": type(error).__name__}
         say(str(error))
     finally:
         if session is not None:
             session.stop()
     if as_json:
-        sys.stdout.write(json.dumps(record, indent=2) + "\n")
-    return 0 if record["succeeded"] else 1
+        sys.stdout.write(json.dumps({**record, "exit_code": code}, indent=2) + "\n")
+    return code
 
 
 def distribute(job: Job, launcher: Launcher | None) -> Result:

@@ -11,6 +11,7 @@ from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, to
 from gridflow.deploy.drivers.objects import BAD, GOOD, STANDING, Pod, resource, state_of
 from gridflow.deploy.drivers.watch import Watch
 from gridflow.errors import GridflowError
+from gridflow.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -143,10 +144,10 @@ class KubectlDriver:
             return 0
         if any(state in BAD for state in states.values()):
             say(f"{self._job.name} failed; 'gridflow cancel' removes it")
-            return 1
+            return int(Exit.PROGRAM)
         if "gone" in decisive:
             say(f"{self._job.name} was removed before its end was seen")
-            return 1
+            return int(Exit.OTHER)
         return None
 
     def _now(self, name: str, watch: Watch | None) -> Any:

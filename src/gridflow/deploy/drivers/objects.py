@@ -96,6 +96,11 @@ class Pod:
         )
 
 
+def _first_line(message: str | None) -> list[str]:
+    """Return the beginning of a termination message, the rest of which is in the pod's logs."""
+    return (message or "").strip().splitlines()[:1]
+
+
 def _detail(status: Any) -> str:
     found = [status.get("reason", ""), status.get("message", "")]
     for box in status.get("containerStatuses") or []:
@@ -105,6 +110,7 @@ def _detail(status: Any) -> str:
             elif kind == "terminated" and not found[0]:
                 code = state.get("exitCode")
                 found = [state.get("reason", ""), f"exit code {code}" if code else ""]
+                found += _first_line(state.get("message"))
     if not any(found):
         for condition in status.get("conditions") or []:
             if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
-from gridflow.deploy.inside.codes import NOT_EXECUTABLE, NOT_FOUND, SIGNALLED
+from gridflow.exits import SIGNALLED, Exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,10 +66,10 @@ class Child:
                 )
             except FileNotFoundError:
                 self.trouble = f"there is no program {words[0]!r}, here or on the PATH"
-                return NOT_FOUND
+                return Exit.NOT_FOUND
             except OSError as error:
                 self.trouble = f"{words[0]!r} can't be run: {error.strerror}"
-                return NOT_EXECUTABLE
+                return Exit.NOT_EXECUTABLE
         ear = _Ear(self._process) if self._overhear else None
         code = self._process.wait()
         # What the program left behind would keep the container, or the port, busy.

@@ -12,18 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.inside.child import Child
-from gridflow.deploy.inside.codes import (
-    GIVEN_UP,
-    OVERDUE,
-    PEER_LOST,
-    SIGNALLED,
-    TRY_AGAIN,
-    USAGE,
-)
 from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import GIVE_UP, FinishListener, finish_addresses, tell
 from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
+from gridflow.exits import SIGNALLED, Exit, leave_message, message_place
 from gridflow.spec.cluster import CHIEF, PS, WORKER
 from gridflow.spec.tf_config import TF_CONFIG, in_order
 from gridflow.wire.hints import lost_a_peer
@@ -106,7 +99,8 @@ def launch(options: LaunchOptions, environ: Mapping[str, str] | None = None) -> 
         task = _Task(options, environ, who)
     except GridflowError as error:
         _say(str(error))
-        return USAGE
+        leave_message(str(error))
+        return int(Exit.USAGE)
     _on_signals(task.stop)
     note = _Note(options.finished_dir, who)
     if options.stay and (code := note.read()) is not None:
@@ -115,10 +109,14 @@ def launch(options: LaunchOptions, environ: Mapping[str, str] | None = None) -> 
         return 0
     try:
         code = task.run()
+        cause = task.cause
     except GridflowError as error:
-        _say(str(error))
-        code = USAGE
-    if options.stay and code != TRY_AGAIN and not task.stopped.is_set():
+        cause = str(error)
+        _say(cause)
+        code = int(Exit.USAGE)
+    if code:
+        leave_message(cause)
+    if options.stay and code != Exit.TRY_AGAIN and not task.stopped.is_set():
         note.write(code)
         _say(f"{who} has finished with exit code {code}; staying, as this target restarts services")
         task.stopped.wait()
@@ -154,8 +152,9 @@ class _Task:
     ) -> None:
         self.options = options
         self.who = who
-        # Only a program with peers can lose one.
-        self.child = Child(options.grace, overhear=bool(who.peers))
+        # Only a program with peers can lose one, and only Kubernetes asks for last words.
+        overhear = bool(who.peers) or message_place() is not None
+        self.child = Child(options.grace, overhear=overhear)
         self.followers = finish_addresses(environ)
         self.others = finish_addresses(environ, GIVE_UP)
         self.failures = _count(environ.get(FAILURES, ""))
@@ -167,6 +166,13 @@ class _Task:
         self.ending = threading.Event()
         #: Instead of the program's exit code, once somebody else has decided about the end.
         self.verdict: int | None = None
+        self._why = ""
+
+    @property
+    def cause(self) -> str:
+        """What failed, and the end of what the program printed on standard error."""
+        tail = self.child.tail.rstrip()
+        return f"{self._why}\n{tail}" if tail else self._why
 
     def stop(self, number: int) -> None:
         """Hand a signal of the target on."""
@@ -187,10 +193,12 @@ class _Task:
                 clock.cancel()
             if listener is not None:
                 listener.close()
-        if self.verdict is not None and (self.verdict != OVERDUE or code):
+        if self.verdict is not None and (self.verdict != Exit.OVERDUE or code):
             code = self.verdict
+        if code and not self._why:
+            self._why = f"{self.who} ended with exit code {int(code)}"
         self._tell(code)
-        return code
+        return int(code)
 
     def _listener(self) -> FinishListener | None:
         role, index = self.who.role, self.who.index
@@ -231,7 +239,7 @@ class _Task:
 
     def _absent(self, task: str) -> None:
         words = f"the name of {task} is gone, longer than a restart takes; ending {self.who}"
-        self._end(words, GIVEN_UP)
+        self._end(words, Exit.GIVEN_UP)
 
     def _clock(self) -> threading.Timer | None:
         if self.options.deadline is None:
@@ -259,23 +267,23 @@ class _Task:
 
     def _give_up(self, task: str, code: int) -> None:
         words = f"{task} has failed for good, with exit code {code}; ending {self.who}"
-        self._end(words, GIVEN_UP)
+        self._end(words, Exit.GIVEN_UP)
 
     def _overdue(self) -> None:
         words = f"{self.who} is not done after {self.options.deadline:g} s (deadline); ending it"
-        self._end(words, OVERDUE)
+        self._end(words, Exit.OVERDUE)
 
     def _end(self, words: str, verdict: int) -> None:
         if self.verdict is None:
-            _say(words)
+            self._say(words)
             self.verdict = verdict
         self.ending.set()
         self.child.stop()
 
     def _tell(self, code: int) -> None:
-        if self.stopped.is_set() or code == GIVEN_UP:
+        if self.stopped.is_set() or code == Exit.GIVEN_UP:
             return  # the target, or whoever failed, tells the others
-        if code == TRY_AGAIN and self.options.stay:
+        if code == Exit.TRY_AGAIN and self.options.stay:
             return  # the target starts it again
         if code == 0 and self.who.role == self._trainer():
             deaf = tell(self._without_me(self.followers), str(self.who), code)
@@ -301,6 +309,7 @@ class _Task:
     def _run(self) -> int:
         pause = 1.0
         for attempt in range(self.options.restart_limit + 1):
+            self._why = ""
             code = self._once()
             if code == 0 or self.ending.is_set():
                 return code
@@ -314,15 +323,19 @@ class _Task:
                 return code
             pause = min(2 * pause, _LONGEST_PAUSE)
         why = f": {self.child.trouble}" if self.child.trouble else ""
-        _say(f"{self.who} failed with exit code {code}{why}")
+        words = f"{self.who} failed with exit code {code}{why}"
+        if self._why:
+            _say(words)
+        else:
+            self._say(words)
         return code
 
     def _once(self) -> int:
         try:
             wait_for_peers(self.who, self.options.resolve_timeout, self.ending)
         except StartTimeout as error:
-            _say(str(error))
-            return TRY_AGAIN
+            self._say(str(error))
+            return int(Exit.TRY_AGAIN)
         return self._judged(self.child.run(self.words, self.environ))
 
     def _judged(self, code: int) -> int:
@@ -332,9 +345,15 @@ class _Task:
         if code in self.options.retryable_exits:
             return SIGNALLED + code
         if lost_a_peer(self.child.tail):
-            _say(f"{self.who} ended with exit code {code}, as a peer was lost: {PEER_LOST}")
-            return PEER_LOST
+            lost = int(Exit.LOST)
+            self._say(f"{self.who} ended with exit code {code}, as a peer was lost: {lost}")
+            return lost
         return code
+
+    def _say(self, words: str) -> None:
+        """Say it, and remember it as the cause of what follows."""
+        _say(words)
+        self._why = words
 
 
 def _count(text: str) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow.deploy.description.description import RESTART_POLICIES, START_TIMEOUT
 from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
+from gridflow.exits import exit_code, leave_message
 from gridflow.job import Job, Role
 from gridflow.spec.cluster import ROLES
 
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         session.stop()
     except GridflowError as error:
         sys.stderr.write(f"gridflow: {error}\n")
-        return 1
+        leave_message(str(error))
+        return exit_code(error)
     return 0
 
 

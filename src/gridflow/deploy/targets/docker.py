@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER
-from gridflow.deploy.inside.codes import GIVEN_UP
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.target import Document, Target
 from gridflow.deploy.targets.beside import SIDES, tensorboard_words
@@ -27,6 +26,7 @@ from gridflow.deploy.task_start import (
     start_words,
     tasks,
 )
+from gridflow.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 BASE: Final = {False: "python:3.11.13-slim-bookworm", True: "tensorflow/tensorflow:2.21.0-gpu"}
 #: The first failure of a task's own is the script's; 113 says that another task has failed.
-AS_STATUS: Final = f'[ "$code" = 0 ] || case $status in 0|{GIVEN_UP}) status=$code ;; esac'
+AS_STATUS: Final = (
+    f'[ "$code" = 0 ] || case $status in 0|{int(Exit.GIVEN_UP)}) status=$code ;; esac'
+)
 
 
 def dockerfile(job: Job) -> str:

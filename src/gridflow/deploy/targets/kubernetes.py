@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description.problems import Problem
-from gridflow.deploy.inside.codes import GIVEN_UP
 from gridflow.deploy.pods import field_env, metadata, service, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import (
@@ -16,6 +15,7 @@ from gridflow.deploy.targets.beside import (
     tensorboard,
 )
 from gridflow.deploy.task_start import PERMANENT, News, addresses, news, start_words
+from gridflow.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -69,7 +69,7 @@ def render(job: Job) -> list[Document]:
     several = len(job.roles) > 1
     heard = news(job, host, lambda *_: job.port + 1) if several else News()
     # Whoever was ended because another task has failed for good isn't started again.
-    final = (GIVEN_UP,) if several else ()
+    final = (int(Exit.GIVEN_UP),) if several else ()
     if several:
         ports["finish"] = job.port + 1
     documents = [object_document(service(job, job.name, ports, None, headless=True))]

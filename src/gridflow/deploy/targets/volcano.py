@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.inside.codes import OVERDUE
 from gridflow.deploy.pods import metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, tensorboard
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME
 from gridflow.deploy.task_start import RETRYABLE, addresses, start_words
+from gridflow.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -25,7 +25,7 @@ def policies(job: Job) -> list[dict[str, Any]]:
     again = "AbortJob" if job.restart_policy == "never" else "RestartJob"
     rules: list[dict[str, Any]] = [{"event": "PodEvicted", "action": again}]
     if job.deadline is not None:
-        rules.append({"exitCode": OVERDUE, "action": "AbortJob"})
+        rules.append({"exitCode": int(Exit.OVERDUE), "action": "AbortJob"})
     if job.restart_policy == "exit-code":
         # Volcano compares single codes, so `gridflow launch` ends retryable failures with one.
         rules.append({"exitCode": RETRYABLE, "action": "RestartJob"})

@@ -1,0 +1,210 @@
+"""The exit codes of gridflow's processes, one for each kind of end: the only table of them.
+
+From 1 to 127 a failure is permanent: the same again fails again. From 128 another try may succeed,
+as after a signal. Below 128 they follow sysexits.h where that has a word for it; what is worth
+another try has the number of sysexits.h and 128.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gridflow import errors
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "SIGNALLED",
+    "Exit",
+    "exit_code",
+    "exit_codes",
+    "leave_message",
+    "message_place",
+    "of_program",
+]
+
+#: What a shell adds to the number of the signal that ended a process.
+SIGNALLED: Final = 128
+#: Where the kubelet reads why a container ended; another one by this variable.
+TERMINATION_LOG: Final = "/dev/termination-log"
+TERMINATION_VARIABLE: Final = "GRIDFLOW_TERMINATION_LOG"
+#: The kubelet reads no more of it.
+_MOST_BYTES: Final = 4096
+
+
+class Exit(enum.IntEnum):
+    """How a process of gridflow ended."""
+
+    SUCCEEDED = 0
+    #: Something that has no kind of its own.
+    OTHER = 1
+    COMMAND_LINE = 2
+    #: EX_USAGE: what was given can't be used; in a container, the job is wrong.
+    USAGE = 64
+    #: EX_DATAERR: rows or columns that can't be fed.
+    DATA = 65
+    #: EX_SOFTWARE: the program failed by itself: it raised, or ended with a code below 128.
+    PROGRAM = 70
+    #: EX_OSERR: the coordinator can't listen where it is to.
+    NETWORK = 71
+    #: EX_CANTCREAT: a job of this name, or a run of this id, is there.
+    EXISTS = 73
+    #: EX_CONFIG: a package is missing, or the tasks have other versions.
+    ENVIRONMENT = 78
+    #: Another task has failed for good, so this one was ended, too.
+    GIVEN_UP = 113
+    #: A limit of the whole job has passed; timeout(1) ends so, too.
+    OVERDUE = 124
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    #: Ctrl-C, or a job that was cancelled.
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+    #: EX_UNAVAILABLE: an agent, executor, host or peer was gone.
+    LOST = SIGNALLED + 69
+    #: EX_SOFTWARE: the program was killed or frozen, or ended with a code of 128 and above.
+    KILLED = SIGNALLED + 70
+    #: EX_OSERR: too few slots or GPUs are there, or free.
+    SLOTS = SIGNALLED + 71
+    #: EX_IOERR: a rank made no step any more.
+    STUCK = SIGNALLED + 74
+    #: EX_TEMPFAIL: tasks did not come up in time, or a peer's name never resolved.
+    TRY_AGAIN = SIGNALLED + 75
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether another try may succeed."""
+        return self >= SIGNALLED
+
+
+#: The first that fits; those that are special come before those that are general.
+_BY_ERROR: Final[tuple[tuple[type[BaseException], Exit], ...]] = (
+    (errors.SchemaError, Exit.DATA),
+    (errors.DataError, Exit.DATA),
+    (errors.InvalidArgument, Exit.USAGE),
+    (errors.MissingDependency, Exit.ENVIRONMENT),
+    (errors.EnvironmentMismatch, Exit.ENVIRONMENT),
+    (errors.NotEnoughSlots, Exit.SLOTS),
+    (errors.StartTimeout, Exit.TRY_AGAIN),
+    (errors.TaskLost, Exit.LOST),
+    (errors.StepTimeout, Exit.STUCK),
+    (errors.RunTimeout, Exit.OVERDUE),
+    (errors.NetworkError, Exit.NETWORK),
+    (errors.JobExists, Exit.EXISTS),
+    (errors.JobCancelled, Exit.INTERRUPTED),
+    (KeyboardInterrupt, Exit.INTERRUPTED),
+)
+_KILLED_KINDS: Final = frozenset({"signal", "stopped"})
+#: What ``gridflow launch`` says beside the codes of its program.
+_OF_LAUNCH: Final = frozenset(
+    {Exit.SUCCEEDED, Exit.USAGE, Exit.GIVEN_UP, Exit.OVERDUE, Exit.LOST, Exit.TRY_AGAIN}
+)
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Return the exit code for an error: one for each kind, the same in every release.
+
+    From 128 on another try may succeed. The table is in ``docs/outcomes.md``.
+
+    Parameters
+    ----------
+    error : BaseException or None
+        None: there was none. Of errors that aren't gridflow's it is 1, as Python has it.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from gridflow import NotEnoughSlots, exit_code
+    >>> exit_code(NotEnoughSlots("2 tasks, 1 slot"))
+    199
+    """
+    if error is None:
+        return int(Exit.SUCCEEDED)
+    for kind, code in _BY_ERROR:
+        if isinstance(error, kind):
+            return int(code)
+    if isinstance(error, errors.TrainingFailed):
+        return int(_of_program(error))
+    return int(Exit.OTHER)
+
+
+def _of_program(error: errors.TrainingFailed) -> Exit:
+    first = error.first
+    if first is None:
+        return Exit.PROGRAM
+    killed = first.kind in _KILLED_KINDS or (first.exit_code or 0) >= SIGNALLED
+    return Exit.KILLED if killed else Exit.PROGRAM
+
+
+def of_program(code: int) -> int:
+    """Return the exit code of a job whose program, or ``gridflow launch``, ended with a code."""
+    if code in _OF_LAUNCH:
+        return code
+    return int(Exit.KILLED if code >= SIGNALLED else Exit.PROGRAM)
+
+
+@contextlib.contextmanager
+def exit_codes() -> Iterator[None]:
+    """End the process with the code of the error, if one of gridflow's leaves the block.
+
+    For scripts that an orchestrator starts, by ``spark-submit`` or plainly. The traceback is
+    printed as ever, atexit functions run, and in a container on Kubernetes the pod's termination
+    message says why. Other errors, and Ctrl-C, pass as they are.
+
+    Raises
+    ------
+    SystemExit
+        With `exit_code`, in place of a `GridflowError`.
+
+    Examples
+    --------
+    >>> import gridflow
+    >>> with gridflow.exit_codes():
+    ...     result = "TensorflowDistributor(2).run(train)"
+    """
+    try:
+        yield
+    except GridflowError as error:
+        code = exit_code(error)
+        traceback.print_exc(file=sys.stderr)
+        leave_message(f"{type(error).__name__}: {error}")
+        raise SystemExit(code) from error
+
+
+def leave_message(text: str) -> None:
+    """Say why this container ends, where Kubernetes reads it; nothing happens elsewhere.
+
+    The kubelet makes the file, and shows at most 4096 bytes of it: the beginning of a text says
+    what failed, its end why.
+    """
+    place = message_place()
+    if place is not None:
+        with contextlib.suppress(OSError):
+            place.write_bytes(_shortened(text.strip().encode(errors="replace")))
+
+
+def message_place() -> Path | None:
+    """Return the file for `leave_message`, None where there is none."""
+    place = Path(os.environ.get(TERMINATION_VARIABLE) or TERMINATION_LOG)
+    return place if place.is_file() else None
+
+
+def _shortened(text: bytes) -> bytes:
+    if len(text) <= _MOST_BYTES:
+        return text
+    gap = "\n…\n".encode()
+    first = _MOST_BYTES // 4
+    cut = text[:first] + gap + text[first + len(gap) - _MOST_BYTES :]
+    # What was cut in the middle of a letter is left out.
+    return cut.decode(errors="ignore").encode()
