@@ -101,7 +101,7 @@ def test_the_command_lists_jobs_and_deletes_those_that_have_ended(folder, capsys
 def test_a_run_deletes_what_is_older_than_keep_jobs(folder, monkeypatch):
     monkeypatch.setattr(jobs, "default_folder", lambda: folder)
     distributor = TensorflowDistributor(launcher=LocalLauncher(), keep_jobs=2)
-    made = distributor._make_job_dir("new")
+    made, _ = distributor._make_job_dir("new")
     assert left(folder) == ["job3", "job4", "new", "no job"]
     assert made.stat().st_mode & 0o777 == 0o700
     TensorflowDistributor(launcher=LocalLauncher(), keep_jobs=None)._make_job_dir("newer")

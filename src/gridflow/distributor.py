@@ -14,6 +14,7 @@ from gridflow.spec import backends, strategies
 from gridflow.spec.arguments import (
     check_command_options,
     check_communication,
+    check_run_id,
     check_server_options,
     named_datasets,
     roles_of,
@@ -38,6 +39,7 @@ from gridflow.spec.roles import Role, default_strategy, make_tasks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gridflow.coordinator.folders import Claim
     from gridflow.coordinator.policies import RestartPolicy
     from gridflow.feed.forms import Form
     from gridflow.handle import JobHandle
@@ -129,6 +131,11 @@ class TensorflowDistributor:
     job_dir : str or Path, optional
         Where logs, results and event files are put in the driver, a folder for each job. Default:
         a folder in the temporary folder.
+    run_id : str, optional
+        What whoever starts this run calls it, such as an Airflow run's id; needs `job_dir`, where
+        the run has a folder of this name. Started again under it, a run that has succeeded isn't
+        trained again: its result is returned, and nothing is launched. One that has failed, or
+        whose driver was killed, goes on from its checkpoints. See ``docs/outcomes.md``.
     keep_jobs : int or None, default 20
         How many jobs' folders stay in the temporary folder: older ones are deleted when a run
         begins, unless their driver still runs and has use for them. None: all. What ``job_dir``
@@ -198,6 +205,7 @@ class TensorflowDistributor:
         spool_dir: str | None = None,
         spool_limit: str | None = None,
         job_dir: str | Path | None = None,
+        run_id: str | None = None,
         keep_jobs: int | None = 20,
         tensorboard: bool = False,
         variable_partitioner: Partitioner | None = None,
@@ -267,6 +275,7 @@ class TensorflowDistributor:
         self._network = Network.parse(host, advertise, port)
         self._restart = policy_of(restart, max_restarts)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
+        self._run_id = check_run_id(run_id, job_dir)
         if keep_jobs is not None:
             whole_number("keep_jobs", keep_jobs, 0)
         self._keep_jobs = keep_jobs
@@ -403,14 +412,22 @@ class TensorflowDistributor:
         *,
         is_fed_later: bool,
     ) -> JobHandle:
+        from gridflow.coordinator.job import Job
+        from gridflow.coordinator.loop import JobRun
+        from gridflow.handle import JobHandle
+
+        before = self._before()
+        if before is not None:
+            return before
         launcher, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs, wait=True
         )
-        from gridflow.coordinator.loop import Job, JobRun
-        from gridflow.handle import JobHandle
-
         name = uuid.uuid4().hex[:10]
-        job_dir = self._make_job_dir(name)
+        job_dir, claim = self._make_job_dir(name)
+        if claim is not None and (before := self._before()) is not None:
+            claim.release()  # another driver has come to its end in the meantime
+            launcher.close()
+            return before
         folder = placement.default_folder or str(Path.cwd())
         job = Job(
             id=name,
@@ -426,8 +443,26 @@ class TensorflowDistributor:
             logs=self._logs,
             show_progress=self._progress,
             notice=f"to be fed later: {placement.full}" if is_fed_later and placement.full else "",
+            run_id=self._run_id,
         )
-        return JobHandle(JobRun(job, launcher), launcher, job_dir)
+        try:
+            return JobHandle(JobRun(job, launcher), launcher, job_dir, claim)
+        except BaseException:
+            if claim is not None:
+                claim.release()
+            raise
+
+    def _before(self) -> JobHandle | None:
+        """Return the run that has succeeded under the same id, None if there is none."""
+        if self._run_id is None or self._job_dir is None:
+            return None
+        from gridflow.coordinator import recorded
+        from gridflow.handle import JobHandle
+        from gridflow.launch.local import LocalLauncher
+
+        job_dir = Path(self._job_dir) / self._run_id
+        run = recorded.find(job_dir, self.spec)
+        return None if run is None else JobHandle(run, LocalLauncher(), job_dir)
 
     def _check(
         self,
@@ -464,12 +499,15 @@ class TensorflowDistributor:
             placement = replace(placement, left_out=self.spec.feed.still_out(placement.left_out))
         return launcher, program, pack(folder_of(made)), datasets, placement
 
-    def _make_job_dir(self, job: str) -> Path:
+    def _make_job_dir(self, job: str) -> tuple[Path, Claim | None]:
         from gridflow.coordinator import folders
 
+        if self._job_dir is not None and self._run_id is not None:
+            claim = folders.Claim(Path(self._job_dir), self._run_id)
+            return claim.path, claim
         if self._job_dir is not None:
-            return folders.make(Path(self._job_dir), job)
+            return folders.make(Path(self._job_dir), job), None
         folder = folders.default_folder()
         if self._keep_jobs is not None:
             folders.prune(folder, self._keep_jobs)
-        return folders.make(folder, job)
+        return folders.make(folder, job), None

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from gridflow.coordinator.folders import Claim
     from gridflow.coordinator.loop import JobRun
     from gridflow.coordinator.progress import JobReport
+    from gridflow.coordinator.recorded import RecordedRun
     from gridflow.launch.base import Launcher
 
 _WAITED_FOR: Final = tuple(phase.value for phase in Phase if phase is not Phase.CLOSED)
@@ -55,8 +57,15 @@ class JobHandle(Pushing):
     RankValues(pickle, pickle)
     """
 
-    def __init__(self, run: JobRun, launcher: Launcher, job_dir: Path) -> None:
+    def __init__(
+        self,
+        run: JobRun | RecordedRun,
+        launcher: Launcher,
+        job_dir: Path,
+        claim: Claim | None = None,
+    ) -> None:
         self.job_dir = job_dir
+        self._claim = claim
         self._run, self._launcher = run, launcher
         self._ended = threading.Event()
         self._result: Result | None = None
@@ -233,6 +242,8 @@ class JobHandle(Pushing):
         except BaseException as error:  # noqa: BLE001 (raised again by result())
             self._error = error
         finally:
+            if self._claim is not None:
+                self._claim.release()
             self._ended.set()
             self._run.wake()
             _running.discard(self)

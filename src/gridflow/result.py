@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from gridflow.coordinator.loop import Outcome
+    from gridflow.coordinator.record import Outcome
     from gridflow.feed.ledger import Ledger
     from gridflow.ml.model import TrainedModel
     from gridflow.wire.failures import Attempt

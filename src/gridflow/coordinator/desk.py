@@ -85,6 +85,8 @@ class Desk:
         self.tensorboard_url: str | None = None
         #: The last sign of progress, by rank.
         self.progress: dict[int, reports.Progress] = {}
+        #: The last step of the chief; what it reports later isn't training any more.
+        self.last_step: reports.Progress | None = None
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
         self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
@@ -297,6 +299,8 @@ class Desk:
                 armed = report.phase in {"train", "test"}
                 self.events.put(ev.TaskStepped(now, rank, report.generation, armed))
                 self.progress[rank] = report
+                if rank == 0 and report.phase == "train":
+                    self.last_step = report
                 self._console.progress(rank, report)
             case reports.Failed():
                 self.events.put(ev.TaskFailed(now, rank, report.failure))

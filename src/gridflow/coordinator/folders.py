@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import json
 import os
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.stat import began
-from gridflow.errors import InvalidArgument
+from gridflow.coordinator.record import read_result
+from gridflow.errors import InvalidArgument, JobExists
 
 if TYPE_CHECKING:
     import argparse
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Says in a job's folder which process is its driver.
 _DRIVER_FILE: Final = "driver.json"
+#: Held while a run that has an id goes on.
+_LOCK_FILE: Final = "lock"
 _SECONDS_PER_DAY: Final = 86_400
 #: What lives in this process and reads from a job's folder: results, models.
 _users: weakref.WeakKeyDictionary[object, Path] = weakref.WeakKeyDictionary()
@@ -53,6 +57,10 @@ class JobFolder:
         """The job's id."""
         return self.path.name
 
+    def result(self) -> dict[str, Any]:
+        """Return what its ``result.json`` says; nothing while it runs, and if it was killed."""
+        return read_result(self.path) or {}
+
     def size(self) -> int:
         """Return the bytes of all its files."""
         total = 0
@@ -76,9 +84,65 @@ def make(folder: Path, job: str) -> Path:
     """Make a job's folder."""
     path = folder / job
     path.mkdir(parents=True, mode=0o700)
+    _note_driver(path)
+    return path
+
+
+def _note_driver(path: Path) -> None:
     driver = {"host": socket.gethostname(), "pid": os.getpid(), "began": began(os.getpid())}
     (path / _DRIVER_FILE).write_text(json.dumps(driver))
-    return path
+
+
+class Claim:
+    """A run's folder, kept from other drivers until `release` or the end of this process.
+
+    By a lock of the file system, which goes with its process however that ends. On network file
+    systems whose locks don't reach other hosts, only drivers of this host are kept away.
+
+    Parameters
+    ----------
+    folder : Path
+        Where runs have theirs.
+    run_id : str
+
+    Raises
+    ------
+    JobExists
+        Another driver runs it, or another job of this one.
+
+    Attributes
+    ----------
+    path : Path
+        The run's folder, made when it is missing.
+    """
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self.path = folder / run_id
+        self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        self._lock = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise JobExists(
+                f"the run {run_id!r} is going on in {self.path}, {_whose(self.path)}: wait for its "
+                "end, or give another run_id=."
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        _note_driver(self.path)
+
+    def release(self) -> None:
+        """Let others have it."""
+        os.close(self._lock)
+
+
+def _whose(path: Path) -> str:
+    try:
+        driver = json.loads((path / _DRIVER_FILE).read_text())
+        return f"by process {driver['pid']} on {driver['host']}"
+    except (OSError, ValueError, KeyError):
+        return "by another driver"
 
 
 def note_user(user: object, path: Path) -> None:
@@ -163,6 +227,7 @@ def _print(jobs: list[JobFolder], *, as_json: bool) -> None:
                 "id": job.id,
                 "began": job.began,
                 "in_use": job.in_use,
+                "result": job.result() or None,
                 "bytes": job.size(),
                 "path": str(job.path),
             }
@@ -172,10 +237,19 @@ def _print(jobs: list[JobFolder], *, as_json: bool) -> None:
         return
     for job in jobs:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.began))
-        state = "in use" if job.in_use else "ended"
+        use = "in use" if job.in_use else "ended"
         sys.stdout.write(
-            f"{job.id}  {began}  {state:<6}  {_megabytes(job.size()):>10}  {job.path}\n"
+            f"{job.id}  {began}  {use:<6}  {_ending(job):<27}  {_megabytes(job.size()):>10}  "
+            f"{job.path}\n"
         )
+
+
+def _ending(job: JobFolder) -> str:
+    result = job.result()
+    if not result:
+        return ""
+    code, error = result["exit_code"], result["error"]
+    return str(result["state"]) if error is None else f"{error['kind']} ({code})"
 
 
 def _megabytes(size: int) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.coordinator import events as ev
+from gridflow.coordinator import record
 from gridflow.coordinator.checkpoints import Checkpoint, CheckpointStore
 from gridflow.coordinator.console import Console
 from gridflow.coordinator.desk import Desk
@@ -16,6 +17,7 @@ from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.coordinator.pushing import StreamDesk
+from gridflow.coordinator.record import Ending, Outcome
 from gridflow.errors import JobCancelled, StartTimeout
 from gridflow.spec.backends import needed
 from gridflow.spec.cluster import TRAINING_ROLES
@@ -26,16 +28,14 @@ from gridflow.wire.payload import AgentPayload
 from gridflow.wire.server import CoordinatorServer, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
-    from gridflow.coordinator.policies import RestartPolicy
+    from gridflow.coordinator.job import Job
     from gridflow.errors import GridflowError
-    from gridflow.feed.ledger import Ledger
     from gridflow.launch.base import Launch, Launcher
     from gridflow.spec.cluster import Task
     from gridflow.spec.job import JobSpec
-    from gridflow.spec.network import Network
     from gridflow.wire.failures import Attempt
 
 _TICK_SECONDS: Final = 0.1
@@ -43,64 +43,6 @@ _TICK_SECONDS: Final = 0.1
 _NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
 #: When agents have not come up by then, the user learns what keeps them.
 _OBSTACLE_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """One job, checked and ready to run.
-
-    Attributes
-    ----------
-    id : str
-        Unique; part of the names of folders and of the Spark job's tag.
-    spec : JobSpec
-        What the tasks have to know.
-    program : bytes
-        What `gridflow.spec.program.dump` returned.
-    modules : bytes
-        What `gridflow.spec.modules.pack` returned; empty: none.
-    data : mapping of str
-        Datasets in the form that the launcher takes.
-    left_out : mapping of dataset to mapping of column to reason
-        Columns that the launcher doesn't feed.
-    job_dir, checkpoint_dir : Path
-        In the driver.
-    network : Network
-        Where the coordinator listens.
-    restart : RestartPolicy
-    logs : {'all', 'chief', 'none'}
-        Whose output is shown.
-    show_progress : bool
-    notice : str
-        What is said at its beginning.
-    """
-
-    id: str
-    spec: JobSpec
-    program: bytes
-    modules: bytes
-    data: Mapping[str, Any]
-    left_out: Mapping[str, Mapping[str, str]]
-    job_dir: Path
-    checkpoint_dir: Path
-    network: Network
-    restart: RestartPolicy
-    logs: str = "all"
-    show_progress: bool = True
-    notice: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a job that succeeded left behind."""
-
-    results: tuple[dict[str, Any], ...]
-    history: dict[tuple[int, int], dict[str, float]]
-    ledger: Ledger
-    attempts: tuple[Attempt, ...]
-    log_paths: dict[Task, Path]
-    tensorboard_url: str | None
-    evaluation: dict[Place, dict[str, float]]
 
 
 class JobRun:
@@ -111,6 +53,8 @@ class JobRun:
     job : Job
     launcher : Launcher
     """
+
+    is_recorded = False
 
     def __init__(self, job: Job, launcher: Launcher) -> None:
         self._job, self._launcher = job, launcher
@@ -139,7 +83,7 @@ class JobRun:
         self._been: list[str] = [Phase.GATHERING.value]
 
     def run(self) -> Outcome:
-        """Block until the job has ended, and everything that it started.
+        """Block until the job has ended, and everything that it started; note how it did.
 
         Raises
         ------
@@ -148,6 +92,30 @@ class JobRun:
         JobCancelled
             After `cancel`, and an orderly end.
         """
+        began = time.time()
+        # Of a run that has failed before, under the same id.
+        (self._job.job_dir / record.RESULT).unlink(missing_ok=True)
+        try:
+            outcome = self._run()
+            if self._job.run_id is not None:
+                record.write_outcome(self._job.job_dir, outcome)
+        except BaseException as error:
+            self._note_end(began, error)
+            raise
+        # The checkpoints go last: a driver that is killed before has to find either.
+        self._note_end(began, None)
+        self._checkpoints.clear()
+        return outcome
+
+    def _note_end(self, began: float, error: BaseException | None) -> None:
+        job, desk = self._job, self._desk
+        ending = Ending(began, time.time(), error, self._attempts(), desk.history, desk.last_step)
+        try:
+            record.write(job.job_dir, record.RESULT, record.describe(job, ending))
+        except OSError as problem:
+            self._console.say(f"{record.RESULT} can't be written: {problem}")
+
+    def _run(self) -> Outcome:
         job = self._job
         if job.notice:
             self._console.say(job.notice)
@@ -361,6 +329,12 @@ class JobRun:
             has_modules=bool(job.modules),
         )
 
+    def _attempts(self) -> tuple[Attempt, ...]:
+        return tuple(
+            replace(attempt, resumed_at=self._resumed.get(attempt.generation))
+            for attempt in self._machine.attempts
+        )
+
     def _outcome(self) -> Outcome:
         if self._finish is None:
             raise AssertionError("the loop ended without a Finish")
@@ -371,11 +345,6 @@ class JobRun:
             raise error
         if self._finish.interrupted:
             raise JobCancelled(f"job {self._job.id} was cancelled while it was {self._been[-1]}.")
-        self._checkpoints.clear()
-        attempts = tuple(
-            replace(attempt, resumed_at=self._resumed.get(attempt.generation))
-            for attempt in self._machine.attempts
-        )
         return Outcome(
             results=tuple(
                 self._desk.results.get(place, _NO_VALUE)
@@ -384,7 +353,7 @@ class JobRun:
             ),
             history=self._desk.history,
             ledger=self._desk.ledger,
-            attempts=attempts,
+            attempts=self._attempts(),
             log_paths=self._console.paths,
             tensorboard_url=self._desk.tensorboard_url,
             evaluation=self._desk.evaluation,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.desk import Desk
     from gridflow.coordinator.loop import JobRun
+    from gridflow.coordinator.recorded import RecordedRun
     from gridflow.launch.base import Launcher
     from gridflow.wire.identity import Identity
 
@@ -102,7 +103,7 @@ class StreamDesk:
 class Pushing:
     """Rows for the functions that read ``ctx.stream``."""
 
-    _run: JobRun
+    _run: JobRun | RecordedRun
     _launcher: Launcher
     _ended: threading.Event
     _error: BaseException | None
@@ -249,7 +250,8 @@ class Pushing:
                 "Spark notes how far it has come. With the distributor's checkpoint_dir= a new "
                 "driver goes on from there, and no row is lost or trained on twice."
             )
-        self._destination(timeout)
+        if not self._destination(timeout).receivers:
+            return 0
         covered, taken = self._run.streams.part_streams(), [0]
 
         def feed_batch(batch: DataFrame, label: str) -> None:
@@ -279,7 +281,7 @@ class Pushing:
         limit = self._run.spec.deadlines.start_timeout if timeout is None else timeout
         give_up = time.monotonic() + limit
         while True:
-            if self._ended.is_set():
+            if self._ended.is_set() and not self._run.is_recorded:
                 if self._error is not None:
                     raise self._error
                 raise InvalidArgument("the job has ended: nobody takes rows any more.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import backends, strategies
@@ -16,6 +17,9 @@ from gridflow.spec.roles import Role
 if TYPE_CHECKING:
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.partitioners import Partitioner
+
+#: What can be the name of a folder, and is what Airflow, Argo and people make ids of.
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w.:+@=-]{0,199}", re.ASCII)
 
 
 def roles_of(
@@ -98,6 +102,23 @@ def named_datasets(data: Any) -> dict[str, Any]:
                 f"data= names each dataset by an identifier such as 'train'; got {name!r}."
             )
     return dict(data)
+
+
+def check_run_id(run_id: Any, job_dir: Any) -> str | None:
+    """Return the id that a user gave to the run, None for none."""
+    if run_id is None:
+        return None
+    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+        raise InvalidArgument(
+            "run_id= is the name of a folder: a letter or digit, then up to 199 letters, digits "
+            f"and any of _ . : + @ = -; got {run_id!r}."
+        )
+    if job_dir is None:
+        raise InvalidArgument(
+            f"run_id={run_id!r} is remembered in job_dir=, which has to outlive the driver: give a "
+            "folder that the next driver sees, too."
+        )
+    return run_id
 
 
 def check_command_options(strategy: str, roles: Sequence[Role], options: Mapping[str, Any]) -> None:
