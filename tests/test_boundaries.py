@@ -27,7 +27,7 @@ NAMED = {
     "agent/forkserver/client.py": "'command' is a field of a request",
     "agent/forkserver/server.py": "what is imported beside a package",
     "coordinator/console.py": "'none' is a value of logs=",
-    "coordinator/policies.py": "titles of packages",
+    "coordinator/environments.py": "titles of packages",
     "feed/files/tfrecords.py": "'none' is a compression",
     "keras/cures/keras3_replicas.py": "'none' is a reduction of Keras's losses",
     "keras/cures/parts.py": "packages with private parts",

@@ -8,7 +8,7 @@ import importlib.util
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
-from gridflow.coordinator.policies import environment_failure
+from gridflow.coordinator.environments import environment_failures
 from gridflow.spec.cluster import Task
 
 
@@ -55,14 +55,20 @@ def _members(**versions):
 
 
 def test_a_package_that_an_executor_lacks_or_has_in_another_version_is_named():
-    missing = environment_failure(_members(torch="2.9.0"), 0, needs=("jax", "keras"))
+    ours = {"gridflow": importlib.metadata.version("gridflow"), "jax": "0.10.2"}
+    (missing,) = environment_failures(
+        _members(torch="2.9.0"), 0, needs=("jax", "keras"), driver=ours
+    )
     assert (missing.task, missing.host, missing.kind) == ("worker:0", "a", "environment")
     assert missing.summary == "JAX is not installed for /usr/bin/python3"
     assert "gridflow[jax]" in missing.hint
-    differs = environment_failure(_members(jax="0.10.2"), 0, needs=("jax", "keras"))
-    assert differs.summary == "it has jax 0.9.0, but worker:0 has 0.10.2"
+    (differs,) = environment_failures(
+        _members(jax="0.10.2"), 0, needs=("jax", "keras"), driver=ours
+    )
+    assert differs.summary == "it has jax 0.9.0, but worker:0 has 0.10.2 and the driver 0.10.2"
     # TensorFlow's versions don't matter to who doesn't use it.
-    assert environment_failure(_members(torch="2.9.0"), 0, needs=("torch", "keras")) is None
+    fits = _members(torch="2.9.0")
+    assert environment_failures(fits, 0, needs=("torch", "keras"), driver=ours) == ()
 
 
 @pytest.mark.slow

@@ -266,6 +266,22 @@ def test_the_environment_is_compared_before_anything_starts():
     assert "worker:1 on host1: it has tensorflow 2.20.0, but worker:0 has 2.21.0" in str(error)
 
 
+def test_every_task_that_does_not_fit_is_named_beside_the_driver():
+    story = Story(tasks=[Task("worker", index) for index in range(4)])
+    story.machine.environment = {"gridflow": ENVIRONMENT["gridflow"], "tensorflow": "2.21.0"}
+    story.register(0, {**ENVIRONMENT, "tensorflow": "2.20.0"})
+    story.register(1, {**ENVIRONMENT, "tensorflow": "2.20.0", "keras": "3.0.0"})
+    story.register(2, {**ENVIRONMENT, "tensorflow": "2.20.0"})
+    story.register(3)
+    error = story.finished().error
+    assert [failure.task for failure in error.failures] == ["worker:0", "worker:1", "worker:2"]
+    said = "it has tensorflow 2.20.0, but worker:3 has 2.21.0 and the driver 2.21.0"
+    assert error.first.summary == said  # the driver's version decides who is the odd one
+    keras = f"it has keras 3.0.0, but worker:0 has {ENVIRONMENT['keras']} and the driver (none)"
+    assert f"Nor do these fit:\n  worker:1 on host1: {said}; {keras}\n  worker:2 on" in str(error)
+    assert "gridflow env pack" in error.first.hint
+
+
 def test_missing_tensorflow_is_named_with_a_cure():
     story = Story(restarts=3)
     story.register(0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridflow.coordinator.policies import environment_failure
+from gridflow.coordinator.environments import environment_failures
 from gridflow.errors import WireError
 from gridflow.spec.cluster import Task
 from gridflow.spec.place import Place
@@ -126,6 +126,7 @@ def test_what_comes_through_a_channel_is_looked_at_too():
 
 def test_another_version_of_gridflow_on_an_executor_is_named():
     versions = {"python": "3.11.7", "tensorflow": "2.21.0", "gridflow": "0.0.1"}
-    failure = environment_failure({Task("worker", 0): ("a", versions)}, 0, needs=("tensorflow",))
+    members, ours = {Task("worker", 0): ("a", versions)}, {"gridflow": "0.1.0"}
+    (failure,) = environment_failures(members, 0, needs=("tensorflow",), driver=ours)
     assert (failure.task, failure.host, failure.kind) == ("worker:0", "a", "environment")
-    assert failure.summary.startswith("it has gridflow 0.0.1, but the driver has ")
+    assert failure.summary == "it has gridflow 0.0.1, but the driver has 0.1.0"

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.agent.environment import describe
 from gridflow.coordinator import events as ev
 from gridflow.coordinator import record
 from gridflow.coordinator.checkpoints import Checkpoint, CheckpointStore
@@ -72,6 +73,7 @@ class JobRun:
             spec.deadlines,
             job.restart,
             needs=needed(training.backend, training.strategy),
+            environment=describe(),
         )
         self._latest: Checkpoint | None = None
         self._resumed: dict[int, Place] = {}

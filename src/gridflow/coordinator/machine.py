@@ -25,17 +25,18 @@ the others.
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.alarms import Alarms
+from gridflow.coordinator.environments import environment_failures
 from gridflow.coordinator.member import Member, Phase
 from gridflow.coordinator.policies import (
     MaxRestarts,
     RestartPolicy,
     choose_cause,
-    environment_failure,
     stuck_rank,
     to_error,
 )
@@ -44,7 +45,7 @@ from gridflow.spec.cluster import EVALUATOR
 from gridflow.wire.failures import Attempt, TaskFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gridflow.errors import GridflowError
     from gridflow.spec.options import Deadlines
@@ -77,6 +78,8 @@ class JobMachine:
         Whether a failure is followed by another generation.
     needs : sequence of str
         Packages without which tasks are refused.
+    environment : mapping of str to str, optional
+        The driver's versions. Default: gridflow's alone.
     """
 
     def __init__(
@@ -86,12 +89,14 @@ class JobMachine:
         policy: RestartPolicy | None = None,
         *,
         needs: Sequence[str] = ("tensorflow",),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.parts = tuple(parts)
         self.tasks = tuple(part.task for part in self.parts)
         self.deadlines = deadlines
         self.policy = policy or MaxRestarts(0)
         self.needs = needs
+        self.environment = environment or {"gridflow": importlib.metadata.version("gridflow")}
         self.phase = Phase.GATHERING
         self.generation = 0
         self.launch = 0
@@ -257,14 +262,15 @@ class JobMachine:
 
     def _start(self, at: float) -> list[ev.Command]:
         members = zip(self.tasks, self._members, strict=True)
-        failure = environment_failure(
+        failures = environment_failures(
             {task: (member.host, member.environment) for task, member in members},
             self.generation,
             needs=self.needs,
+            driver=self.environment,
         )
-        if failure is not None:
-            self._note_attempt(at, failure)
-            return self._close(at, to_error((failure,)))
+        if failures:
+            self._note_attempt(at, failures[0])
+            return self._close(at, to_error(failures))
         self.phase = Phase.STARTING
         self._deadline = at + self.deadlines.start_timeout
         addresses = tuple(member.address for member in self._members)

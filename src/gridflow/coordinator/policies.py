@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -18,12 +17,11 @@ from gridflow.errors import (
     TrainingFailed,
 )
 from gridflow.spec.options import whole_number
-from gridflow.wire.failures import TaskFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gridflow.spec.cluster import Task
+    from gridflow.wire.failures import TaskFailure
 
 _ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] = {
     "data": DataError,
@@ -33,7 +31,6 @@ _ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] =
     "steps": StepTimeout,
     "gpus": lambda text, failures: NotEnoughGpus(text, failures=failures),
 }
-_TITLES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "torch", "keras": "Keras"}
 #: The same input fails the same way again: no restart helps.
 _FINAL_KINDS = frozenset({"data", "environment", "gpus", "start"})
 
@@ -181,72 +178,17 @@ def to_error(failures: tuple[TaskFailure, ...]) -> GridflowError:
     first = failures[0]
     kind = _ERRORS.get(first.kind, TrainingFailed)
     lines = [first.describe()]
-    others = [f"  {other.task}: {other.summary}" for other in failures[1:]]
+    others = [f"  {_place(other)}: {other.summary}" for other in failures[1:]]
     if others:
-        lines += ["Failed after it, or because of it:", *others]
+        alike = first.kind == "environment"
+        lines += ["Nor do these fit:" if alike else "Failed after it, or because of it:", *others]
     return kind("\n".join(lines), failures)
 
 
-def environment_failure(
-    members: Mapping[Task, tuple[str, Mapping[str, str]]],
-    generation: int,
-    *,
-    needs: Sequence[str],
-) -> TaskFailure | None:
-    """Compare the tasks' environments with one another before any training process starts.
-
-    Parameters
-    ----------
-    members : mapping
-        Host and versions of each task.
-    generation : int
-    needs : sequence of str
-        Packages that none may lack.
-    """
-    for task, (host, environment) in members.items():
-        missing = [name for name in needs if not environment.get(name)]
-        if missing:
-            python = environment.get("executable", "its Python")
-            return TaskFailure(
-                str(task),
-                host,
-                "environment",
-                f"{_TITLES[missing[0]]} is not installed for {python}",
-                generation,
-                hint=f"pip install 'gridflow[{needs[0]}]' in the Python that the executors run "
-                "(PYSPARK_PYTHON, spark.pyspark.python or spark.archives)",
-            )
-    compared = dict.fromkeys((*(needs or ("tensorflow",)), "keras", "python"))
-    (first_task, (_, first)), *others = members.items()
-    ours = importlib.metadata.version("gridflow")
-    for task, (host, environment) in members.items():
-        theirs = environment.get("gridflow", "")
-        if theirs != ours:
-            return TaskFailure(
-                str(task),
-                host,
-                "environment",
-                f"it has gridflow {theirs or '(an older one)'}, but the driver has {ours}",
-                generation,
-                hint="both sides of the wire need the same version: ship one environment with "
-                "spark.archives, or install the same version everywhere",
-            )
-    for task, (host, environment) in others:
-        for name in compared:
-            here, there = environment.get(name, ""), first.get(name, "")
-            if name == "python":  # patch releases get along
-                here, there = here.rpartition(".")[0], there.rpartition(".")[0]
-            if here != there:
-                return TaskFailure(
-                    str(task),
-                    host,
-                    "environment",
-                    f"it has {name} {here or '(none)'}, but {first_task} has {there or '(none)'}",
-                    generation,
-                    hint="all executors need the same environment: ship one with spark.archives, "
-                    "or install the same versions everywhere",
-                )
-    return None
+def _place(failure: TaskFailure) -> str:
+    """Return the task; with its host, where that has to be looked into."""
+    shown = failure.kind == "environment" and failure.host
+    return f"{failure.task} on {failure.host}" if shown else failure.task
 
 
 def stuck_rank(members: Sequence[tuple[bool, str | None, float]]) -> int:
