@@ -77,6 +77,7 @@ def make_parser(*, tfrecord: bool = True) -> argparse.ArgumentParser:
     _add_running(subcommands)
     _add_launch(subcommands)
     _add_jobs(subcommands)
+    _add_environments(subcommands)
     if tfrecord and _is_there("gridflow.tfrecord") and _is_there("gridflow.tfrecord.cli"):
         importlib.import_module("gridflow.tfrecord.cli").add_parser(subcommands)
     return parser
@@ -217,6 +218,22 @@ def _add_jobs(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     )
     _json(parser)
     _calls(parser, "gridflow.coordinator.folders", "command")
+
+
+def _add_environments(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
+    parser = subcommands.add_parser("env", help="ship a Python environment to a cluster")
+    inner = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser = inner.add_parser(
+        "pack",
+        help="make an archive for spark.archives, and print the settings that use it",
+        description="Pack a virtual environment with its interpreter, so that hosts need no "
+        "Python, and print the settings for YARN, standalone and Kubernetes.",
+    )
+    parser.add_argument("-o", "--output", default="environment.tar.gz", metavar="FILE")
+    parser.add_argument("--prefix", metavar="DIR", help="the environment; this one by default")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    _json(parser)
+    _calls(parser, "gridflow.deploy.environments", "command")
 
 
 def _launch(arguments: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ _SHARED = {
     "stored": "stores",
     "uninterrupted": "resume",
     "reference": "parity",
+    "unpacked": "packed environment",
     "wheel": "wheel",
 }
 #: Files that stay together, as all of their tests share a fixture, or import TensorFlow here.
