@@ -155,11 +155,15 @@ class TensorflowDistributor:
     host : str, optional
         Address that the coordinator in the driver binds, such as ``0.0.0.0``. Default: what Spark's
         own driver binds (``spark.driver.bindAddress``, else ``spark.driver.host``).
+    interface : str, optional
+        Instead of `host`: a network interface of the driver, such as ``eth1``, whose address is
+        bound.
     advertise : str, optional
         Name or address by which the executors reach the driver, where it isn't the bound one.
         Default: ``spark.driver.host``.
-    port : int or (int, int), optional
-        The coordinator's port, or the first and last that it may take. Default: any free one.
+    port : int, (int, int) or str, optional
+        The coordinator's port, or the first and last that it may take: ``(40000, 40100)`` or
+        ``"40000-40100"``. Default: any free one.
 
     Raises
     ------
@@ -213,8 +217,9 @@ class TensorflowDistributor:
         logs: LogChoice = "all",
         progress: bool = True,
         host: str | None = None,
+        interface: str | None = None,
         advertise: str | None = None,
-        port: int | tuple[int, int] | None = None,
+        port: int | tuple[int, int] | str | None = None,
     ) -> None:
         from gridflow.coordinator.policies import policy_of
         from gridflow.feed.schema import FeedOptions
@@ -272,7 +277,7 @@ class TensorflowDistributor:
         strategies.check_workers(name, self.num_workers)
         self.spec.feed.check_strategy(name)
         self._launcher = launcher_of(launcher)
-        self._network = Network.parse(host, advertise, port)
+        self._network = Network.parse(host, advertise, port, interface)
         self._restart = policy_of(restart, max_restarts)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
         self._run_id = check_run_id(run_id, job_dir)

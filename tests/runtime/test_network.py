@@ -21,6 +21,13 @@ from gridflow.spec.network import Network
         ({"port": (5, 70000)}, "port is a number from 1 to 65535"),
         ({"port": (9, 8)}, "the first is greater"),
         ({"port": True}, "port is a number"),
+        ({"port": "40000-"}, "port is a number"),
+        ({"port": "9-8"}, "the first is greater"),
+        (
+            {"interface": "loo"},
+            r"there is no interface 'loo' with an address here; there are .*lo ",
+        ),
+        ({"interface": "lo", "host": "::1"}, "give either interface= or host="),
     ],
 )
 def test_what_can_not_be_is_refused_at_the_call(given, words):
@@ -36,9 +43,16 @@ def test_what_the_user_says_comes_before_what_the_launcher_knows():
     assert parsed(host="10.0.0.2") == Network("10.0.0.2", "10.0.0.2")
     assert parsed(advertise="gate") == Network("10.0.0.1", "gate")
     assert parsed(port=7).ports == (7, 7)
+    assert parsed(port="40000-40100").ports == (40000, 40100)
+    assert parsed(port="40000").ports == (40000, 40000)
     assert parsed(host="::1").address(9) == "[::1]:9"
     assert parsed("0.0.0.0", "gate", (1, 2)).address(9) == "gate:9"
     assert str(parsed("0.0.0.0", "gate", (1, 2))) == "gate, bound to 0.0.0.0, ports 1 to 2"
+
+
+def test_an_interface_stands_for_its_address():
+    assert Network.parse(None, None, None, "lo").host == "127.0.0.1"
+    assert Network.parse(None, "gate", 7, "lo") == Network("127.0.0.1", "gate", (7, 7))
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from gridflow.errors import InvalidArgument
+from gridflow.errors import InvalidArgument, did_you_mean
 
-_LAST_PORT = 65535
+_LAST_PORT: Final = 65535
+_WRITTEN_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Network:
     ports: tuple[int, int] | None = None
 
     @classmethod
-    def parse(cls, host: Any, advertise: Any, port: Any) -> Self:
+    def parse(cls, host: Any, advertise: Any, port: Any, interface: Any = None) -> Self:
         """Return the addresses that a user gave.
 
         Raises
@@ -41,6 +44,13 @@ class Network:
         for name, value in (("host", host), ("advertise", advertise)):
             if value is not None and not (isinstance(value, str) and value.strip()):
                 raise InvalidArgument(f"{name} is a host's name or address; got {value!r}.")
+        if interface is not None:
+            if host is not None:
+                raise InvalidArgument(
+                    f"give either interface= or host=; got interface={interface!r} beside "
+                    f"host={host!r}."
+                )
+            host = address_of(interface)
         if host is not None and _is_wildcard(host) and advertise is None:
             raise InvalidArgument(
                 f"host={host!r} is all interfaces, which no agent can connect to: say by "
@@ -67,6 +77,39 @@ class Network:
         return host_and_port(self.advertise or self.host or "", port)
 
 
+def address_of(interface: Any) -> str:
+    """Return the address of a network interface of this host; IPv4 before IPv6.
+
+    Raises
+    ------
+    InvalidArgument
+        There is none of that name, or it has no address.
+    """
+    import psutil
+
+    usable = {
+        name: found
+        for name, addresses in psutil.net_if_addrs().items()
+        if (found := [a for a in map(_address, (each.address for each in addresses)) if a])
+    }
+    if interface not in usable:
+        there = ", ".join(f"{name} ({addresses[0]})" for name, addresses in usable.items())
+        raise InvalidArgument(
+            f"there is no interface {interface!r} with an address here; there are {there}."
+            f"{did_you_mean(str(interface), usable)}"
+        )
+    return str(min(usable[interface], key=lambda address: address.version))
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address that others can use: no hardware's, none that is valid on one link only."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return address if address.version == 4 or not address.is_link_local else None  # noqa: PLR2004
+
+
 def host_and_port(host: str, port: int) -> str:
     """Return ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -79,12 +122,14 @@ def _is_wildcard(host: str) -> bool:
 def _range(port: Any) -> tuple[int, int] | None:
     if port is None:
         return None
+    if isinstance(port, str) and (written := _WRITTEN_RANGE.fullmatch(port)):
+        port = int(written[1]), int(written[2] or written[1])
     first, last = port if isinstance(port, tuple) and len(port) == 2 else (port, port)  # noqa: PLR2004
     for each in (first, last):
         if isinstance(each, bool) or not isinstance(each, int) or not 1 <= each <= _LAST_PORT:
             raise InvalidArgument(
                 f"port is a number from 1 to {_LAST_PORT}, or the first and last of a range "
-                f"such as (40000, 40010); got {port!r}."
+                f"such as (40000, 40010) or '40000-40010'; got {port!r}."
             )
     if first > last:
         raise InvalidArgument(f"port=({first}, {last}): the first is greater than the last.")
