@@ -366,6 +366,20 @@ def test_a_failure_on_this_machine_names_the_task_and_its_code(printed, job):
 
 
 @pytest.mark.slow
+def test_a_run_with_an_id_that_has_succeeded_is_not_run_again(printed, job, tmp_path):
+    changes = ["command=[sh, -c, 'echo one run']", "roles.worker.replicas=1"]
+    words = ["run", "-t", "local", job, *(w for c in changes for w in ("--set", c))]
+    words += ["--run-id", "monday", "--dir", str(tmp_path / "runs")]
+    code, out, _ = printed(*words)
+    assert (code, out.count("] one run")) == (0, 1)
+    code, out, _ = printed(*words)
+    assert (code, out.count("] one run")) == (0, 0)
+    assert "run 'monday' has succeeded before" in out
+    code, _, err = printed("run", "-t", "kubernetes", job, "--run-id", "monday")
+    assert (code, "--run-id and --dir are for local and spark" in err) == (Exit.USAGE, True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "runs"), [("exit 143", 2), ("kill -KILL $$", 2), ("exit 3", 1)])
 def test_retryable_exits_alone_are_tried_again(printed, job, script, runs):
     changes = [f"command=[sh, -c, 'echo one run; {script}']", "roles.worker.replicas=1"]

@@ -169,6 +169,10 @@ def _add_running(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
             parser.add_argument(
                 "--replace", action="store_true", help="remove a job of this name that is there"
             )
+            parser.add_argument(
+                "--run-id", metavar="ID", help="one that has succeeded isn't run again; needs --dir"
+            )
+            parser.add_argument("--dir", help="where jobs have their folders (local, spark)")
         if name == "logs":
             parser.add_argument("-f", "--follow", action="store_true", help="go on until the end")
         _calls(parser, module, name)

@@ -29,7 +29,18 @@ def run(arguments: argparse.Namespace) -> int:
         from gridflow.deploy.drivers.in_process import run_in_process
 
         job = load_job(arguments.job, arguments.assignments)
-        return run_in_process(job, arguments.target, lossy=arguments.lossy, as_json=arguments.json)
+        return run_in_process(
+            job,
+            arguments.target,
+            lossy=arguments.lossy,
+            as_json=arguments.json,
+            folder={"run_id": arguments.run_id, "job_dir": arguments.dir},
+        )
+    if arguments.run_id is not None or arguments.dir is not None:
+        raise InvalidArgument(
+            f"--run-id and --dir are for {' and '.join(_IN_THIS_PROCESS)}; the target "
+            f"{arguments.target} knows a job by its name: --set name=…"
+        )
     driver = _driver(arguments)
     driver.start(replace=arguments.replace)
     code = 0 if arguments.detach else _follow(driver, arguments)

@@ -15,13 +15,25 @@ from gridflow.errors import GridflowError, MissingDependency
 from gridflow.exits import Exit, exit_code
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gridflow.deploy.description.description import Job
     from gridflow.launch.base import Launcher
     from gridflow.result import Result
 
 
-def run_in_process(job: Job, target: str, *, lossy: bool = False, as_json: bool = False) -> int:
-    """Run a job to its end and return its `gridflow.exits.Exit`."""
+def run_in_process(
+    job: Job,
+    target: str,
+    *,
+    lossy: bool = False,
+    as_json: bool = False,
+    folder: Mapping[str, str | None] | None = None,
+) -> int:
+    """Run a job to its end and return its `gridflow.exits.Exit`.
+
+    ``folder`` has the ``run_id`` and ``job_dir`` of `gridflow.TensorflowDistributor`.
+    """
     lost = cannot(job, target)
     if lost and not lossy:
         raise JobError(lost)
@@ -34,7 +46,7 @@ def run_in_process(job: Job, target: str, *, lossy: bool = False, as_json: bool 
     code = int(Exit.SUCCEEDED)
     try:
         with beside:
-            result = distribute(job, launcher)
+            result = distribute(job, launcher, **(folder or {}))
         record |= {"succeeded": True, "attempts": len(result.attempts)}
         record["job_dir"] = str(result.job_dir)
         say(f"{job.name} succeeded; its logs lie in {result.job_dir}")
@@ -50,11 +62,12 @@ def run_in_process(job: Job, target: str, *, lossy: bool = False, as_json: bool 
     return code
 
 
-def distribute(job: Job, launcher: Launcher | None) -> Result:
+def distribute(job: Job, launcher: Launcher | None, **folder: str | None) -> Result:
     """Run a job's tasks to their end; a launcher of None is the active Spark session's."""
     from gridflow.distributor import TensorflowDistributor
 
-    distributor = TensorflowDistributor(launcher=launcher, **distributor_options(job))
+    options: dict[str, Any] = {**distributor_options(job), **folder}
+    distributor = TensorflowDistributor(launcher=launcher, **options)
     return distributor.run(job.command_of(job.main_role))
 
 
