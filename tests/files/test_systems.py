@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import fsspec
 import pytest
 from pyarrow import fs
@@ -77,6 +79,31 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(MissingDependency, match=r"gridflow\[hdfs\].*HADOOP_HOME"):
         where("hdfs://name-of-no-host/x")
+
+
+def test_in_a_container_of_yarn_hdfs_is_what_the_submitter_knows(monkeypatch, tmp_path):
+    for name in ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "CONTAINER_ID"):
+        monkeypatch.setenv(name, "")  # so that it is as it was after the test
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SPARK_USER", "me")
+    with pytest.raises(GridflowError, match="hdfs://only-here can't be opened: .*NameNode"):
+        where("hdfs://only-here/x")
+    assert "HADOOP_USER_NAME" not in os.environ  # it is no container
+    brought = tmp_path / "__spark_conf__" / "__hadoop_conf__"
+    brought.mkdir(parents=True)
+    named = {
+        "dfs.ha.namenodes.only-here": "one",
+        "dfs.namenode.rpc-address.only-here.one": "127.0.0.1:1",
+    }
+    lines = [f"<property><name>{n}</name><value>{v}</value></property>" for n, v in named.items()]
+    (brought / "hdfs-site.xml").write_text(f"<configuration>{''.join(lines)}</configuration>")
+    monkeypatch.setenv("CONTAINER_ID", "container_1_1_1_2")
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "container_tokens"))
+    assert where("hdfs://only-here/x").path == "/x"
+    assert os.environ["HADOOP_USER_NAME"] == "me"
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/what/was/given")
+    where("hdfs://127.0.0.1:2/x")
+    assert os.environ["HADOOP_CONF_DIR"] == "/what/was/given"
 
 
 def test_folders_patterns_and_lists_are_found_in_order(tmp_path):

@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyarrow import fs
@@ -27,6 +28,8 @@ _S3: Final = ("s3", "s3a", "s3n")
 _GCS: Final = ("gs", "gcs")
 _AZURE: Final = ("abfs", "abfss")
 _HADOOP: Final = ("hdfs", "viewfs")
+#: Where in a container's folder Spark unpacks the submitter's HADOOP_CONF_DIR.
+_BROUGHT_CONF: Final = "__spark_conf__/__hadoop_conf__"
 #: Where HDFS listens when an address has no port.
 _HDFS_PORT: Final = 8020
 
@@ -205,7 +208,7 @@ def _make(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -> 
         raise InvalidArgument(
             f"filesystem={given!r} doesn't fit {scheme or 'local'} paths: {error}"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last is hdfs-native's
         if isinstance(error, GridflowError):
             raise
         lines = str(error).splitlines() or [repr(error)]
@@ -284,12 +287,28 @@ def _hadoop(scheme: str, authority: str, options: dict[str, Any]) -> Any:
             pass  # the other client needs nothing of Hadoop's
     from hdfs_native import fsspec as native
 
+    _learn_from_the_container()
     kind: Any = native.ViewfsFileSystem if scheme == "viewfs" else native.HdfsFileSystem
     if host:
         options["host"] = host
     if port:
         options["port"] = int(port)
     return fs.PyFileSystem(fs.FSSpecHandler(kind(**options)))
+
+
+def _learn_from_the_container() -> None:
+    """Let a process in a container of YARN know HDFS as Spark's own processes there do.
+
+    Spark brings the submitter's configuration of Hadoop into each container, but tells it to Java
+    alone; and it acts as the submitter, where the process itself belongs to YARN's user.
+    """
+    if "CONTAINER_ID" not in os.environ or "SPARK_USER" not in os.environ:
+        return
+    os.environ.setdefault("HADOOP_USER_NAME", os.environ["SPARK_USER"])
+    tokens = os.environ.get("HADOOP_TOKEN_FILE_LOCATION", "")
+    brought = Path(tokens).parent / _BROUGHT_CONF  # YARN puts that file into the container's folder
+    if tokens and brought.is_dir():
+        os.environ.setdefault("HADOOP_CONF_DIR", str(brought))
 
 
 def _by_libhdfs(scheme: str, host: str, port: str, options: dict[str, Any]) -> Any:
