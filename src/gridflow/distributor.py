@@ -110,8 +110,9 @@ class TensorflowDistributor:
     checkpoint_every : int, optional
         Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
     checkpoint_dir : str or Path, optional
-        Folder in the driver. A run that finds a checkpoint there goes on from it; one that
-        succeeds deletes them. Default: in the job's own folder.
+        Folder in the driver; or with its scheme one in HDFS or an object store, such as
+        ``"hdfs:///models/flights"``, see ``docs/files.md``. A run that finds a checkpoint there
+        goes on from it; one that succeeds deletes them. Default: in the job's own folder.
     nulls : {'error', 'drop'} or dict, default 'error'
         What becomes of nulls: refuse columns that have some once ``ctx.dataset()`` asks for them,
         drop rows with a null in any column (the ledger counts them), or fill them with a value per
@@ -419,6 +420,7 @@ class TensorflowDistributor:
     ) -> JobHandle:
         from gridflow.coordinator.job import Job
         from gridflow.coordinator.loop import JobRun
+        from gridflow.coordinator.mirror import places
         from gridflow.handle import JobHandle
 
         before = self._before()
@@ -434,6 +436,7 @@ class TensorflowDistributor:
             launcher.close()
             return before
         folder = placement.default_folder or str(Path.cwd())
+        checkpoints, mirror = places(self._checkpoint_dir, job_dir, folder)
         job = Job(
             id=name,
             spec=replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder)),
@@ -442,7 +445,8 @@ class TensorflowDistributor:
             data=datasets,
             left_out=placement.left_out,
             job_dir=job_dir,
-            checkpoint_dir=Path(self._checkpoint_dir or job_dir / "checkpoints"),
+            checkpoint_dir=checkpoints,
+            checkpoint_mirror=mirror,
             network=self._network.or_else(placement.host, placement.advertise),
             restart=self._restart,
             logs=self._logs,

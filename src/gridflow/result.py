@@ -167,7 +167,7 @@ class Result:
             )
         return self.value
 
-    def export(self, path: str | Path, **options: Any) -> Path:
+    def export(self, path: str | Path, **options: Any) -> Path | str:
         """Export the model: `TrainedModel.export` of `model`, which says what it takes.
 
         Raises

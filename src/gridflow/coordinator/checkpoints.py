@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME: Final = re.compile(r"checkpoint-(\d{4})-(\d{6})-(\d{9})\.npz")
-_WORKERS: Final = "num_workers"
+#: Beside the checkpoints: how many tasks trained when they were made.
+WORKERS: Final = "num_workers"
 #: The newest one, and the one before should the newest prove unreadable.
 _KEPT: Final = 2
 
@@ -32,6 +33,12 @@ class Checkpoint:
 
     name: str
     place: Place
+
+
+def is_kept(name: str) -> bool:
+    """Return whether a file of this name is a checkpoint, or lies beside one."""
+    checkpoint = name.removesuffix(".label") + ".npz" if name.endswith(".label") else name
+    return name == WORKERS or _NAME.fullmatch(checkpoint) is not None
 
 
 class CheckpointStore:
@@ -66,7 +73,7 @@ class CheckpointStore:
         """
         name = f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
         with self._lock:
-            (self.folder / _WORKERS).write_text(str(self._num_workers))
+            (self.folder / WORKERS).write_text(str(self._num_workers))
             self._write_label(name, label)
             path.rename(self.folder / name)
             descriptor = os.open(self.folder, os.O_RDONLY)
@@ -90,6 +97,10 @@ class CheckpointStore:
                 if path is not None and path.exists():
                     self._newest_label = path.read_text(encoding="utf-8")
             return self._newest_label
+
+    def label_name(self, name: str) -> str:
+        """Return the name of the file with a checkpoint's label."""
+        return self._label_of(name).name
 
     def _label_of(self, name: str) -> Path:
         return self.path(name).with_suffix(".label")
@@ -132,7 +143,7 @@ class CheckpointStore:
     def workers(self) -> int | None:
         """How many tasks trained when the newest checkpoint was made; None if nobody noted it."""
         try:
-            return int((self.folder / _WORKERS).read_text())
+            return int((self.folder / WORKERS).read_text())
         except (OSError, ValueError):
             return None
 
@@ -148,7 +159,7 @@ class CheckpointStore:
                 self._label_of(checkpoint.name).unlink(missing_ok=True)
             for unreadable in self.folder.glob("checkpoint-*.unreadable"):
                 unreadable.unlink()
-            (self.folder / _WORKERS).unlink(missing_ok=True)
+            (self.folder / WORKERS).unlink(missing_ok=True)
 
     def _all(self) -> list[Checkpoint]:
         found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())

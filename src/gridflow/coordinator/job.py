@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow.coordinator.policies import RestartPolicy
+    from gridflow.files.systems import Where
     from gridflow.spec.job import JobSpec
     from gridflow.spec.network import Network
 
@@ -34,6 +35,8 @@ class Job:
         Columns that the launcher doesn't feed.
     job_dir, checkpoint_dir : Path
         In the driver.
+    checkpoint_mirror : Where or None
+        Where the checkpoints lie besides, in another file system.
     network : Network
         Where the coordinator listens.
     restart : RestartPolicy
@@ -54,6 +57,7 @@ class Job:
     left_out: Mapping[str, Mapping[str, str]]
     job_dir: Path
     checkpoint_dir: Path
+    checkpoint_mirror: Where | None
     network: Network
     restart: RestartPolicy
     logs: str = "all"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.agent.environment import describe
 from gridflow.coordinator import events as ev
 from gridflow.coordinator import record
-from gridflow.coordinator.checkpoints import Checkpoint, CheckpointStore
 from gridflow.coordinator.console import Console
 from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
+from gridflow.coordinator.mirror import store_of
 from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.coordinator.pushing import StreamDesk
 from gridflow.coordinator.record import Ending, Outcome
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gridflow.coordinator.checkpoints import Checkpoint
     from gridflow.coordinator.job import Job
     from gridflow.errors import GridflowError
     from gridflow.launch.base import Launch, Launcher
@@ -61,7 +62,7 @@ class JobRun:
         self._job, self._launcher = job, launcher
         spec, training = job.spec, job.spec.training
         self._num_workers = spec.num_workers
-        self._checkpoints = CheckpointStore(job.checkpoint_dir, self._num_workers)
+        self._checkpoints = store_of(job.checkpoint_dir, job.checkpoint_mirror, self._num_workers)
         self._console = Console(
             spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
         )

@@ -13,6 +13,7 @@ import numpy as np
 
 from gridflow.agent.folder import temporary_folder
 from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
+from gridflow.files import transfer
 from gridflow.ml import columns
 from gridflow.ml.columns import Slot
 from gridflow.spec import backends
@@ -63,29 +64,35 @@ def export(
     custom_objects: Mapping[str, Any] | None = None,
     safe_mode: bool = True,
     **options: Any,
-) -> Path:
+) -> Path | str:
     """Export a trained model; what ``result.export`` and `TrainedModel.export` do.
 
     Parameters are those of `TrainedModel.export`.
     """
     kind = "saved_model" if format == "tf_saved_model" else format
     choose("format", kind, tuple(_FORMATS))
-    chosen, target = _FORMATS[kind], Path(path)
+    chosen, place = _FORMATS[kind], transfer.destination(path)
+    target = place if isinstance(place, Path) else Path(place.path)
     if not tolerance >= 0:
         raise InvalidArgument(f"tolerance is a number of at least 0; got {tolerance!r}.")
     if chosen.suffix and target.suffix != chosen.suffix:
         raise InvalidArgument(
             f"a file of the format {kind!r} ends in {chosen.suffix}; got {str(path)!r}."
         )
-    if target.exists():
+    if not isinstance(place, Path):
+        transfer.refuse_what_is_there(place)
+    elif target.exists():
         raise InvalidArgument(f"{target} is there already. Delete it, or choose another path.")
     rows = None if check is None else _rows(check)
     keras_model = model.load(custom_objects=custom_objects, safe_mode=safe_mode)
     _check_packages(kind, model.header["kind"], is_checked=rows is not None)
     inputs = {} if rows is None else _inputs(keras_model, rows)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = None
+    if isinstance(place, Path):
+        beside = target.parent
+        beside.mkdir(parents=True, exist_ok=True)
     # Complete, or not there at all.
-    with temporary_folder("gridflow-export-", target.parent) as folder:
+    with temporary_folder("gridflow-export-", beside) as folder:
         written = folder / target.name
         _write(keras_model, written, chosen, model.header["kind"], options)
         if inputs:
@@ -93,8 +100,11 @@ def export(
             _compare(keras_model, run, inputs, kind, tolerance)
             del run
         for part in folder.iterdir():  # some formats have a second file
-            part.rename(target.parent / part.name)
-    return target
+            if isinstance(place, Path):
+                part.rename(target.parent / part.name)
+            else:
+                transfer.put(part, place.at(str(target.with_name(part.name))))
+    return target if isinstance(place, Path) else str(path)
 
 
 def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:

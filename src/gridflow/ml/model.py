@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
+from gridflow.files.transfer import destination, put
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,17 +73,33 @@ class TrainedModel:
         options = {"custom_objects": dict(custom_objects or {}), "safe_mode": safe_mode}
         return results.unpack(self.header, self._folder, options)
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path) -> Path | str:
         """Copy the ``.keras`` file.
+
+        Parameters
+        ----------
+        path : str or Path
+            On this machine; or with its scheme in HDFS or an object store, such as
+            ``"hdfs:///models/flights.keras"``. What is there is replaced.
+
+        Returns
+        -------
+        Path or str
+            Where it is; with its scheme if it has one.
 
         Raises
         ------
         InvalidArgument
             The name doesn't end in ``.keras``.
+        GridflowError
+            The file system can't be reached, or refuses.
         """
-        target = Path(path)
-        if target.suffix != ".keras":
+        if not str(path).endswith(".keras"):
             raise InvalidArgument(f"a Keras model's file ends in .keras; got {str(path)!r}.")
+        target = destination(path)
+        if not isinstance(target, Path):
+            put(self.path, target)
+            return str(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self.path, target)
         return target
@@ -97,14 +114,15 @@ class TrainedModel:
         custom_objects: Mapping[str, Any] | None = None,
         safe_mode: bool = True,
         **options: Any,
-    ) -> Path:
+    ) -> Path | str:
         """Export the model for those who serve it, by Keras's ``model.export``.
 
         Parameters
         ----------
         path : str or Path
             The folder of a SavedModel, else a file: ``.onnx``, ``.tflite``, ``.xml`` (OpenVINO),
-            ``.pt2`` (torch). Nothing may be there.
+            ``.pt2`` (torch). On this machine, or with its scheme in HDFS or an object store.
+            Nothing may be there.
         format : {"saved_model", "onnx", "litert", "openvino", "torch"}, default "saved_model"
             Which of them Keras knows depends on its backend in this process.
         check : DataFrame, table, or dict of arrays, optional
@@ -120,8 +138,8 @@ class TrainedModel:
 
         Returns
         -------
-        Path
-            That of the exported model.
+        Path or str
+            That of the exported model; with its scheme if it has one.
 
         Raises
         ------

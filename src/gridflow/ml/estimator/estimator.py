@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.ml import Estimator
@@ -23,6 +22,7 @@ from gridflow.spec.cluster import EVALUATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
@@ -275,7 +275,9 @@ class KerasEstimator(
         if "roles" in options:
             del known["num_workers"], known["gpus"]
         if known["checkpoint_dir"] is not None:
-            known["checkpoint_dir"] = Path(known["checkpoint_dir"]) / self._fit_name(dataset)
+            # Not by Path, which would make one slash of the two behind a scheme.
+            folder = str(known["checkpoint_dir"]).rstrip("/")
+            known["checkpoint_dir"] = f"{folder}/{self._fit_name(dataset)}"
         taken = inspect.signature(TensorflowDistributor).parameters
         for name in options:
             if name not in taken:

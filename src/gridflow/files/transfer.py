@@ -1,0 +1,152 @@
+"""Files and folders between this machine and other file systems, each whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyarrow import fs
+
+from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.files.systems import absolute_path, is_local, scheme_of, where
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from gridflow.files.systems import Where
+
+__all__ = ["delete", "destination", "fetch", "names_in", "put", "refuse_what_is_there"]
+
+#: They keep whole objects and know no folders that could be renamed.
+_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+
+
+def destination(path: str | os.PathLike[str]) -> Path | Where:
+    """Return where a path leads: a path of this machine, or a place in another file system.
+
+    Raises
+    ------
+    InvalidArgument, MissingDependency, GridflowError
+        As `gridflow.files.systems.where`.
+    """
+    text = str(path)
+    if not is_local(text):
+        return where(text)
+    return Path(absolute_path(text, "/") if scheme_of(text) else text)
+
+
+def put(source: Path, target: Where) -> None:
+    """Copy a file or a folder to a place in another file system, in place of what is there.
+
+    It has its name there once it is whole. Object stores have no folders: the files of one come
+    there one by one.
+
+    Raises
+    ------
+    GridflowError
+        The file system refuses, or can't be reached.
+    """
+    folder, name = posixpath.split(target.path.rstrip("/"))
+    with _named(target, "can't be written"):
+        if target.system.type_name in _OBJECT_STORES:
+            _copy(source, target.system, target.path)
+            return
+        target.system.create_dir(folder, recursive=True)
+        incoming = f"{folder}/.incoming-{uuid.uuid4().hex[:8]}-{name}"
+        try:
+            _copy(source, target.system, incoming)
+            delete(target)
+            target.system.move(incoming, target.path)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                delete(target.at(incoming))
+            raise
+
+
+def fetch(source: Where, target: Path) -> None:
+    """Copy a file to this machine.
+
+    Raises
+    ------
+    GridflowError
+        It isn't there, or can't be read.
+    """
+    with _named(source, "can't be read"):
+        fs.copy_files(
+            source.path,
+            str(target),
+            source_filesystem=source.system,
+            destination_filesystem=fs.LocalFileSystem(),
+        )
+
+
+def names_in(folder: Where) -> list[str]:
+    """Return the names of the files in a folder; none if there is no such folder.
+
+    Raises
+    ------
+    GridflowError
+        It can't be listed.
+    """
+    with _named(folder, "can't be listed"):
+        chosen = fs.FileSelector(folder.path, allow_not_found=True)
+        found = folder.system.get_file_info(chosen)
+        return sorted(each.base_name for each in found if each.type == fs.FileType.File)
+
+
+def delete(target: Where) -> None:
+    """Delete a file, or a folder with all that is in it, if it is there.
+
+    Raises
+    ------
+    GridflowError
+        The file system refuses, or can't be reached.
+    """
+    with _named(target, "can't be deleted"):
+        match target.system.get_file_info(target.path).type:
+            case fs.FileType.File:
+                target.system.delete_file(target.path)
+            case fs.FileType.Directory:
+                target.system.delete_dir(target.path)
+
+
+def refuse_what_is_there(target: Where) -> None:
+    """Refuse a place where something is.
+
+    Raises
+    ------
+    InvalidArgument
+        With the place.
+    """
+    with _named(target, "can't be reached"):
+        found = target.system.get_file_info(target.path)
+    if found.type != fs.FileType.NotFound:
+        place = target.complete(target.path)
+        raise InvalidArgument(f"{place} is there already. Delete it, or choose another path.")
+
+
+def _copy(source: Path, system: Any, path: str) -> None:
+    if source.is_dir():
+        system.create_dir(path, recursive=True)
+    fs.copy_files(
+        str(source),
+        path,
+        source_filesystem=fs.LocalFileSystem(),
+        destination_filesystem=system,
+    )
+
+
+@contextlib.contextmanager
+def _named(place: Where, what: str) -> Iterator[None]:
+    """Let errors of a file system tell where they happened."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, GridflowError):
+            raise
+        lines = str(error).splitlines() or [repr(error)]
+        raise GridflowError(f"{place.complete(place.path)} {what}: {lines[0]}") from error
