@@ -35,11 +35,11 @@ class Job:
         Columns that the launcher doesn't feed.
     job_dir, checkpoint_dir : Path
         In the driver.
-    checkpoint_mirror : Where or None
-        Where the checkpoints lie besides, in another file system.
     network : Network
         Where the coordinator listens.
     restart : RestartPolicy
+    checkpoint_mirror : Where or None
+        Where the checkpoints lie besides, in another file system.
     logs : {'all', 'chief', 'none'}
         Whose output is shown.
     show_progress : bool
@@ -57,9 +57,9 @@ class Job:
     left_out: Mapping[str, Mapping[str, str]]
     job_dir: Path
     checkpoint_dir: Path
-    checkpoint_mirror: Where | None
     network: Network
     restart: RestartPolicy
+    checkpoint_mirror: Where | None = None
     logs: str = "all"
     show_progress: bool = True
     notice: str = ""
