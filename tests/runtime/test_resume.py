@@ -150,7 +150,9 @@ def twice(ctx):
 
 def test_each_fit_has_a_history_of_its_own():
     quiet = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
-    result = TensorflowDistributor(1, "none", **quiet).run(twice, data=data())
+    handle = TensorflowDistributor(1, "none", **quiet).start(twice, data=data())
+    result = handle.result()
+    assert handle.report.tasks["worker:0"].place == Place(1, 1, ROWS // BATCH)
     assert [len(each["loss"]) for each in result.histories] == [3, 2]
     for ours, theirs in zip(result.histories, result.value, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"])

@@ -21,7 +21,7 @@ from gridflow.keras.cures import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.callback import CheckpointAndResume
-from gridflow.keras.runtime import begin_fit, current
+from gridflow.keras.runtime import begin_fit, current, current_fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -226,7 +226,7 @@ class Progress(NeutralCallback):
         super().__init__()
         self._runtime = runtime
         self._training = False
-        self._epoch = self._step = self._rows = 0
+        self._fit = self._epoch = self._step = self._rows = 0
         self._reported = 0.0
         self._rows_a_step = 0
         self._data: Any = None
@@ -236,6 +236,7 @@ class Progress(NeutralCallback):
         """Report at the first step."""
         del logs
         self._training, self._reported = True, 0.0
+        self._fit = current_fit(self._runtime)
         early.listen(self._waits)
         # Now, as a validation will bring data of its own.
         self._data = position.data_of(self.model)
@@ -304,6 +305,7 @@ class Progress(NeutralCallback):
             rows=self._rows,
             # Only here do logs that are tensors become numbers, which waits for the step.
             logs=numbers(logs),
+            fit=self._fit,
         )
         self._rows = 0
 

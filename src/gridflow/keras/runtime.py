@@ -91,6 +91,7 @@ class Runtime(Protocol):
         phase: Phase,
         rows: int,
         logs: Mapping[str, float],
+        fit: int = 0,
     ) -> None:
         """Take a sign of life: `step` steps of `epoch` are done, `rows` rows since the last."""
 

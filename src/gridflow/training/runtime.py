@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ class TaskRuntime:
         self.epoch_counters: list[EpochCounter] = []
         self.stream: StreamSource | None = None
         self.pulled: dict[str, str] = {}
+        self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.backend: str = setup.backend
         self.facts = strategies.of(setup.strategy)
         self.mode = modes.mode_of(self)
@@ -105,7 +107,8 @@ class TaskRuntime:
     def progress(self, **fields: Any) -> None:
         """Send a sign of life (see `gridflow.keras.runtime.Runtime`)."""
         fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
-        self.channel.send(reports.Progress(**fields))
+        self._last = reports.Progress(**fields)
+        self.channel.send(self._last)
 
     def epoch_end(
         self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
@@ -127,4 +130,4 @@ class TaskRuntime:
 
     def close(self) -> None:
         """Say that no further steps are to be expected."""
-        self.progress(epoch=0, step=0, steps_per_epoch=None, phase="idle", rows=0, logs={})
+        self.channel.send(replace(self._last, steps_per_epoch=None, phase="idle", rows=0))
