@@ -193,6 +193,10 @@ def to_table(rows: Any, dataset: str = "data", left_out: dict[str, str] | None =
     return pa.table(columns)
 
 
+class UnknownKindError(InvalidArgument):
+    """Rows are of a kind that no table can be made of."""
+
+
 class _NoColumnError(SchemaError):
     """Values that can't become a column."""
 
@@ -211,7 +215,7 @@ def _columns(rows: Any, dataset: str) -> Mapping[Any, Any]:
         return dict(zip(_TUPLE_COLUMNS, rows, strict=False))
     if hasattr(rows, "__array__"):
         return {"x": rows}
-    raise InvalidArgument(
+    raise UnknownKindError(
         f"dataset {dataset!r} is a {type(rows).__name__}; it can be a numpy array, a tuple "
         f"(x, y), a dict of column to array, a pandas DataFrame or a pyarrow Table."
     )

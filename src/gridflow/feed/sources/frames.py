@@ -93,11 +93,18 @@ def as_frames(
 def _as_frame(
     spark: SparkSession, rows: Any, name: str, left_out: dict[str, dict[str, str]]
 ) -> DataFrame:
+    from pyspark.sql import Column
+
+    if isinstance(rows, Column):  # it says that it has whatever it is asked for
+        raise InvalidArgument(
+            f"dataset {name!r} is a Column. Give the DataFrame that it is one of: df.select('x')."
+        )
     if hasattr(rows, "mapInArrow"):
         if rows.isStreaming:
             raise InvalidArgument(
                 f"dataset {name!r} is a streaming DataFrame, which never ends; a run needs all "
-                "rows of an epoch. Run on each batch of it: writeStream.foreachBatch."
+                "rows of an epoch. Feed it to a job that runs: with distributor.start(function) as "
+                "job: job.feed(rows). Or run on each batch of it: writeStream.foreachBatch."
             )
         return rows  # type: ignore[no-any-return]
     if hasattr(rows, "to_spark"):  # pandas on Spark
@@ -125,9 +132,7 @@ def _from_memory(
 
     try:
         table, reasons = arrays.feedable(rows, name)
-    except SchemaError:
-        raise
-    except InvalidArgument as error:
+    except arrays.UnknownKindError as error:
         raise InvalidArgument(f"{error} Or a DataFrame of Spark.") from error
     if not table.num_rows:
         raise SchemaError(f"dataset {name!r} has no rows.")
