@@ -87,7 +87,14 @@ def _model(lab: Lab, case: str) -> Any:
         case "clipvalue":
             return lab.model("", optimizer=optimizers.SGD(**rate, clipvalue=0.05))
         case "gradient accumulation":
-            adam = optimizers.AdamW(0.01, gradient_accumulation_steps=3, clipnorm=0.3)
+            adam = optimizers.AdamW(
+                0.01,
+                gradient_accumulation_steps=3,
+                clipnorm=0.3,
+                use_ema=True,
+                ema_momentum=0.8,
+                ema_overwrite_frequency=2,
+            )
             return lab.model("", optimizer=adam)
         case "moving averages":
             averaging = optimizers.SGD(

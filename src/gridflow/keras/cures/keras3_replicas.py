@@ -168,8 +168,9 @@ def _move_averages(self: Any) -> None:
         if average is not None
     ]
     every = self.ema_overwrite_frequency
-    is_first = tf.equal(self._iterations, 0)
-    overwrites = (self._iterations + 1) % every == 0 if every else tf.constant(False)
+    # Of the updates: where gradients are accumulated, several steps make one.
+    is_first = tf.equal(self.iterations, 0)
+    overwrites = (self.iterations + 1) % every == 0 if every else tf.constant(False)
 
     def one(variable: Any, average: Any, is_first: Any, overwrites: Any) -> None:
         momentum = tf.where(is_first, 0.0, self.ema_momentum)
