@@ -18,6 +18,9 @@ CELLS += [(case, MODELS[0]) for case in (*DATA_CASES, *uneven.CASES)]
 STEP_CELLS = [
     (flavour, (case, MODELS[0])) for flavour in conformance.FLAVOURS for case in cases_of(flavour)
 ]
+BACKEND_STEP_CELLS = [
+    (flavour, (case, MODELS[0])) for flavour in conformance.BACKENDS for case in cases_of(flavour)
+]
 #: The same for Keras 3 on JAX and torch.
 BACKEND_CELLS = [
     (case, model)
@@ -86,6 +89,15 @@ def test_it_computes_what_one_process_computes(outcomes, cell, strategy, flavour
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize(("flavour", "cell"), STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, strategy, flavour):
+    check(outcomes(strategy, flavour)[cell], cell)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("strategy", ON_SPARK)
+@pytest.mark.parametrize(("flavour", "cell"), BACKEND_STEP_CELLS, ids=str)
+def test_steps_of_every_kind_compute_it_on_other_backends(outcomes, cell, strategy, flavour):
+    if flavour not in conformance.installed():
+        pytest.skip(f"{flavour} isn't installed")
     check(outcomes(strategy, flavour)[cell], cell)
 
 

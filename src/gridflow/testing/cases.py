@@ -100,6 +100,11 @@ class Lab:
         )
 
     @property
+    def flavour(self) -> str:
+        """``keras``, ``tf_keras``, or the backend that isn't TensorFlow."""
+        return str(self.keras.__name__ if self.is_tensorflow else self.keras.backend.backend())
+
+    @property
     def models(self) -> tuple[str, ...]:
         """Those of `MODELS` that the backend knows."""
         return tuple(m for m in MODELS if self.is_tensorflow or m not in TENSORFLOW_MODELS)

@@ -106,9 +106,7 @@ def column(
             found[case, model] = result
     others = data_results(ctx, lab)
     if in_full:
-        others |= uneven.results(ctx, lab)
-    if in_full and lab.is_tensorflow:
-        others |= step_results(ctx, lab)
+        others |= {**uneven.results(ctx, lab), **step_results(ctx, lab)}
     for case, result in others.items():
         found[case, MODELS[0]] = result
     Path(shared, f"rank-{ctx.rank}").write_bytes(cloudpickle.dumps(found))
@@ -131,9 +129,7 @@ def plain(flavour: str, found_in: str) -> None:
     for model in lab.models:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
-    others = {**plain_data_results(lab), **uneven.plain_results(lab)}
-    if lab.is_tensorflow:
-        others |= plain_step_results(lab)
+    others = {**plain_data_results(lab), **uneven.plain_results(lab), **plain_step_results(lab)}
     for case, result in others.items():
         found[case, MODELS[0]] = result
     if lab.is_tensorflow:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.testing.cases import BATCH, EPOCHS, Result, dataset, natural_rows, trained
+from gridflow.testing.cases import BATCH, EPOCHS, STEPS, Result, dataset, natural_rows, trained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gridflow.testing.cases import Lab
 
@@ -25,28 +26,33 @@ STEP_CASES: Final = (
     "loss function",
     "steps_per_epoch",
 )
-#: Those that tf_keras lacks.
-KERAS3_CASES: Final = ("gradient accumulation",)
+#: Those that a flavour or backend lacks: each backend has a ``train_step`` of its own kind.
+_LACKS: Final = {
+    "tf_keras": ("gradient accumulation",),
+    "jax": ("own train_step",),
+    "torch": ("own train_step",),
+}
 
 
 def cases_of(flavour: str) -> tuple[str, ...]:
-    """Return those of `STEP_CASES` that a flavour of Keras knows."""
-    lacks = KERAS3_CASES if flavour == "tf_keras" else ()
-    return tuple(case for case in STEP_CASES if case not in lacks)
+    """Return those of `STEP_CASES` that a flavour of Keras, or Keras 3 on a backend, knows."""
+    return tuple(case for case in STEP_CASES if case not in _LACKS.get(flavour, ()))
 
 
 def plain_step_results(lab: Lab) -> dict[str, Result]:
     """Compute with one process and arrays what the cases are compared with."""
-    import tensorflow as tf
-
     data = natural_rows()
     x, y = data["x"], data["y"]
 
     def fit(model: Any) -> Any:
         return model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
 
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).repeat()
-    return _results(lab, fit, lambda: batches)
+    def batches() -> Iterator[Any]:
+        for step in itertools.count():
+            rows = slice(step % STEPS * BATCH, (step % STEPS + 1) * BATCH)
+            yield x[rows], y[rows]
+
+    return _results(lab, fit, batches)
 
 
 def step_results(ctx: Any, lab: Lab) -> dict[str, Result]:
@@ -60,7 +66,7 @@ def step_results(ctx: Any, lab: Lab) -> dict[str, Result]:
 
 def _results(lab: Lab, fit: Callable[[Any], Any], batches: Callable[[], Any]) -> dict[str, Result]:
     found = {}
-    for case in cases_of(lab.keras.__name__):
+    for case in cases_of(lab.flavour):
         if case == "steps_per_epoch":
             found[case] = _of_some_steps(lab, batches)
         else:
@@ -106,22 +112,23 @@ def _model(lab: Lab, case: str) -> Any:
         case "own compute_loss":
             return lab.model("", subclass=_with_compute_loss(lab))
         case "loss function":
-            return lab.model("", loss=_mean_of_squares)
+            mean = _mean_of(lab)
+            return lab.model("", loss=lambda y, outputs: mean((y - outputs) ** 2))
     raise AssertionError(case)
 
 
-def _mean_of_squares(y: Any, outputs: Any) -> Any:
-    return _mean((y - outputs) ** 2)
+def _mean_of(lab: Lab) -> Callable[[Any], Any]:
+    if lab.flavour == "tf_keras":
+        import tensorflow as tf
 
-
-def _mean(values: Any) -> Any:
-    import tensorflow as tf
-
-    return tf.reduce_mean(values)
+        return tf.reduce_mean  # type: ignore[no-any-return]
+    return lab.keras.ops.mean  # type: ignore[no-any-return]
 
 
 def _with_train_step(lab: Lab) -> type:
     import tensorflow as tf
+
+    mean = _mean_of(lab)
 
     class OwnStep(lab.keras.Sequential):  # type: ignore[misc, name-defined]
         """Trains with a loss of its own, as for one process."""
@@ -134,7 +141,7 @@ def _with_train_step(lab: Lab) -> type:
             """Make a step."""
             x, y = data
             with tf.GradientTape() as tape:
-                loss = _mean(tf.abs(self(x, training=True) - y))
+                loss = mean(tf.abs(self(x, training=True) - y))
             gradients = tape.gradient(loss, self.trainable_variables)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
             self.seen.update_state(loss)
@@ -144,6 +151,8 @@ def _with_train_step(lab: Lab) -> type:
 
 
 def _with_compute_loss(lab: Lab) -> type:
+    mean = _mean_of(lab)
+
     class OwnLoss(lab.keras.Sequential):  # type: ignore[misc, name-defined]
         """Adds a loss of its own to the compiled one."""
 
@@ -157,6 +166,6 @@ def _with_compute_loss(lab: Lab) -> type:
         ) -> Any:
             """Return the sum."""
             compiled = super().compute_loss(x, y, y_pred, sample_weight, **more)
-            return compiled + 0.1 * _mean(y_pred**2)
+            return compiled + 0.1 * mean(y_pred**2)
 
     return OwnLoss
