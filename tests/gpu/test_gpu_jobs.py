@@ -206,6 +206,7 @@ roles:
 
 def test_more_gpus_in_a_job_yaml_than_there_are_is_refused_at_the_call(host, tmp_path, capfd):
     from gridflow.cli import main
+    from gridflow.exits import Exit
 
     host.has(1)
     path = tmp_path / "job.yaml"
@@ -214,7 +215,7 @@ name: flights
 command: [sh, -c, "echo started"]
 roles: {worker: {replicas: 2, resources: {gpu: 1}}}
 """)
-    assert main(["run", "-t", "local", str(path)]) == 1
+    assert main(["run", "-t", "local", str(path)]) == Exit.SLOTS
     out, err = capfd.readouterr()
     assert "the job's tasks need 2 GPUs" in err
     assert "started" not in out
