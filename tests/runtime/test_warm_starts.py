@@ -326,6 +326,33 @@ def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
     wait_until(lambda: len(server.children()) == 1)  # its janitor
 
 
+STARTS_A_SERVER = """
+import os, sys
+from gridflow.agent.environment import describe
+from gridflow.agent.forkserver.client import ForkServers
+
+ForkServers(60, describe(), owner=int(sys.argv[1])).load(dict(os.environ), [])
+"""
+
+
+def test_in_a_container_of_yarn_no_process_is_forked_where_nobody_counts_it(
+    servers, tmp_path, monkeypatch
+):
+    words = [sys.executable, "-c", STARTS_A_SERVER, str(os.getpid())]
+    environment = {**servers[1], "COUNTED": "by parents"}
+    subprocess.run(words, env=environment, check=True, timeout=60)
+    # Its agent has ended; elsewhere that doesn't matter.
+    guardian, channel, output, pid = fork(servers, tmp_path, COUNTED="by parents")
+    orphan = psutil.Process(psutil.Process(pid).parent().ppid())
+    assert orphan.ppid() != os.getpid()
+    end(guardian, channel, output)
+    monkeypatch.setenv("CONTAINER_ID", "container_1_1_1_2")
+    guardian, channel, output, pid = fork(servers, tmp_path, COUNTED="by parents")
+    assert psutil.Process(psutil.Process(pid).parent().ppid()).ppid() == os.getpid()
+    end(guardian, channel, output)
+    wait_until(lambda: not orphan.is_running())
+
+
 def test_a_process_dies_with_what_it_started_when_its_agent_lets_go(servers, tmp_path):
     guardian, channel, output, pid = fork(servers, tmp_path)
     assert psutil.Process(pid).cmdline()[1:] == ["-m", "gridflow.training.main"]

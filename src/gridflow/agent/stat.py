@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_STATE, _BEGAN = 0, 19  # fields 3 and 22, counted behind the name
+_STATE, _PARENT, _BEGAN = 0, 1, 19  # fields 3, 4 and 22, counted behind the name
 
 
 def began(pid: int) -> int:
@@ -17,6 +17,14 @@ def is_stopped(pid: int) -> bool:
     """Return whether a process is frozen (SIGSTOP, or a debugger)."""
     fields = behind_name(pid)
     return bool(fields) and fields[_STATE] in {"T", "t"}
+
+
+def is_below(pid: int, ancestor: int) -> bool:
+    """Return whether a process was started by another, or by one that it started, and so on."""
+    while pid > 1 and pid != ancestor:
+        fields = behind_name(pid)
+        pid = int(fields[_PARENT]) if fields else 0
+    return pid == ancestor
 
 
 def behind_name(pid: int) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.forkserver import messages
 from gridflow.agent.forkserver.fingerprint import early, fingerprint
-from gridflow.agent.stat import began, is_stopped
+from gridflow.agent.stat import began, is_below, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -133,8 +133,12 @@ class ForkServers:
         with self._folder() as (folder, place):
             for path in sorted(folder.glob(f"{mark}-*.socket")):
                 connection = _dial(place, path.name)
-                if connection is not None:
-                    return connection, int(_pid_file(path).read_text())
+                if connection is None:
+                    continue
+                server = int(_pid_file(path).read_text())
+                if self._is_counted(server):
+                    return connection, server
+                _retire(connection)
             self._retire_the_oldest(folder, place)
             return self._start(folder, place, f"{mark}-{uuid.uuid4().hex[:8]}.socket", environment)
 
@@ -195,8 +199,15 @@ class ForkServers:
         for path in by_use[: max(0, len(by_use) - _MOST_SERVERS + 1)]:
             connection = _dial(place, path.name)
             if connection is not None:
-                with connection, contextlib.suppress(OSError):
-                    messages.send(connection, {"kind": "retire"}, None)
+                _retire(connection)
+
+    def _is_counted(self, server: int) -> bool:
+        """Return whether YARN, if this is a container of its, sees what a server forks.
+
+        It knows a container's memory, and what to end with it, by who started whom. A server whose
+        agent has ended is nobody's any more.
+        """
+        return "CONTAINER_ID" not in os.environ or is_below(server, self._owner)
 
 
 class ForkedGuardian:
@@ -330,6 +341,12 @@ def _dial(place: int, name: str) -> socket.socket | None:
         connection.close()
         return None
     return connection
+
+
+def _retire(connection: socket.socket) -> None:
+    """Let a server end once it has no child."""
+    with connection, contextlib.suppress(OSError):
+        messages.send(connection, {"kind": "retire"}, None)
 
 
 def _short(place: int, name: str) -> str:
