@@ -30,7 +30,7 @@ from gridflow.launch.spark.session import (
     session_of,
     task_slots,
 )
-from gridflow.launch.spark.slots import no_slot_for_feeders
+from gridflow.launch.spark.slots import no_slot_for_feeders, slots_asked_for
 from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 #: error yet.
 _REGISTRATION_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 4.0
+#: Those that YARN or Kubernetes was asked for, at first or in place of one that died: a node may
+#: have an environment to unpack.
+_ASKED_SECONDS: Final = 120.0
 
 
 class SparkLauncher:
@@ -288,17 +291,19 @@ class SparkLauncher:
             # The stage itself makes Spark ask for executors; start_timeout watches over that.
             return None
         most = slots_of_master(self._setting("spark.master", ""))
-        give_up = time.monotonic() + min(
-            max(_REGISTRATION_SECONDS - self._seconds_up(), _SETTLE_SECONDS),
-            deadlines.start_timeout,
-        )
+        asked = slots_asked_for(self._setting, self._slots_per_executor())
+        patience = max(_REGISTRATION_SECONDS - self._seconds_up(), _SETTLE_SECONDS)
+        if asked >= num_tasks:
+            patience = max(patience, _ASKED_SECONDS)
+        give_up = time.monotonic() + min(patience, deadlines.start_timeout)
         slots = task_slots(self._spark, profile)
         settled = time.monotonic() + _SETTLE_SECONDS
         while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
             now = time.monotonic()
             if (most is not None and most < num_tasks) or now > give_up:
                 break
-            if slots and now > settled:  # some executors came, and no more do
+            are_to_come = slots < num_tasks <= asked
+            if slots and now > settled and not are_to_come:  # some came, and no more do
                 break
             time.sleep(0.1)
             before, slots = slots, task_slots(self._spark, profile)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from gridflow.launch.spark.session import classic_context, task_slots
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
 
@@ -52,6 +54,23 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int) -> str:
     if slots is not None and slots < num_tasks:
         return f"Spark has {slots} task slots by now, the job needs {num_tasks} at the same time."
     return ""
+
+
+def slots_asked_for(setting: Callable[[str, str], str], per_executor: int) -> int:
+    """Return the slots of the executors that Spark asks its cluster for, again where one dies.
+
+    0 where it asks for none by number, as on a standalone cluster.
+
+    Parameters
+    ----------
+    setting : callable
+        From the name of a setting and a default to its value.
+    per_executor : int
+        Slots of each.
+    """
+    if not setting("spark.master", "").startswith(("yarn", "k8s:")):
+        return 0
+    return int(setting("spark.executor.instances", "2")) * per_executor
 
 
 def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
