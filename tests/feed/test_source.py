@@ -354,6 +354,12 @@ twice = distributed.map(lambda x: 2 * x).take(3).map(lambda x: x + 1)
 values = [[v.numpy().tolist() for v in x.values] for x in twice]
 assert len(twice) == len(values) == 3
 assert values[0] == [[1, 3, 5, 7], [9, 11, 13, 15]], values
+try:
+    distributed.repeat()
+except AttributeError as error:
+    assert "no attribute 'repeat': each epoch of fit begins anew" in str(error), error
+else:
+    raise AssertionError("repeat")
 for changed, message in (({"batch_size": 9}, "multiple of 2"), ({"tail": "partial"}, "partial")):
     try:
         distribute(strategy, reader, **{**options, **changed})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.feed.once import chain
 from gridflow.spec.options import whole_number
@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gridflow.feed.dataset import Source
+
+
+#: What to write instead of methods that plain datasets have besides.
+_INSTEAD: Final = {
+    "batch": "give ctx.dataset() the batch_size=",
+    "filter": "choose the rows in the DataFrame",
+    "prefetch": "give ctx.dataset() prefetch=",
+    "repeat": "each epoch of fit begins anew, and with steps_per_epoch= the rows begin again",
+    "shuffle": "give ctx.dataset() shuffle=True",
+    "unbatch": "map(function) is given whole batches",
+}
 
 
 @functools.cache
@@ -37,6 +48,12 @@ def _fed(base: Any) -> Any:
             """
             known = int(super().cardinality)
             return known // self.source.replicas if known > 0 else known
+
+        def __getattr__(self, name: str) -> Any:
+            instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(
+                f"the dataset of a mirrored strategy has no attribute {name!r}{instead}"
+            )
 
         def __len__(self) -> int:
             """Return the steps of an epoch, the same on all ranks."""
