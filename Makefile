@@ -33,8 +33,8 @@ sparks: .cache/.sparks  ## the versions of Spark that the tests run on
 	@$(PY) tests/tfrecord/packages.py
 	@touch $@
 
-# HDFS, that the tests read from and write to.
-hadoop: .cache/.hadoop  ## a NameNode and a DataNode, for the tests of files
+# HDFS and YARN, that the tests read from, write to and run on.
+hadoop: .cache/.hadoop  ## HDFS's and YARN's daemons, for the tests of files and of YARN
 .cache/.hadoop: tests/suite/hadoop/pom.xml tests/suite/stores.py .venv/.ready
 	@$(PY) tests/suite/stores.py
 	@touch $@

@@ -28,6 +28,7 @@ pytest_plugins = (
     "suite.selection",
     "suite.stores",
     "suite.times",
+    "suite.yarn",
 )
 
 #: Everything that a test starts inherits it, whoever its parent is by then.

@@ -15,6 +15,7 @@ import pytest
 _SHARED = {
     "spark": "spark",
     "hdfs": "stores",
+    "yarn": "stores",
     "run_script": "local masters",
     "s3": "stores",
     "stored": "stores",
@@ -36,6 +37,7 @@ _TOGETHER = {
 _FIRST = (
     "conformance",
     "spark",
+    "stores",
     "tests/tfrecord/test_spark_versions",
     "tests/tfrecord/test_java",
     "tests/tfrecord/test_packaging",

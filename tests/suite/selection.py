@@ -7,7 +7,9 @@ import sys
 import pytest
 
 #: Who takes one of them starts Spark, a training process or Maven.
-STARTERS = frozenset({"cluster", "distribute", "hdfs", "jar", "launcher", "s3", "spark", "stored"})
+STARTERS = frozenset(
+    {"cluster", "distribute", "hdfs", "jar", "launcher", "s3", "spark", "stored", "yarn"}
+)
 #: What must not be started under --quick, as it stands in command lines.
 _STARTED = ("gridflow.agent", "gridflow.training", "spark-class", "spark-submit")
 

@@ -44,7 +44,7 @@ _HDFS = """<configuration>
 
 def fetch_hadoop(folder=_JARS):
     """Copy Hadoop's jars there, by Maven."""
-    if any(folder.glob("hadoop-hdfs-3*.jar")):
+    if any(folder.glob("hadoop-yarn-server-nodemanager-3*.jar")):
         return folder
     pom = Path(__file__).parent / "hadoop" / "pom.xml"
     words = ["mvn", "-q", "-f", str(pom), "dependency:copy-dependencies"]
@@ -52,7 +52,8 @@ def fetch_hadoop(folder=_JARS):
     return folder
 
 
-def _free_ports(count):
+def free_ports(count):
+    """Return so many ports that nobody listens on."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -65,7 +66,7 @@ def _end_with_parent():
 
 
 @contextlib.contextmanager
-def _running(words, log, environment):
+def running(words, log, environment):
     """Run a process as long as this one, and the block, live."""
     # A test's leaks are found by a mark: a store is nobody's.
     plain = {k: v for k, v in os.environ.items() if k != "GRIDFLOW_TEST_MARK"}
@@ -85,7 +86,8 @@ def _running(words, log, environment):
         process.wait()
 
 
-def _wait(is_there, what, process, log):
+def wait(is_there, what, process, log):
+    """Wait until a daemon is there; show the end of its log if it never is."""
     give_up = time.monotonic() + _START_SECONDS
     while True:
         with contextlib.suppress(OSError, RuntimeError):
@@ -102,7 +104,7 @@ def s3(tmp_path_factory):
     from pyarrow import fs
 
     folder = tmp_path_factory.mktemp("s3")
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     environment = {
         "AWS_ACCESS_KEY_ID": "tests",
@@ -111,7 +113,7 @@ def s3(tmp_path_factory):
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
     }
     log = folder / "log"
-    with _running(words, log, {}) as process:
+    with running(words, log, {}) as process:
         made = fs.S3FileSystem(
             access_key="tests",
             secret_key="tests",
@@ -120,7 +122,7 @@ def s3(tmp_path_factory):
             endpoint_override=f"127.0.0.1:{port}",
             allow_bucket_creation=True,
         )
-        _wait(lambda: made.create_dir("bucket") is None, "moto", process, log)
+        wait(lambda: made.create_dir("bucket") is None, "moto", process, log)
         yield environment
 
 
@@ -128,7 +130,7 @@ def s3(tmp_path_factory):
 def hdfs(tmp_path_factory):
     """Give the address of an HDFS of one NameNode and one DataNode."""
     folder = tmp_path_factory.mktemp("hdfs")
-    ports = _free_ports(5)
+    ports = free_ports(5)
     for name in ("core-site.xml", "hdfs-site.xml"):
         (folder / name).write_text(_HDFS.format(*ports, folder=folder))
     (folder / "webapps" / "hdfs").mkdir(parents=True)
@@ -142,18 +144,19 @@ def hdfs(tmp_path_factory):
     subprocess.run(formatting, env={**os.environ, **environment}, check=True, capture_output=True)
     names, nodes = folder / "namenode.log", folder / "datanode.log"
     with (
-        _running([*words, f"{server}.namenode.NameNode"], names, environment) as process,
-        _running([*words, f"{server}.datanode.DataNode"], nodes, environment),
+        running([*words, f"{server}.namenode.NameNode"], names, environment) as process,
+        running([*words, f"{server}.datanode.DataNode"], nodes, environment),
     ):
         address = f"hdfs://127.0.0.1:{ports[0]}"
-        _wait(lambda: _takes_files(address), "HDFS", process, nodes)
+        wait(lambda: _takes_files(address), "HDFS", process, nodes)
         yield address
 
 
 def _takes_files(address):
-    from hdfs_native import Client
+    from hdfs_native import Client, WriteOptions
 
-    with Client(address).create("/up", None) as file:
+    # A try before the DataNode was there has left the file open.
+    with Client(address).create("/up", WriteOptions(overwrite=True)) as file:
         file.write(b"up")
     return Client(address).delete("/up", False)
 
