@@ -1,0 +1,69 @@
+"""Applications on a real YARN, configured and submitted as `docs/yarn.md` says."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from multiprocessing.connection import Listener
+from pathlib import Path
+
+import psutil
+import pytest
+from clients import Client, Notebook, blocks
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(no_leaks):
+    """Apply to all: containers have the mark of the tests, too."""
+
+
+@pytest.fixture(scope="session")
+def client(yarn, tmp_path_factory, scratch):
+    """Give a client with the guide's files, whose data lies in HDFS."""
+    client = Client(yarn, tmp_path_factory.mktemp("client"), scratch)
+    rows = "".join(f"{i / 1000},{2 * i / 1000 + 1}\n" for i in range(1000))
+    (client.folder / "rows.csv").write_text(f"x,y\n{rows}")
+    client.run(blocks("sh")[0], "data.log")
+    return client
+
+
+@pytest.fixture
+def as_the_user(client, monkeypatch):
+    """Let this process see HDFS as the client does."""
+    for name in ("HADOOP_CONF_DIR", "HADOOP_USER_NAME"):
+        monkeypatch.setenv(name, client.environment[name])
+
+
+@pytest.fixture(scope="module")
+def notebook(client):
+    """Give a session that the guide's first command has submitted."""
+    program = Path(__file__).with_name("notebook.py")
+    address = str(client.folder / "socket")
+    command = blocks("sh")[1].replace("train.py", shlex.join([str(program), address]))
+    log = client.folder / "notebook.log"
+    with Listener(address) as listener, log.open("wb") as out:
+        submitted = subprocess.Popen(
+            ["bash", "-ec", f"exec {command}"],
+            cwd=client.folder,
+            env=client.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+        try:
+            listener._listener._socket.settimeout(200)
+            with listener.accept() as connection:
+                yield Notebook(connection, log)
+        finally:
+            _end(submitted)
+
+
+def _end(process):
+    """Wait for the session to end, as it does when nobody is connected any more."""
+    all_of_it = psutil.Process(process.pid).children(recursive=True)
+    try:
+        process.wait(40)
+    except subprocess.TimeoutExpired:
+        for each in (process, *all_of_it):
+            each.kill()
+        process.wait()
