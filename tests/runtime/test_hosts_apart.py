@@ -165,7 +165,7 @@ def test_a_driver_behind_a_gate_that_each_side_names_in_its_own_way(hosts, tmp_p
 
 
 def test_hosts_that_speak_ipv6(hosts, tmp_path, no_leaks):
-    # Each for itself: TensorFlow's own servers do not come up on addresses of IPv6.
+    # Each for itself: a group of TensorFlow did not come up on addresses of IPv6 when it was tried.
     network = {"host": "fd77::1", "port": (40000, 40010)}
     assert run_on(hosts, tmp_path, train="alone", strategy="none", **network) == [0, 1]
 

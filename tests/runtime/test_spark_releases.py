@@ -1,0 +1,69 @@
+"""The main job on the oldest and the newest Spark that is supported, whole and small."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tfrecord"))
+from packages import VERSIONS, spark_of
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json
+import pyspark
+from pyspark.sql import SparkSession
+from gridflow import SparkLauncher, TensorflowDistributor
+
+def train(ctx):
+    import keras
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    rows = ctx.dataset("train", batch_size=16, features=[["x"]], label="y")
+    model.fit(rows, epochs=1, verbose=0, callbacks=ctx.callbacks())
+    return model
+
+builder = SparkSession.builder.master("local-cluster[2,1,600]")
+builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
+spark = builder.config("spark.executor.memory", "600m").getOrCreate()
+data = spark.range(64).selectExpr("float(id) / 64 as x", "float(id) / 32 as y")
+launcher = SparkLauncher(spark)
+options = {"launcher": launcher, "logs": "none", "progress": False, "warm_seconds": 0}
+result = TensorflowDistributor(2, **options).run(train, data=data)
+print("SAID", json.dumps({
+    "version": pyspark.__version__,
+    "loss": len(result.history["loss"]),
+    "rows": sum(each.rows_in for each in result.ledger.counts.values()),
+    "model": type(result.model).__name__,
+}))
+"""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
+def test_a_keras_model_is_trained_on_two_executors(version, no_leaks):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(spark_of(version) or ""),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    environment.pop("SPARK_HOME", None)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
+    assert said, done.stdout[-4000:] + done.stderr[-4000:]
+    expected = {"version": version, "loss": 1, "rows": 64, "model": "TrainedModel"}
+    assert json.loads(said[0].removeprefix("SAID ")) == expected
