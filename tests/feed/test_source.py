@@ -360,6 +360,13 @@ except AttributeError as error:
     assert "no attribute 'repeat': each epoch of fit begins anew" in str(error), error
 else:
     raise AssertionError("repeat")
+import keras
+try:
+    keras.layers.Normalization().adapt(distributed)
+except ValueError as error:
+    assert "layer.adapt() takes ctx.adapt_dataset" in str(error), error
+else:
+    raise AssertionError("adapt")
 for changed, message in (({"batch_size": 9}, "multiple of 2"), ({"tail": "partial"}, "partial")):
     try:
         distribute(strategy, reader, **{**options, **changed})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.errors import InvalidArgument
 from gridflow.feed.once import chain
 from gridflow.spec.options import whole_number
 
@@ -54,6 +56,17 @@ def _fed(base: Any) -> Any:
             raise AttributeError(
                 f"the dataset of a mirrored strategy has no attribute {name!r}{instead}"
             )
+
+        def __iter__(self) -> Any:
+            """Return an epoch's batches, each in parts for the replicas."""
+            caller = sys._getframe(1)  # noqa: SLF001 -- Keras's layers ask in no other way
+            if caller.f_code.co_name == "adapt":
+                raise InvalidArgument(
+                    "the dataset of a mirrored strategy gives each replica a part of this rank's "
+                    "rows. layer.adapt() takes ctx.adapt_dataset(name, features=…): the rows of "
+                    "all ranks, the same on each."
+                )
+            return super().__iter__()
 
         def __len__(self) -> int:
             """Return the steps of an epoch, the same on all ranks."""
