@@ -39,7 +39,10 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int) -> str:
         if stage in own
     )
     if at_work:
-        return f"Spark works on the job's own stages, which compute the rows first ({at_work})."
+        return (
+            f"Spark works on the job's own stages ({at_work}): it computes the rows, where there "
+            "are some, and starts the tasks."
+        )
     others = [
         f"stage {stage} ({info.name}) runs {info.numActiveTasks} of its {info.numTasks} tasks"
         for stage, info in running.items()
