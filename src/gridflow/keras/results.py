@@ -260,14 +260,14 @@ def _load_model(flavour: str, path: Path, name: str, options: Mapping[str, Any])
     except ModuleNotFoundError as error:
         extra = "tensorflow" if flavour == "keras" else "tf-keras"
         raise MissingDependency(
-            f"the result is a model ({name}), and reading it needs {error.name}: "
+            f"reading the model ({name}) needs {error.name}: "
             f"pip install 'gridflow[{extra}]'. Its file can be copied from {path}."
         ) from error
     except Exception as error:
         raise GridflowError(
-            f"the result is a model ({name}) that can't be read here: {error} Its file is {path}. "
+            f"the model ({name}) can't be read here: {error} Its file is {path}. "
             "Give classes and functions of your own by name, custom_objects={'Mine': Mine}, or "
-            "register them (keras.saving.register_keras_serializable) before the result is used; "
+            "register them (keras.saving.register_keras_serializable) before it is read; "
             "a Lambda layer with Python code needs safe_mode=False."
         ) from error
 
