@@ -56,6 +56,7 @@ def said_by(*words):
     return subprocess.run(words, env={}, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow  # packs and unpacks an interpreter
 def test_it_runs_elsewhere_with_all_that_it_had(unpacked):
     code = (
         "import ctypes, json, os, plain, edited, ssl, sys\n"
@@ -72,12 +73,14 @@ def test_it_runs_elsewhere_with_all_that_it_had(unpacked):
     assert version == sys.version
 
 
+@pytest.mark.slow  # packs and unpacks an interpreter
 def test_its_scripts_run_by_its_own_python_even_by_a_link(unpacked, tmp_path):
     assert said_by(unpacked / "bin" / "tool") == "7 8\n"
     (tmp_path / "link").symlink_to(unpacked / "bin" / "tool")
     assert said_by(tmp_path / "link") == "7 8\n"
 
 
+@pytest.mark.slow  # packs and unpacks an interpreter
 def test_a_child_of_it_is_it_too(unpacked):
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import plain'], check=1)"
     said_by(unpacked / "bin" / "python3", "-c", code)

@@ -22,6 +22,7 @@ _SHARED = {
     "uninterrupted": "resume",
     "reference": "parity",
     "unpacked": "packed environment",
+    "unpacked": "environment",
     "wheel": "wheel",
 }
 #: Files that stay together, as all of their tests share a fixture, or import TensorFlow here.
