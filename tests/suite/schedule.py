@@ -22,7 +22,6 @@ _SHARED = {
     "uninterrupted": "resume",
     "reference": "parity",
     "unpacked": "packed environment",
-    "unpacked": "environment",
     "wheel": "wheel",
 }
 #: Files that stay together, as all of their tests share a fixture, or import TensorFlow here.
