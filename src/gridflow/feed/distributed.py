@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import sys
+import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,8 +59,9 @@ def _fed(base: Any) -> Any:
 
         def __iter__(self) -> Any:
             """Return an epoch's batches, each in parts for the replicas."""
-            caller = sys._getframe(1)  # noqa: SLF001 -- Keras's layers ask in no other way
-            if caller.f_code.co_name == "adapt":
+            here = inspect.currentframe()  # Keras's layers ask in no other way than plain loops do
+            caller = here.f_back if here is not None else None
+            if caller is not None and caller.f_code.co_name == "adapt":
                 raise InvalidArgument(
                     "the dataset of a mirrored strategy gives each replica a part of this rank's "
                     "rows. layer.adapt() takes ctx.adapt_dataset(name, features=…): the rows of "
