@@ -45,9 +45,9 @@ print(json.dumps({
     "executable": sys._base_executable, "short": sysconfig.get_python_version(),
     "standard": sorted({bases["stdlib"], bases["platstdlib"]}),
     "packages": sorted({paths["purelib"], paths["platlib"]}),
-    "library": sysconfig.get_config_var("LDLIBRARY") if sysconfig.get_config_var(
+    "shared": sysconfig.get_config_var("LDLIBRARY") if sysconfig.get_config_var(
         "Py_ENABLE_SHARED") else None,
-    "libraries": sysconfig.get_config_var("LIBDIR"),
+    "shared_folder": sysconfig.get_config_var("LIBDIR"),
     "there": [name for name in %r if importlib.util.find_spec(name)],
 }))
 """
@@ -64,8 +64,8 @@ class Facts:
     short: str
     standard: list[str]
     packages: list[str]
-    library: str | None
-    libraries: str | None
+    shared: str | None
+    shared_folder: str | None
     there: list[str] = field(default_factory=list)
 
 
@@ -175,10 +175,10 @@ class _Packer:
     def _add_interpreter(self) -> None:
         facts, name = self._facts, f"python{self._facts.short}"
         self._add(Path(facts.executable).resolve(), Path("bin", name))
-        if facts.library is None or facts.libraries is None:
+        if facts.shared is None or facts.shared_folder is None:
             self._link("bin/python", name)
         else:
-            for library in sorted(Path(facts.libraries).glob(f"{facts.library}*")):
+            for library in sorted(Path(facts.shared_folder).glob(f"{facts.shared}*")):
                 self._add(library.resolve(), Path("lib", library.name))
             # It was told at its making where its library lies: on the host where it was made.
             self._write("bin/python", _WRAPPER.format(name=name).encode(), 0o755)
