@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import DataError, SchemaError
+from gridflow.feed.sources.names import quoted
 from gridflow.ml import quantiles, tokens
 from gridflow.ml.wants import (
     Extremes,
@@ -113,14 +114,10 @@ class _Kinds:
                 )
 
 
-def _name(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
-
-
 def _quoted(column: str) -> Column:
     from pyspark.sql import functions
 
-    return functions.col(_name(column))
+    return functions.col(quoted(column))
 
 
 def _most_frequent(

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.sources.base import RankRows, check_name
+from gridflow.feed.sources.names import quoted
 from gridflow.feed.sources.packing import packed_frame, unpacked_batch
 from gridflow.feed.sources.partitions import check_partitions, partitions, repartitioned
 
@@ -239,10 +240,6 @@ def stage_frame(
     return repartitioned(packed_frame(union), num_partitions), tags
 
 
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
-
-
 def _vectors_to_arrays(frame: DataFrame) -> DataFrame:
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
@@ -251,7 +248,7 @@ def _vectors_to_arrays(frame: DataFrame) -> DataFrame:
         return frame
     columns = []
     for field in frame.schema.fields:
-        column = f.col(_quoted(field.name))
+        column = f.col(quoted(field.name))
         if is_vector(field.dataType):
             # vector_to_array refuses a null; as a null array it meets the feed's own rule.
             column = f.when(column.isNotNull(), vector_to_array(column, "float32"))
@@ -291,7 +288,7 @@ def _tagged_union(frames: Mapping[str, DataFrame]) -> tuple[DataFrame, Tags]:
     for tag, (frame, names) in enumerate(zip(frames.values(), named, strict=True)):
         own = {inside: column for column, inside in names.items()}
         columns = [
-            (f.col(_quoted(own[inside])) if inside in own else f.lit(None).cast(kind)).alias(inside)
+            (f.col(quoted(own[inside])) if inside in own else f.lit(None).cast(kind)).alias(inside)
             for inside, kind in fields.items()
         ]
         part = frame.select(f.lit(tag).cast("tinyint").alias(_TAG), *columns)

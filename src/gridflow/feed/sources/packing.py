@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from gridflow.feed.sources.names import quoted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -90,7 +92,7 @@ def packed_frame(frame: DataFrame) -> DataFrame:
         return frame
     columns = []
     for field in fields:
-        column = f.col("`" + field.name.replace("`", "``") + "`")
+        column = f.col(quoted(field.name))
         columns.append(pack(column).alias(field.name) if is_packed(field.dataType) else column)
     return frame.select(columns)
 

@@ -139,11 +139,6 @@ def check(available: Sequence[str], columns: Collection[str], param: str) -> Non
             )
 
 
-def quoted(column: str) -> str:
-    """Return a name as Spark takes it, whatever is in it."""
-    return "`" + column.replace("`", "``") + "`"
-
-
 def _place(columns: Any) -> Place:
     if isinstance(columns, str):
         return _text(columns)

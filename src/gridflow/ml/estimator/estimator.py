@@ -13,6 +13,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from gridflow.distributor import TensorflowDistributor
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.feed.selection import named
+from gridflow.feed.sources.names import quoted
 from gridflow.ml.estimator import columns, keras_objects, persistence, slots, training
 from gridflow.ml.estimator.model import KerasModel
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
@@ -252,7 +253,7 @@ class KerasEstimator(
                 f"validationIndicatorCol: column {indicator!r} is of type {kind.simpleString()}; "
                 "it has to be boolean, true for the rows to validate with."
             )
-        validates = f.coalesce(f.col(columns.quoted(indicator)), f.lit(False))
+        validates = f.coalesce(f.col(quoted(indicator)), f.lit(False))
         return {
             "train": dataset.where(~validates).select(chosen),
             "validation": dataset.where(validates).select(chosen),
@@ -357,7 +358,7 @@ def _single_precision(dataset: DataFrame, name: str) -> Column:
     depth, leaf = 0, kind
     while isinstance(leaf, ArrayType):
         depth, leaf = depth + 1, leaf.elementType
-    column = f.col(columns.quoted(name))
+    column = f.col(quoted(name))
     if not isinstance(leaf, DoubleType):
         return column
     single: DataType = FloatType()

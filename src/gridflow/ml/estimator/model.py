@@ -10,6 +10,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.selection import named
+from gridflow.feed.sources.names import quoted
 from gridflow.ml.estimator import columns, persistence
 from gridflow.ml.estimator.params import PredictionParams, with_accessors
 
@@ -147,11 +148,9 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
         rows = dataset.withColumn(hidden, predicted)
         kind = rows.schema[hidden].dataType
         if not isinstance(kind, StructType):
-            return rows.withColumn(hidden, _evaluable(f.col(columns.quoted(hidden)), kind))
+            return rows.withColumn(hidden, _evaluable(f.col(quoted(hidden)), kind))
         each = {
-            field.name: _evaluable(
-                f.col(columns.quoted(hidden)).getField(field.name), field.dataType
-            )
+            field.name: _evaluable(f.col(quoted(hidden)).getField(field.name), field.dataType)
             for field in kind
         }
         if len(distinct) == 1:
@@ -204,7 +203,7 @@ def _input(dataset: DataFrame, place: columns.Place) -> Column:
     from gridflow.feed.sources.dataframes import is_vector
 
     def single(name: str) -> Column:
-        column = f.col(columns.quoted(name))
+        column = f.col(quoted(name))
         if not is_vector(dataset.schema[name].dataType):
             return column
         # vector_to_array refuses a null; as a null array it meets the rule of predict_udf.
