@@ -27,11 +27,15 @@ def main():
     """Run them, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=PROGRAMS)
-    names = parser.parse_args().names
+    parser.add_argument("--time", choices=("old", "today"), help="only the programs of that time")
+    given = parser.parse_args()
+    names = given.names
     spark = common.session()
     weights = common.trained(spark) if {"inference", "parallel"} & set(names) else None
     for name in names:
         for program in (f"{name}_old", name):
+            if given.time not in (None, "old" if program.endswith("_old") else "today"):
+                continue
             began = time.monotonic()
             more = (weights,) if name in {"inference", "parallel"} else ()
             found = importlib.import_module(program).main(spark, *more)

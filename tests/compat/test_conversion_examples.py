@@ -17,6 +17,7 @@ ENOUGH = {"resnet": 0.5, "unet": 0.9, "streaming": 0.6}
 
 
 @pytest.mark.slow
+@pytest.mark.full  # its parts: test_tfos_programs.py, test_tfos_parts.py
 def test_a_program_of_its_time_runs_as_it_is(tmp_path):
     program = Path(__file__).parent / "programs" / "old_pipeline.py"
     ended = subprocess.run(
@@ -36,9 +37,11 @@ def test_a_program_of_its_time_runs_as_it_is(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_old_programs_and_their_twins_learn(jar, tmp_path):
+@pytest.mark.full(time="today")  # what they are written with is tried everywhere else
+@pytest.mark.parametrize("time", ["old", "today"])
+def test_programs_of_both_times_learn(jar, tmp_path, time):
     ended = subprocess.run(
-        [sys.executable, str(FOLDER / "run_all.py")],
+        [sys.executable, str(FOLDER / "run_all.py"), "--time", time],
         cwd=tmp_path,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
@@ -50,7 +53,7 @@ def test_old_programs_and_their_twins_learn(jar, tmp_path):
     lines = re.findall(r"^(\w+): (.*) in [\d.]+ s$", ended.stdout, re.MULTILINE)
     found = {name: ast.literal_eval(value) for name, value in lines}
     programs = {path.stem for path in FOLDER.glob("*.py")} - {"common", "run_all"}
-    assert set(found) == programs
+    assert set(found) == {each for each in programs if each.endswith("_old") == (time == "old")}
     for name, value in found.items():
         least = ENOUGH.get(name.removesuffix("_old"), 0.8)
         scores = value if isinstance(value, list) else [value]

@@ -33,11 +33,14 @@ SPARK_CELLS += [(backend, cell) for backend in conformance.BACKENDS for cell in 
 SPARK_CELLS = [(flavour, cell) for flavour, cell in SPARK_CELLS if cell[0] not in uneven.CASES]
 #: A single process computes the same whoever started it; `make conformance` runs those, too.
 ON_SPARK = ("multi_worker_mirrored",)
+#: Where cures, feed and groups are tried by one model, the others only try Keras again; several
+#: replicas of Keras 3 train them all. `--all` trains all of them everywhere.
+OTHER_MODELS = tuple(cell for cell in CELLS if cell[1] != MODELS[0])
 #: What Spark adds, feed and launch, is the same for the other flavours and models; `--all` runs
 #: them, too.
 NOT_ON_SPARK = {
     "flavour": ("tf_keras", *conformance.BACKENDS),
-    "cell": tuple(cell for cell in CELLS if cell[1] != MODELS[0]),
+    "cell": OTHER_MODELS,
 }
 #: tf_keras has the cures of several workers; what a single process does there is Keras's own.
 #: `--all` runs these columns, too.
@@ -55,9 +58,15 @@ def outcomes(request, tmp_path_factory):
 
         return made_once(request.config, tmp_path_factory, f"conformance-{flavour}", make)
 
-    def outcomes_of(strategy, flavour, spark=None, **options):
+    def outcomes_of(strategy, flavour, spark=None):
         column = strategy, flavour, spark is None
         if column not in columns:
+            whole = request.config.getoption("whole")
+            many = spark is None and flavour == "keras" and strategy != "none"
+            options = {
+                "models": len(MODELS) if whole or many else 1,
+                "steps": whole or flavour in conformance.FLAVOURS,
+            }
             folder = tmp_path_factory.mktemp("column") / "shared"
             expected = expected_of(flavour)
             columns[column] = conformance.run_column(
@@ -77,6 +86,8 @@ def check(outcome, cell):
 
 @pytest.mark.timeout(600)  # the first test of a column computes all of it
 @ALONE
+@pytest.mark.full(flavour="tf_keras", cell=OTHER_MODELS)
+@pytest.mark.full(strategy="none", cell=OTHER_MODELS)
 @pytest.mark.parametrize("flavour", conformance.FLAVOURS)
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
@@ -93,6 +104,7 @@ def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, s
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.full  # what a step computes there is the same code; what spreads it has cells above
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), BACKEND_STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_it_on_other_backends(outcomes, cell, strategy, flavour):
@@ -102,6 +114,7 @@ def test_steps_of_every_kind_compute_it_on_other_backends(outcomes, cell, strate
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.full(cell=OTHER_MODELS)
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize("flavour", conformance.BACKENDS)
 @pytest.mark.parametrize("cell", BACKEND_CELLS, ids=lambda cell: ", ".join(cell))
@@ -125,11 +138,10 @@ def test_parameter_servers_are_as_good_as_synchronous_training(outcomes, cell, s
 @pytest.mark.full(cell=NOT_ON_SPARK["cell"])
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), SPARK_CELLS, ids=str)
-def test_it_computes_the_same_on_spark(request, outcomes, spark, cell, strategy, flavour):
+def test_it_computes_the_same_on_spark(outcomes, spark, cell, strategy, flavour):
     if flavour not in conformance.installed():
         pytest.skip(f"{flavour} isn't installed")
-    models = len(MODELS) if request.config.getoption("whole") else 1
-    check(outcomes(strategy, flavour, spark, models=models)[cell], cell)
+    check(outcomes(strategy, flavour, spark)[cell], cell)
 
 
 @pytest.mark.parametrize(("strategy", "flavour"), [("none", "keras")])

@@ -156,8 +156,8 @@ DEATHS = {1: (2, EPOCHS * STEPS), 4: (STEPS + 3,), None: (STEPS, STEPS + 1)}
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("by_value", "no_leaks")
-@pytest.mark.full(flavour="keras", strategy="mirrored")
-@pytest.mark.full(flavour="tf_keras", strategy=("none", "multi_worker_mirrored"))
+@pytest.mark.full(strategy=("none", "mirrored"))
+@pytest.mark.full(flavour="tf_keras")
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 @pytest.mark.parametrize(
     ("strategy", "workers"), [("none", 1), ("mirrored", 1), ("multi_worker_mirrored", 2)]
@@ -309,6 +309,8 @@ def passes_and_epochs(ctx, flavour, steps, rows, deaths=()):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.full(steps=4, rows=("shuffled", "in order"))
+@pytest.mark.full(flavour="keras", strategy="none")
 @pytest.mark.parametrize(
     ("flavour", "strategy", "workers", "steps", "rows"),
     [

@@ -208,8 +208,8 @@ def flavour(request):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
-@pytest.mark.full(flavour="keras", strategy="mirrored")
-@pytest.mark.full(flavour="tf_keras", strategy="multi_worker_mirrored")
+@pytest.mark.full(strategy="mirrored")
+@pytest.mark.full(flavour="tf_keras")
 @pytest.mark.parametrize(("strategy", "workers"), [("mirrored", 1), ("multi_worker_mirrored", 2)])
 def test_every_kind_of_data_trains_as_one_process_does(flavour, strategy, workers):
     given = {"arguments": (flavour,)}

@@ -136,6 +136,7 @@ MIRRORED = {"strategy": "multi_worker_mirrored", "heartbeat_timeout": 5}
 # A killed rank on Spark is what the next test is about; of those that hang on, one is enough there.
 @pytest.mark.full(launcher="spark", deed=("SIGKILL", "SIGSEGV", "raise"))
 @pytest.mark.full(launcher="spark", victim=1)
+@pytest.mark.full(launcher="local", deed="SIGSTOP", victim=0)  # and on Spark it is the chief
 @pytest.mark.parametrize("victim", [0, 1], ids=["chief", "worker"])
 @pytest.mark.parametrize("deed", ["SIGKILL", "SIGSEGV", "SIGSTOP", "raise"])
 def test_a_rank_that_fails_in_the_middle_of_an_epoch_is_named(distribute, deed, victim):
@@ -152,6 +153,7 @@ def test_a_rank_that_fails_in_the_middle_of_an_epoch_is_named(distribute, deed, 
         assert "on_train_batch_end" in error.first.traceback
 
 
+@pytest.mark.full(launcher="local")
 def test_a_killed_rank_is_followed_by_another_generation(distribute):
     distributor = distribute(**MIRRORED, max_restarts=1)
     result = distributor.run(train_mirrored, "SIGKILL", 1)
@@ -160,6 +162,7 @@ def test_a_killed_rank_is_followed_by_another_generation(distribute):
     assert result.attempts[0].failure.signal == "SIGKILL"
 
 
+@pytest.mark.full(launcher="local")
 def test_a_rank_that_stops_making_steps_is_named_with_its_stack(distribute):
     def train(ctx):
         import numpy as np
@@ -197,6 +200,7 @@ def test_a_killed_agent_is_reported_as_lost_and_takes_its_task_along(distribute)
     assert error.first.task == "worker:1"
 
 
+@pytest.mark.full(launcher="local")
 def test_a_frozen_agent_is_reported_as_lost(distribute):
     def train(ctx):
         import time
@@ -210,6 +214,7 @@ def test_a_frozen_agent_is_reported_as_lost(distribute):
     assert "not heard of for 3 seconds" in str(error)
 
 
+@pytest.mark.full(launcher="local")
 def test_a_killed_agent_is_replaced_under_max_restarts(distribute):
     def train(ctx):
         import time

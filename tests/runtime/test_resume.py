@@ -69,6 +69,7 @@ def uninterrupted():
     return TensorflowDistributor(2, **OPTIONS, **quiet).run(train, data=data())
 
 
+@pytest.mark.full(kill_at=(1, STEPS))
 @pytest.mark.parametrize(
     ("kill_at", "every"), [(1, 1), (STEPS, 1), (STEPS + 2, 1), (3 * STEPS - 1, 4)]
 )

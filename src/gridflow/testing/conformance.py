@@ -77,6 +77,7 @@ def column(
     *,
     in_full: bool = True,
     models: int = len(MODELS),
+    steps: bool = True,
 ) -> None:
     """Be one rank of all cells of one strategy and flavour; a training function.
 
@@ -94,6 +95,8 @@ def column(
         depend on who started the process.
     models : int, default all
         How many of `MODELS` to train.
+    steps : bool, default True
+        Whether those of `step_results` are among them.
     """
     if replicas > 1:
         _split_the_cpu(replicas)
@@ -106,7 +109,9 @@ def column(
             found[case, model] = result
     others = data_results(ctx, lab)
     if in_full:
-        others |= {**uneven.results(ctx, lab), **step_results(ctx, lab)}
+        others |= uneven.results(ctx, lab)
+    if in_full and steps:
+        others |= step_results(ctx, lab)
     for case, result in others.items():
         found[case, MODELS[0]] = result
     Path(shared, f"rank-{ctx.rank}").write_bytes(cloudpickle.dumps(found))
@@ -231,6 +236,7 @@ def run_column(
     *,
     warm_seconds: float = WARM_SECONDS,
     models: int = len(MODELS),
+    steps: bool = True,
 ) -> dict[Cell, Outcome]:
     """Run one column and return the outcomes.
 
@@ -245,6 +251,8 @@ def run_column(
         See `run_table`.
     models : int, default all
         How many of `MODELS` to train.
+    steps : bool, default True
+        Whether to compute the cases of `step_results`, too.
     """
     from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 
@@ -276,7 +284,7 @@ def run_column(
     if is_asynchronous:
         distributor.run(asynchronous.column, flavour, str(shared), data=data)
     else:
-        more = {"in_full": spark is None, "models": models}
+        more = {"in_full": spark is None, "models": models, "steps": steps}
         distributor.run(column, flavour, replicas, str(shared), **more, data=data)
     ranks = [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
     return compare(ranks, expected, flavour, math.prod(STRATEGIES.get(strategy, (1, 1))))
