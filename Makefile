@@ -45,6 +45,8 @@ classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once fo
 	@mkdir -p .cache
 	@$(PY) tests/suite/classes.py $@ > /dev/null 2>&1 || { echo "no $@: tests are slower"; }
 
+# Where it is set, as in many images, pytest compiles all tests anew in each of its processes.
+unexport PYTHONDONTWRITEBYTECODE
 # Two tests at a time, in the order and the groups of tests/suite/schedule.py.
 AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 
