@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 import time
 
@@ -92,14 +95,26 @@ def test_rows_are_answered_by_the_nodes_in_their_order(spark):
 
 def test_a_failure_while_rows_are_fed_surfaces_at_once_and_another_cluster_works(spark, tmp_path):
     def main_fun(args, ctx):
+        import json
+
         feed = ctx.get_data_feed()
-        seen = 0
+        seen = []
         while not feed.should_stop():
-            seen += len(feed.next_batch(100))
+            seen += feed.next_batch(100)
             if args["fail"] and seen:
                 raise ValueError("what a pity")
         with open(f"{args['out']}/{ctx.task_index}", "w") as file:
-            file.write(str(seen))
+            json.dump(seen, file)
+
+    def killed_in_the_middle(rows):
+        from pyspark import TaskContext
+
+        for place, row in enumerate(rows):
+            if place in {300, 400}:
+                time.sleep(0.3)  # the rows before it are sent
+            if place == 400 and row == 1400 and not TaskContext.get().attemptNumber():
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield row
 
     sc = spark.sparkContext
     rows = sc.parallelize(range(2000), 4)
@@ -115,10 +130,12 @@ def test_a_failure_while_rows_are_fed_surfaces_at_once_and_another_cluster_works
         cluster.shutdown()
 
     cluster = TFCluster.run(sc, main_fun, {**args, "fail": False}, 2, input_mode=mode)
-    cluster.train(rows, num_epochs=2)
+    # A task of each epoch is killed, and tried again by Spark: no row comes twice.
+    cluster.train(rows.mapPartitions(killed_in_the_middle), num_epochs=2)
     cluster.shutdown()
     assert TFCluster.tf_status == {}
-    assert sum(int(path.read_text()) for path in tmp_path.iterdir()) == 4000
+    seen = [row for path in tmp_path.iterdir() for row in json.loads(path.read_text())]
+    assert sorted(seen) == sorted([*range(2000)] * 2)
 
 
 def test_a_failure_after_the_rows_surfaces_in_shutdown(spark):

@@ -189,7 +189,6 @@ def consume(mine, results=lambda batch: None, size=7, train_mode=True):
 
 
 def test_two_feeders_feed_two_nodes_and_wait_until_all_is_taken(there, no_leaks):
-    found = [consume(mine) for mine in there.nodes]
     big = [bytes(1000)] * 3000  # several chunks
     feeders = [
         threading.Thread(
@@ -199,6 +198,11 @@ def test_two_feeders_feed_two_nodes_and_wait_until_all_is_taken(there, no_leaks)
     ]
     for each in feeders:
         each.start()
+    give_up = time.monotonic() + 20
+    while any(mine.get_queue("input").empty() for mine in there.nodes):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    found = [consume(mine) for mine in there.nodes]
     for each in feeders:
         each.join(30)
     for mine, (_, thread) in zip(there.nodes, found, strict=True):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ SERVER_NAME: Final = "gridflow-coordinator"
 #: The name on the agents' certificate; those who feed them look for it.
 AGENT_NAME: Final = "gridflow-agent"
 _LIFETIME: Final = dt.timedelta(days=30)
+#: Of what a shared secret makes: it is of no use once the secret isn't, however long that is.
+_LONG: Final = dt.timedelta(days=3650)
+#: How many points the curve P-256 has.
+_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,25 @@ def make_identities() -> tuple[Identity, Identity]:
     )
 
 
-class _Authority:
-    def __init__(self) -> None:
+def identity_of(secret: bytes) -> Identity:
+    """Return an identity of the authority that a secret makes, the same wherever it is known."""
+    derived = HKDF(hashes.SHA256(), 48, None, b"gridflow authority").derive(secret)
+    number = int.from_bytes(derived, "big") % (_ORDER - 1) + 1
+    authority = _Authority(ec.derive_private_key(number, ec.SECP256R1()), _LONG)
+    return authority.issue(
+        AGENT_NAME, ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+    )
 
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("gridflow-job")
+
+class _Authority:
+    def __init__(
+        self, key: ec.EllipticCurvePrivateKey | None = None, lifetime: dt.timedelta = _LIFETIME
+    ) -> None:
+
+        self._key = key or ec.generate_private_key(ec.SECP256R1())
+        self._name, self._lifetime = _name("gridflow-job"), lifetime
         self.certificate = (
-            _builder("gridflow-job", self._name, self._key.public_key())
+            _builder("gridflow-job", self._name, self._key.public_key(), lifetime)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(self._key, hashes.SHA256())
         )
@@ -64,7 +81,7 @@ class _Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         certificate = (
-            _builder(name, self._name, key.public_key())
+            _builder(name, self._name, key.public_key(), self._lifetime)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -82,7 +99,9 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)])
 
 
-def _builder(subject: str, issuer: x509.Name, public_key: Any) -> x509.CertificateBuilder:
+def _builder(
+    subject: str, issuer: x509.Name, public_key: Any, lifetime: dt.timedelta
+) -> x509.CertificateBuilder:
 
     now = dt.datetime.now(dt.UTC)
     return (
@@ -92,5 +111,5 @@ def _builder(subject: str, issuer: x509.Name, public_key: Any) -> x509.Certifica
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(hours=1))  # clocks of a cluster differ
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_after(now + lifetime)
     )

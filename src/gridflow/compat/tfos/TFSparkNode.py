@@ -273,7 +273,9 @@ def train(
     server, key = cluster_meta["server_addr"], cluster_meta["server_key"]
 
     def feed(rows: Iterable[Any]) -> list[bool]:
-        feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, _partition())
+        attempt = _attempt()
+        partition = 0 if attempt is None else attempt.partition
+        feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, partition, attempt)
         count = feeder.train(rows)
         if feeder.unwanted:
             _log.info("no more rows are wanted; %d of this partition were sent", count)
@@ -302,7 +304,10 @@ def inference(
     """
 
     def answers(rows: Iterable[Any]) -> Iterator[Any]:
-        return _feeding.Feeder(cluster_info, feed_timeout, qname, _partition()).infer(rows)
+        attempt = _attempt()
+        partition = 0 if attempt is None else attempt.partition
+        # Each try needs all of the answers: it asks as if there were no others.
+        return _feeding.Feeder(cluster_info, feed_timeout, qname, partition).infer(rows)
 
     return answers
 
@@ -321,8 +326,11 @@ def shutdown(
     return nothing
 
 
-def _partition() -> int:
+def _attempt() -> _feeding.Attempt | None:
+    """Return what the Spark task is that this process runs; None if it runs none."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
+    if context is None:
+        return None
+    return _feeding.Attempt(context.stageId(), context.partitionId(), context.taskAttemptId())

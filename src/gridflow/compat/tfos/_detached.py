@@ -27,8 +27,7 @@ from gridflow.compat.tfos import _door
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
+    from gridflow.compat.tfos._door import Connection
     from gridflow.gpu.grant import SparkGpus
     from gridflow.wire.payload import AgentPayload
 

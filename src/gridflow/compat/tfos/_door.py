@@ -1,26 +1,151 @@
-"""Connections between processes that know the same key.
+"""Connections between processes that know the same key: encrypted, and nobody else gets in.
 
-Both sides prove that they have it (HMAC with a challenge, `multiprocessing.connection`) before
-anything else of the other is read, and a stranger gets no thread for longer than a few seconds.
+They speak TLS, and both sides show a certificate (mutual TLS) of an authority that is worked out
+from the key. Who has the key can be that authority; who hasn't gets no further than the handshake,
+reads nothing on the wire, and gets no thread for longer than a few seconds. So a key is all that
+has to travel.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
+import ssl
+import struct
+import tempfile
 import threading
+import time
+from functools import lru_cache
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.wire import identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
-#: For a visitor to answer, and for a connection to come about.
+#: For a visitor to show who it is, and for a connection to come about.
 _SECONDS: Final = 10.0
-_NOT_ONE_OF_US: Final = (AuthenticationError, EOFError, OSError, AssertionError)
+_LENGTH: Final = struct.Struct(">Q")
+_PIECE: Final = 64 << 10
+_MOST_BYTES: Final = 1 << 40
+#: A host that is gone without a word is noticed after two minutes.
+_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+
+
+class Connection:
+    """Messages over TLS. One thread may receive while others send.
+
+    OpenSSL lets one thread at a time into a connection, and one that waits would keep the others
+    out: so the socket never blocks, and who has to wait does it outside.
+
+    Parameters
+    ----------
+    there : ssl.SSLSocket
+        One that doesn't block, after its handshake.
+    """
+
+    def __init__(self, there: ssl.SSLSocket) -> None:
+        self._there = there
+        self._inside, self._sending = threading.Lock(), threading.Lock()
+        self._buffer = bytearray()
+        self._at_end = False
+
+    def send_bytes(self, message: bytes) -> None:
+        """Send a message.
+
+        Raises
+        ------
+        OSError
+            The other side has hung up.
+        """
+        with self._sending:
+            # A small message goes in one piece; a large one isn't copied for its length.
+            parts: list[Any] = [_LENGTH.pack(len(message)), memoryview(message)]
+            if len(message) < _PIECE:
+                parts = [b"".join(parts)]
+            for part in parts:
+                self._send_all(memoryview(part))
+
+    def recv_bytes(self, most: int = _MOST_BYTES) -> bytes:
+        """Wait for a message.
+
+        Raises
+        ------
+        EOFError
+            The other side has hung up.
+        OSError
+            The message is longer than allowed, or the connection has broken.
+        """
+        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        if length > most:
+            raise OSError(f"a message of {length:,} bytes is longer than {most:,}.")
+        return bytes(self._receive(length))
+
+    def poll(self, seconds: float | None = 0.0) -> bool:
+        """Return whether something of a message, or the end, comes within some seconds."""
+        give_up = None if seconds is None else time.monotonic() + seconds
+        while not self._buffer and not self._at_end:
+            try:
+                with self._inside:
+                    piece = self._there.recv(_PIECE)
+            except ssl.SSLWantReadError:
+                left = None if give_up is None else give_up - time.monotonic()
+                if (left is not None and left < 0) or not self._wait(select.POLLIN, left):
+                    return False
+                continue
+            self._buffer += piece
+            self._at_end = not piece
+        return True
+
+    def hang_up(self) -> None:
+        """End the connection, which another thread may be reading; that one then closes it."""
+        with contextlib.suppress(OSError):
+            # Not SSLSocket's own, behind which the socket would be read as it is.
+            socket.socket.shutdown(self._there, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it."""
+        self._there.close()
+
+    def _send_all(self, rest: memoryview) -> None:
+        while rest:
+            try:
+                with self._inside:
+                    sent = self._there.send(rest)
+            except ssl.SSLWantWriteError:
+                self._wait(select.POLLOUT)
+            except ssl.SSLWantReadError:
+                self._wait(select.POLLIN)
+            else:
+                rest = rest[sent:]
+
+    def _receive(self, count: int) -> bytearray:
+        found = self._buffer[:count]
+        del self._buffer[:count]
+        have = len(found)
+        found.extend(bytes(count - have))
+        view = memoryview(found)
+        while have < count:
+            if self._at_end:
+                raise EOFError("the other side has hung up")
+            try:
+                with self._inside:
+                    more = self._there.recv_into(view[have:])
+            except ssl.SSLWantReadError:
+                self._wait(select.POLLIN)
+                continue
+            self._at_end = not more
+            have += more
+        return found
+
+    def _wait(self, what: int, seconds: float | None = None) -> bool:
+        poll = select.poll()
+        poll.register(self._there.fileno(), what)
+        return bool(poll.poll(None if seconds is None else max(seconds, 0.0) * 1000))
 
 
 class Door:
@@ -56,7 +181,7 @@ class Door:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         for connection in inside:
-            _hang_up(connection)
+            connection.hang_up()
         if self._thread is not threading.current_thread():
             self._thread.join(_SECONDS)
 
@@ -71,20 +196,11 @@ class Door:
             ).start()
 
     def _admit(self, visitor: socket.socket) -> None:
-        visitor.setblocking(True)
-        connection = Connection(visitor.detach())
-        timer = threading.Timer(_SECONDS, _hang_up, (connection,))
-        timer.daemon, timer.name = True, "gridflow-patience"
-        timer.start()
         try:
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-        except _NOT_ONE_OF_US as error:
-            _log.warning("a stranger was refused: %s", error or type(error).__name__)
-            timer.cancel()
-            connection.close()
+            connection = _shake_hands(visitor, self._key, as_server=True)
+        except OSError as error:
+            _log.warning("a stranger was refused: %s", error)
             return
-        timer.cancel()
         with self._lock:
             if self._closed:
                 connection.close()
@@ -111,21 +227,61 @@ def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Co
         One of the two sides has another key.
     """
     plain = socket.create_connection((address[0], address[1]), seconds)
-    plain.settimeout(None)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection = Connection(plain.detach())
     try:
-        if not connection.poll(seconds):
-            raise TimeoutError(f"{address[0]}:{address[1]} doesn't answer.")
-        answer_challenge(connection, key)
-        deliver_challenge(connection, key)
-    except EOFError as error:
-        connection.close()
-        raise AuthenticationError("the other side has hung up") from error
+        return _shake_hands(plain, key, as_server=False, seconds=seconds)
+    except ssl.SSLError as error:
+        raise AuthenticationError(f"the other side has another key: {error}") from error
+    except TimeoutError:
+        raise TimeoutError(f"{address[0]}:{address[1]} doesn't answer.") from None
+
+
+def _shake_hands(
+    plain: socket.socket, key: bytes, *, as_server: bool, seconds: float = _SECONDS
+) -> Connection:
+    """Return the connection of a socket once both sides have shown that they know the key."""
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _ALIVE.items():
+        if hasattr(socket, name):
+            plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    plain.settimeout(seconds)
+    there = _context(key, as_server=as_server).wrap_socket(
+        plain, server_side=as_server, do_handshake_on_connect=False
+    )
+    connection = Connection(there)
+    # However slowly a stranger sends.
+    timer = threading.Timer(seconds, connection.hang_up) if as_server else None
+    if timer is not None:
+        timer.daemon, timer.name = True, "gridflow-patience"
+        timer.start()
+    try:
+        there.do_handshake()
     except BaseException:
         connection.close()
         raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    there.setblocking(False)
     return connection
+
+
+@lru_cache(maxsize=16)
+def _context(key: bytes, *, as_server: bool) -> ssl.SSLContext:
+    """Return how a side shows that it knows the key, and looks whether the other does."""
+    mine = identity.identity_of(key)
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if as_server else ssl.PROTOCOL_TLS_CLIENT)
+    found.minimum_version = ssl.TLSVersion.TLSv1_3
+    found.check_hostname = False  # nodes have no names of their own, the key is what counts
+    found.verify_mode = ssl.CERT_REQUIRED
+    found.load_verify_locations(cadata=mine.authority.decode())
+    if as_server:
+        found.num_tickets = 0
+    with tempfile.NamedTemporaryFile() as file:  # of this user only, and gone at once
+        file.write(mine.certificate + mine.key)
+        file.flush()
+        found.load_cert_chain(file.name)
+    return found
 
 
 def listen(host: str, ports: list[int] | range | tuple[int, ...] = (0,)) -> socket.socket:
@@ -149,13 +305,3 @@ def listen(host: str, ports: list[int] | range | tuple[int, ...] = (0,)) -> sock
         else:
             return listener
     raise OSError(f"none of the ports {list(ports)} of {host or 'this host'} is free: {failure}")
-
-
-def _hang_up(connection: Connection) -> None:
-    """End a connection that another thread may be reading."""
-    with contextlib.suppress(OSError):
-        there = socket.socket(fileno=connection.fileno())
-        try:
-            there.shutdown(socket.SHUT_RDWR)
-        finally:
-            there.detach()

@@ -10,19 +10,25 @@ import pickle
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from gridflow.compat.tfos import _door, marker
 from gridflow.compat.tfos._feeding import (
+    ASK,
+    BEGUN,
     BUSY,
     DONE,
     EXPLAIN_SECONDS,
     FAILED,
+    FIRST,
     HELLO,
+    LATER,
     LOOK_SECONDS,
     PARTITION,
+    PROGRESS,
     ROWS,
     TAKEN,
     UNWANTED,
@@ -32,9 +38,12 @@ from gridflow.compat.tfos._feeding import (
 from gridflow.errors import DataError, GridflowError
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
+    from gridflow.compat.tfos._door import Connection
     from gridflow.compat.tfos._queues import NodeQueues, RowQueue
+
+
+#: Partitions whose rows are known to have come; the oldest are forgotten.
+_REMEMBERED: Final = 100_000
 
 
 class FeedServer:
@@ -52,6 +61,7 @@ class FeedServer:
         self._queues = queues
         self._lock = threading.Lock()
         self._feeders: set[Connection] = set()
+        self._partitions: OrderedDict[tuple[int, int], _Partition] = OrderedDict()
         self._failure = ""
         self._ended = False
         listener = _door.listen(host)
@@ -81,36 +91,61 @@ class FeedServer:
     def _serve(self, connection: Connection) -> None:
         while True:
             hello = connection.recv_bytes()
-            if not hello.startswith(HELLO):
+            if not hello.startswith((ASK, HELLO)):
                 return
             wanted = msgspec.msgpack.decode(hello[1:])
             if self._failure:
                 connection.send_bytes(FAILED + self._failure.encode())
                 return
+            if hello.startswith(ASK):
+                connection.send_bytes(ASK + (BEGUN if self._is_begun(wanted) else b""))
+                continue
             if self._ended or self._queues.is_terminating:
                 connection.send_bytes(UNWANTED)
-                return
+                continue
             rows = self._queues.get_queue(wanted["queue"])
             if rows is None:
                 text = f"this node has no queue {wanted['queue']!r}."
                 connection.send_bytes(FAILED + text.encode())
                 return
             with self._lock:
-                welcome = len(self._feeders) <= wanted["beside"]
-                if welcome:
+                partition = self._partition(wanted)
+                reply = partition.judge(wanted.get("attempt", 0))
+                if not reply and not partition.begun and len(self._feeders) > wanted["beside"]:
+                    reply = BUSY
+                if not reply:
+                    partition.begun = True
                     self._feeders.add(connection)
-            if not welcome:
-                connection.send_bytes(BUSY)
+            if reply:
+                connection.send_bytes(reply)
                 continue
             try:
-                visit = _Visit(connection, rows, self)
-                connection.send_bytes(WELCOME)
+                visit = _Visit(connection, rows, self, partition)
+                connection.send_bytes(WELCOME + msgspec.msgpack.encode(partition.rows))
                 visit.answer(self._queues.get_queue("output")) if wanted[
                     "answers"
                 ] else visit.take()
             finally:
                 with self._lock:
                     self._feeders.discard(connection)
+
+    def _is_begun(self, wanted: dict[str, Any]) -> bool:
+        """Return whether rows of a partition come here, or have come; note who wants to know."""
+        with self._lock:
+            partition = self._partition(wanted)
+            partition.attempt = max(partition.attempt, wanted["attempt"])
+            return partition.begun
+
+    def _partition(self, wanted: dict[str, Any]) -> _Partition:
+        """Return what is known of a partition, with the lock."""
+        if "key" not in wanted:
+            return _Partition()
+        stage, number = wanted["key"]
+        found = self._partitions.setdefault((stage, number), _Partition())
+        self._partitions.move_to_end((stage, number))
+        if len(self._partitions) > _REMEMBERED:
+            self._partitions.popitem(last=False)
+        return found
 
     @property
     def failure(self) -> str:
@@ -123,6 +158,36 @@ class FeedServer:
         return bool(self._failure) or self._ended or self._queues.is_terminating
 
 
+class _Partition:
+    """What has come of a partition, from all who have tried to feed it.
+
+    Attributes
+    ----------
+    begun : bool
+        Whether its rows come here.
+    attempt : int
+        The latest try that has asked for it.
+    rows : int
+        How many have come, from its first on.
+    waiting : int
+        Chunks that no program has taken.
+    visits : list of _Visit
+        Those who feed it now: more than one if Spark runs a copy of a slow task.
+    lock : threading.RLock
+    """
+
+    def __init__(self) -> None:
+        self.begun, self.attempt = False, 0
+        self.rows = self.waiting = 0
+        self.visits: list[_Visit] = []
+        self.lock = threading.RLock()
+
+    def judge(self, attempt: int) -> bytes:
+        """Return what to say to a try that may not begin; nothing to one that may."""
+        # A later one has been told that nothing is here, and may have begun elsewhere.
+        return b"" if self.begun or attempt >= self.attempt else LATER
+
+
 class _Visit:
     """One partition that a feeder brings.
 
@@ -131,19 +196,33 @@ class _Visit:
     connection : Connection
     rows : RowQueue
     server : FeedServer
+    partition : _Partition
     """
 
-    def __init__(self, connection: Connection, rows: RowQueue, server: FeedServer) -> None:
+    def __init__(
+        self, connection: Connection, rows: RowQueue, server: FeedServer, partition: _Partition
+    ) -> None:
         self._connection, self._rows, self._server = connection, rows, server
-        self._sending = threading.Lock()
+        self._partition = partition
         self._count = 0
+        self._is_through = False
 
     def take(self) -> None:
         """Take rows into the queue until the feeder hangs up, which it does after the last answer.
 
         One that dies leaves what it has sent.
         """
-        self._receive()
+        with self._partition.lock:
+            self._partition.visits.append(self)
+        try:
+            self._receive()
+            with self._partition.lock:
+                self._is_through = True
+                self._finish()
+            self._connection.recv_bytes()  # nothing: it hangs up
+        finally:
+            with self._partition.lock:
+                self._partition.visits.remove(self)
 
     def answer(self, results: RowQueue | None) -> None:
         """Take all of it, and send one result for each row."""
@@ -203,16 +282,41 @@ class _Visit:
                 return
             if not message.startswith(ROWS):
                 raise EOFError
-            rows = pickle.loads(memoryview(message)[1:])  # noqa: S301 (it has proved who it is)
+            (first,) = FIRST.unpack_from(message, 1)
+            rows = pickle.loads(memoryview(message)[1 + FIRST.size :])  # noqa: S301 (one of ours)
             self._count += len(rows)
-            self._rows.put_rows(rows, self._chunk_taken, self)
+            with self._partition.lock:
+                new = rows[max(self._partition.rows - first, 0) :]
+                self._partition.rows += len(new)
+                self._partition.waiting += 1
+                self._rows.put_rows(new, self._chunk_taken, self)
 
     def _chunk_taken(self) -> None:
+        with self._partition.lock:
+            self._partition.waiting -= 1
+            visits = list(self._partition.visits)
+        self._send(self._word(TAKEN))
+        for visit in visits:
+            visit.go_on(is_own=visit is self)
+
+    def go_on(self, *, is_own: bool) -> None:
+        """Let the feeder know that rows of its partition were taken, whoever brought them."""
+        if not is_own:
+            self._send(self._word(PROGRESS))
+        self._finish()
+
+    def _finish(self) -> None:
+        """Let the feeder go once all rows of its partition were taken."""
+        with self._partition.lock:
+            is_done = self._is_through and not self._partition.waiting
+        if is_done:
+            self._send(self._word(DONE))
+
+    def _word(self, word: bytes) -> bytes:
         if self._server.failure:
-            self._send(FAILED + self._server.failure.encode())
-        else:
-            self._send(UNWANTED if self._server.has_ended else TAKEN)
+            return FAILED + self._server.failure.encode()
+        return UNWANTED if self._server.has_ended else word
 
     def _send(self, message: bytes) -> None:
-        with self._sending, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             self._connection.send_bytes(message)

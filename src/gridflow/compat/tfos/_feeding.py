@@ -3,16 +3,24 @@
 A feeder is a task of another Spark job. It looks for the node with the fewest feeders, tells it
 what it brings, and sends its partition in chunks; some of them may be on their way or wait there,
 so that a node that is slow slows its feeders down. Every chunk is answered once a program has taken
-it. The messages are a letter and what belongs to it; rows are pickled, and unpickled only by who
-has proved to know the cluster's key (`gridflow.compat.tfos._door`).
+it. The messages are a letter and what belongs to it; rows are pickled, and travel only between
+those who know the cluster's key (`gridflow.compat.tfos._door`).
+
+A task that is tried again, or a copy of one that is slow, asks all nodes first whether the
+partition is there already. If it is, the rows go to the same node, which takes those alone that it
+hasn't got: each chunk says where in its partition it begins. So no row comes twice, as long as a
+partition has its rows in the same order each time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import pickle
+import struct
 import time
+from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,16 +32,23 @@ from gridflow.errors import GridflowError, RunTimeout, TaskLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from multiprocessing.connection import Connection
+
+    from gridflow.compat.tfos._door import Connection
 
 
 _log = logging.getLogger(__name__)
 
+ASK: Final = b"A"
 HELLO: Final = b"H"
+BEGUN: Final = b"yes"
 WELCOME: Final = b"W"
 BUSY: Final = b"B"
+#: A later try of the same partition has begun to look around.
+LATER: Final = b"L"
 ROWS: Final = b"R"
 TAKEN: Final = b"T"
+#: Rows of the partition that came otherwise were taken.
+PROGRESS: Final = b"G"
 PARTITION: Final = b"P"
 DONE: Final = b"D"
 UNWANTED: Final = b"U"
@@ -41,6 +56,8 @@ FAILED: Final = b"F"
 
 #: Rows are sent in chunks of about this size; a slow source's are sent sooner.
 _CHUNK_BYTES: Final = 512 << 10
+#: The place of a chunk's first row in its partition.
+FIRST: Final = struct.Struct(">Q")
 _FIRST_ROWS: Final = 16
 _MOST_ROWS: Final = 8192
 _FLUSH_SECONDS: Final = 0.1
@@ -64,18 +81,29 @@ class Feeder:
     qname : str
     partition : int
         For messages, and for where to begin looking for a node.
+    attempt : Attempt, optional
+        By which other tries of the same partition are known. Default: there are none.
     """
 
     def __init__(
-        self, nodes: Sequence[Mapping[str, Any]], feed_timeout: float, qname: str, partition: int
+        self,
+        nodes: Sequence[Mapping[str, Any]],
+        feed_timeout: float,
+        qname: str,
+        partition: int,
+        attempt: Attempt | None = None,
     ) -> None:
         self._nodes = [node for node in nodes if node.get("addr")]
         self._patience, self._queue, self._partition = feed_timeout, qname, partition
+        self._attempt = attempt
         self._server = nodes[0]["server_addr"], nodes[0]["authkey"]
         first = partition % max(len(self._nodes), 1)
         self._nodes = self._nodes[first:] + self._nodes[:first]
+        self._lines: dict[int, Connection] = {}
         self._connection: Connection | None = None
         self._open = 0
+        #: Rows of the partition that were there before.
+        self._known = 0
         self.unwanted = False
 
     def train(self, rows: Iterable[Any]) -> int:
@@ -84,13 +112,16 @@ class Feeder:
         try:
             if not self._find(answers=False):
                 return 0
-            for chunk, size in _chunks(source):
+            new = itertools.islice(source, self._known, None)
+            for chunk, size in _chunks(new, self._known):
                 self._send(chunk)
                 count += size
                 self._await_room(_AHEAD - 1)
                 if self.unwanted:
                     return count
-            self._await_room(0)
+            self._send(PARTITION)
+            while not self.unwanted and not self._hear().startswith(DONE):
+                pass
         except GridflowError:
             raise  # a timeout is an OSError, too
         except (EOFError, OSError, AuthenticationError) as error:
@@ -150,29 +181,47 @@ class Feeder:
     def _find(self, *, answers: bool) -> bool:
         """Connect to the node with the fewest feeders; False if no rows are wanted any more.
 
-        A node that answers has one feeder at a time, for whose end others wait.
+        A node that answers has one feeder at a time, for whose end others wait. Where rows of the
+        partition are already, all of them go.
         """
-        beside = 0
+        hello: dict[str, Any] = {"queue": self._queue, "answers": answers, "beside": 0}
+        places = list(range(len(self._nodes)))
+        if self._attempt is not None and not answers:
+            hello |= self._attempt.as_dict()
+            # All are asked, so that none lets an earlier try begin behind this one's back.
+            begun = [place for place in places if self._ask(place, ASK, hello)[1:] == BEGUN]
+            places = begun or places
         while True:
             unwanted = 0
-            for node in self._nodes:
-                hello = {"queue": self._queue, "answers": answers, "beside": beside}
-                self._connection = _door.knock(tuple(node["addr"]), node["authkey"])
-                self._connection.send_bytes(HELLO + msgspec.msgpack.encode(hello))
-                reply = self._connection.recv_bytes()
+            for place in places:
+                reply = self._ask(place, HELLO, hello)
                 if reply.startswith(WELCOME):
+                    self._connection = self._lines.pop(place)
+                    self._known = msgspec.msgpack.decode(reply[1:], type=int)
+                    self._hang_up_others()
                     return True
-                self._hang_up()
-                if reply.startswith(FAILED):
-                    raise _failed(reply)
                 unwanted += reply.startswith(UNWANTED)
-            if unwanted == len(self._nodes):
+            if unwanted == len(places):
                 self.unwanted = True
                 return False
             if answers:
                 time.sleep(_TURN_SECONDS)
             else:
-                beside += 1
+                hello["beside"] += 1
+
+    def _ask(self, place: int, letter: bytes, words: Mapping[str, Any]) -> bytes:
+        """Return what a node answers."""
+        if place not in self._lines:
+            node = self._nodes[place]
+            self._lines[place] = _door.knock(tuple(node["addr"]), node["authkey"])
+        line = self._lines[place]
+        line.send_bytes(letter + msgspec.msgpack.encode(words))
+        reply = line.recv_bytes()
+        if reply.startswith(FAILED):
+            raise _failed(reply)
+        if reply.startswith(LATER):
+            raise TaskLost(f"partition {self._partition} is fed by a later try of the same task.")
+        return reply
 
     def _send(self, message: bytes) -> None:
         assert self._connection is not None
@@ -181,12 +230,13 @@ class Feeder:
 
     def _await_room(self, most: int) -> None:
         while self._open > most and not self.unwanted:
-            message = self._receive()
-            if message.startswith(TAKEN):
-                self._open -= 1
-            elif message.startswith(UNWANTED):
-                self._open -= 1
-                self.unwanted = True
+            self._hear()
+
+    def _hear(self) -> bytes:
+        message = self._receive()
+        self._open -= message.startswith((TAKEN, UNWANTED))
+        self.unwanted |= message.startswith(UNWANTED)
+        return message
 
     def _receive(self, what: str = "took no row") -> bytes:
         assert self._connection is not None
@@ -201,8 +251,13 @@ class Feeder:
         return message
 
     def _hang_up(self) -> None:
+        self._hang_up_others()
         if self._connection is not None:
             self._connection.close()
+
+    def _hang_up_others(self) -> None:
+        while self._lines:
+            self._lines.popitem()[1].close()
 
     def _explain(self, error: BaseException) -> bool:
         """Raise why the cluster has failed; return False if it has ended well instead."""
@@ -220,6 +275,28 @@ class Feeder:
             f"partition {self._partition}: the connection to a node of the cluster broke: "
             f"{error or type(error).__name__}"
         ) from error
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One of the tries to feed a partition.
+
+    Attributes
+    ----------
+    stage : int
+        What Spark knows the partition by, together with its number.
+    partition : int
+    number : int
+        Greater than that of any try before it.
+    """
+
+    stage: int
+    partition: int
+    number: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a node is told."""
+        return {"key": [self.stage, self.partition], "attempt": self.number}
 
 
 class _Source:
@@ -257,7 +334,7 @@ def _state_of(address: Sequence[Any], key: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _chunks(rows: Iterable[Any]) -> Iterator[tuple[bytes, int]]:
+def _chunks(rows: Iterable[Any], first: int = 0) -> Iterator[tuple[bytes, int]]:
     """Yield rows as messages of about the same size, and how many are in each."""
     limit, chunk, began = _FIRST_ROWS, [], time.monotonic()
     for row in rows:
@@ -266,12 +343,13 @@ def _chunks(rows: Iterable[Any]) -> Iterator[tuple[bytes, int]]:
             len(chunk) % _FIRST_ROWS or time.monotonic() - began < _FLUSH_SECONDS
         ):
             continue
-        message = ROWS + pickled(chunk)
+        message = b"".join((ROWS, FIRST.pack(first), pickled(chunk)))
         limit = max(1, min(_MOST_ROWS, _CHUNK_BYTES * len(chunk) // len(message)))
         yield message, len(chunk)
+        first += len(chunk)
         chunk, began = [], time.monotonic()
     if chunk:
-        yield ROWS + pickled(chunk), len(chunk)
+        yield b"".join((ROWS, FIRST.pack(first), pickled(chunk))), len(chunk)
 
 
 def _with_first(

@@ -23,11 +23,11 @@ from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from multiprocessing.connection import Connection
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from gridflow.compat.tfos._door import Connection
     from gridflow.errors import GridflowError
     from gridflow.launch.base import Launch, LaunchListener, Placement
     from gridflow.spec.gpus import GpuNeed

@@ -17,7 +17,6 @@ import struct
 import tempfile
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,7 +97,7 @@ class MessageSocket:
 
     def receive(self, sock: Any) -> Any:
         """Wait for a message."""
-        if isinstance(sock, Connection):
+        if isinstance(sock, _door.Connection):
             return msgspec.msgpack.decode(sock.recv_bytes(_MOST_BYTES))
         length = _LENGTH.unpack(_exactly(sock, _LENGTH.size))[0]
         if length > _MOST_BYTES:
@@ -108,7 +107,7 @@ class MessageSocket:
     def send(self, sock: Any, msg: Any) -> None:
         """Send a message."""
         content = msgspec.msgpack.encode(msg)
-        if isinstance(sock, Connection):
+        if isinstance(sock, _door.Connection):
             sock.send_bytes(content)
         else:
             sock.sendall(_LENGTH.pack(len(content)) + content)
@@ -251,7 +250,7 @@ class Server(MessageSocket):
         except OSError as error:
             raise NetworkError(f"the reservation server can't listen: {error}") from error
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: _door.Connection) -> None:
         while True:
             try:
                 message = self.receive(connection)

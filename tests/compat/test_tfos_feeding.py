@@ -1,0 +1,215 @@
+"""Rows on their way to the nodes of `gridflow.compat.tfos`: each once, and unseen by others."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from gridflow import TaskLost
+from gridflow.compat.tfos import TFNode, _fed, reservation
+from gridflow.compat.tfos._feeding import ASK, Attempt, Feeder
+from gridflow.compat.tfos._queues import NodeQueues
+
+
+@pytest.fixture
+def there():
+    """Give two nodes of a cluster without one, whose programs read all that comes."""
+    server = reservation.Server(2, ["executor_id"], host="127.0.0.1")
+    address = server.start()
+    nodes = []
+    for number in range(2):
+        queues = NodeQueues(["input", "output", "error"])
+        feed = _fed.FeedServer(queues, "127.0.0.1", server.key)
+        known = {
+            "executor_id": number,
+            "addr": ("127.0.0.1", feed.port),
+            "authkey": server.key,
+            "server_addr": address,
+        }
+        rows, gate = [], threading.Event()
+        gate.set()
+        program = threading.Thread(target=read, args=(queues, rows, gate), name="program")
+        program.start()
+        nodes.append(SimpleNamespace(feed=feed, info=known, gate=gate, queues=queues, rows=rows))
+        nodes[-1].program = program
+    yield SimpleNamespace(nodes=nodes, info=[node.info for node in nodes])
+    for node in nodes:
+        node.gate.set()
+        node.feed.end()
+        node.feed.close()
+    server.stop()
+
+
+def read(queues, rows, gate):
+    """Be the program of a node."""
+    feed = TFNode.DataFeed(queues)
+    while not feed.should_stop():
+        gate.wait()
+        rows.extend(feed.next_batch(7))
+
+
+class Torn(Exception):
+    """What a task that is killed does to its rows."""
+
+
+def rows_of(there):
+    """End the feeds, and return what each program has got."""
+    for node in there.nodes:
+        node.queues.end_feeds()
+        node.program.join(20)
+    return [node.rows for node in there.nodes]
+
+
+def torn(rows, after):
+    """Yield rows up to a place, and fail there."""
+    yield from rows[:after]
+    raise Torn
+
+
+def train(info, rows, number, partition=0):
+    """Be a try to feed a partition."""
+    return Feeder(info, 20, "input", partition, Attempt(3, partition, number)).train(rows)
+
+
+def test_tries_that_were_torn_leave_each_row_once(there, no_leaks):
+    """Wherever they were, and however busy the nodes are when the next one comes."""
+    chance = random.Random(7)
+    wanted, numbers = [], iter(range(10_000))
+    for partition in range(12):
+        rows = [(partition, n, "x" * chance.choice((1, 3000))) for n in range(500)]
+        wanted += rows
+        for _ in range(chance.randrange(3)):
+            with pytest.raises(Torn):
+                train(there.info, torn(rows, chance.randrange(501)), next(numbers), partition)
+        # The node that has the rows isn't the first to be looked at, and another is less busy.
+        info = chance.sample(there.info, 2)
+        train(info, rows, next(numbers), partition)
+        assert train(there.info, rows, next(numbers), partition) == 0  # all of it is there
+    nodes = rows_of(there)
+    assert sum(map(len, nodes)) == len(wanted)
+    assert sorted(itertools.chain(*nodes)) == wanted
+    for partition in range(12):
+        parts = [[row[1] for row in rows if row[0] == partition] for rows in nodes]
+        assert [part for part in parts if part] == [list(range(500))]  # on one node, in their order
+
+
+def test_a_copy_of_a_slow_task_feeds_beside_it(there, no_leaks):
+    rows = [(n, "x" * 5000) for n in range(3000)]
+    slow = threading.Event()
+
+    def slowly():
+        yield from rows[:700]
+        slow.wait(20)
+        yield from rows[700:]
+
+    counts = {}
+
+    def work(number, source):
+        counts[number] = train(there.info, source, number)
+
+    threads = [threading.Thread(target=work, args=(1, slowly()), name="task")]
+    threads[0].start()
+    while not any(node.rows for node in there.nodes):
+        threads[0].join(0.01)
+    threads.append(threading.Thread(target=work, args=(2, iter(rows)), name="copy"))
+    threads[1].start()
+    threads[1].join(20)
+    assert not threads[1].is_alive()
+    slow.set()
+    threads[0].join(20)
+    assert counts[1] == 3000
+    assert counts[2] < 3000
+    assert sorted(rows_of(there)) == [[], rows]
+
+
+def test_a_try_ends_when_all_of_its_partition_was_taken_whoever_sent_it(there, no_leaks):
+    for node in there.nodes:
+        node.gate.clear()
+    rows = list(range(100))
+    with pytest.raises(Torn):
+        train(there.info, torn(rows, 100), 1)
+    again = threading.Thread(target=train, args=(there.info, rows, 2), name="task")
+    again.start()
+    again.join(0.5)
+    assert again.is_alive(), "rows of the first try lie there still"
+    for node in there.nodes:
+        node.gate.set()
+    again.join(20)
+    assert not again.is_alive()
+    assert sorted(rows_of(there)) == [[], rows]
+
+
+def test_an_earlier_try_does_not_begin_behind_the_back_of_a_later_one(there, no_leaks):
+    later = Feeder(there.info, 20, "input", 0, Attempt(3, 0, 2))
+    for place in range(2):
+        assert later._ask(place, ASK, Attempt(3, 0, 2).as_dict()) == ASK
+    with pytest.raises(TaskLost, match="later try"):
+        train(there.info, [1, 2, 3], 1)
+    assert later.train([1, 2, 3]) == 3
+    # Of another stage, and of another partition, they are other rows.
+    assert Feeder(there.info, 20, "input", 0, Attempt(4, 0, 3)).train([4]) == 1
+    assert Feeder(there.info, 20, "input", 1, Attempt(3, 1, 1)).train([5]) == 1
+    assert sorted(itertools.chain(*rows_of(there))) == [1, 2, 3, 4, 5]
+
+
+def test_who_listens_on_the_wire_reads_nothing_of_rows_answers_and_keys(there, no_leaks):
+    wire = bytearray()
+    node = there.nodes[0]
+    with proxy(node.info["addr"], wire) as address:
+        info = [{**node.info, "addr": address}]
+        assert Feeder(info, 20, "input", 0).train([(n, "confidential") for n in range(99)]) == 99
+    assert rows_of(there)[0][-1] == (98, "confidential")
+    assert wire.startswith(b"\x16\x03")  # a handshake of TLS
+    assert len(wire) > 1500
+    for secret in (b"confidential", node.info["authkey"], b"input"):
+        assert secret not in wire
+
+    server = reservation.Server(1, host="127.0.0.1")
+    wire.clear()
+    try:
+        with proxy(server.start(), wire) as address:
+            client = reservation.Client(address, server.key)
+            client.register({"host": "here", "authkey": server.key})
+            assert client.await_reservations() == [{"host": "here", "authkey": server.key}]
+            client.close()
+    finally:
+        server.stop()
+    assert len(wire) > 1000
+    assert server.key not in wire
+    assert b"await" not in wire
+
+
+@contextlib.contextmanager
+def proxy(address, seen):
+    """Pass on one connection, and note all that goes through it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ends = []
+
+    def copy(source, target):
+        with contextlib.suppress(OSError):
+            while piece := source.recv(65536):
+                seen.extend(piece)
+                target.sendall(piece)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def work():
+        ends.extend((listener.accept()[0], socket.create_connection(address)))
+        back = threading.Thread(target=copy, args=(ends[1], ends[0]), name="proxy")
+        back.start()
+        copy(*ends)
+        back.join(20)
+
+    thread = threading.Thread(target=work, name="proxy")
+    thread.start()
+    yield listener.getsockname()
+    thread.join(20)
+    for each in (listener, *ends):
+        each.close()
