@@ -498,17 +498,29 @@ def test_importing_the_command_brings_neither_tensorflow_nor_spark():
 SPARK_SUBMIT = """\
 #!/bin/sh
 echo "$@" >>"$(dirname "$0")/calls"
-case "$*" in *--status*) printf 'Application status (driver): \\n\\t phase: {phase}\\n' >&2 ;; esac
+case "$*" in *--status*) printf 'Application status (driver): \\n\\t {lines}\\n' >&2 ;; esac
 """
 
 
-@pytest.mark.parametrize(("phase", "expected"), [("Succeeded", 0), ("Failed", 1)])
+@pytest.mark.parametrize(
+    ("phase", "ended", "expected"),
+    [
+        ("Succeeded", "exit code: 0", 0),
+        ("Failed", "exit code: 3", 3),
+        ("Failed", "exit code: 197", 197),  # worth another try, see outcomes.md
+        ("Failed", "exit code: 0", 1),
+        ("Failed", "container state: waiting", 1),  # it never ran
+        ("Running", "container state: running", 1),
+    ],
+)
 def test_the_script_for_spark_on_kubernetes_ends_as_the_driver_did(
-    printed, job, tmp_path, phase, expected
+    printed, job, tmp_path, phase, ended, expected
 ):
+    """Spark's words: KubernetesUtils, formatPodState and containerStatusDescription."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "spark-submit").write_text(SPARK_SUBMIT.format(phase=phase))
+    lines = f"phase: {phase}\\n\\t container status:\\n\\t\\t {ended}"
+    (folder / "spark-submit").write_text(SPARK_SUBMIT.format(lines=lines))
     (folder / "spark-submit").chmod(0o755)
     text = printed("render", "-t", "spark-submit-kubernetes", job)[1]
     done = subprocess.run(

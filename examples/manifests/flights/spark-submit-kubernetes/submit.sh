@@ -45,5 +45,7 @@ spark-submit \
 state="$(spark-submit --master "$master" --status "default:$driver" 2>&1)" || true
 case $state in
   *'phase: Succeeded'*) ;;
-  *) printf '%s\n' "$state" "the driver $driver did not succeed: kubectl logs --namespace default $driver" >&2; exit 1 ;;
+  *) printf '%s\n' "$state" "the driver $driver did not succeed: kubectl logs --namespace default $driver" >&2
+    code="$(printf '%s\n' "$state" | sed -n 's/.*exit code: *\([1-9][0-9]*\).*/\1/p' | head -n 1)"
+    exit "${code:-1}" ;;
 esac

@@ -24,13 +24,17 @@ INSTALLED: Final = "$(python -c 'import gridflow.deploy.inside.spark_main as m; 
 
 #: In cluster mode on Kubernetes spark-submit ends with 0 whatever became of the driver: it waits
 #: for the pod (LoggingPodStatusWatcherImpl) and looks at nothing more. ``--status`` prints the
-#: pod's phase (K8SSparkSubmitOperation, KubernetesUtils.formatPodState), at any level of logging.
+#: pod's phase (K8SSparkSubmitOperation, KubernetesUtils.formatPodState) and what its containers
+#: ended with (containerStatusDescription), at any level of logging.
 _JUDGE: Final = """\
 state="$(spark-submit --master "$master" --status "{namespace}:$driver" 2>&1)" || true
 case $state in
   *'phase: Succeeded'*) ;;
   *) printf '%s\\n' "$state" "the driver $driver did not succeed: kubectl logs --namespace \
-{namespace} $driver" >&2; exit 1 ;;
+{namespace} $driver" >&2
+    code="$(printf '%s\\n' "$state" \
+| sed -n 's/.*exit code: *\\([1-9][0-9]*\\).*/\\1/p' | head -n 1)"
+    exit "${{code:-1}}" ;;
 esac
 """
 _DRIVER: Final = "spark.kubernetes.driver.pod.name"
