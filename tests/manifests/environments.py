@@ -37,7 +37,9 @@ def _kubernetes_env(box, fields):
         if "value" in item:
             env[item["name"]] = Expansion(env)(item["value"])
         elif "fieldRef" in item["valueFrom"]:
-            env[item["name"]] = fields[item["valueFrom"]["fieldRef"]["fieldPath"]]
+            path = item["valueFrom"]["fieldRef"]["fieldPath"]
+            # An annotation that isn't there is an empty text (kubelet, ExtractFieldPathAsString).
+            env[item["name"]] = "" if "'gridflow/" in path else fields[path]
     words = [*box.get("command", []), *box.get("args", [])]
     return env, [Expansion(env)(word) for word in words]
 

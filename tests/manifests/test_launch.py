@@ -439,6 +439,19 @@ def test_a_deadline_ends_a_task_and_its_restarts():
     assert "not done after 1 s (deadline)" in out
 
 
+def test_a_deadline_counts_from_the_first_start_of_the_whole_job_where_it_is_known():
+    env = {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0"}
+    began = {**env, "GRIDFLOW_BEGAN": str(int(time.time()) - 299)}
+    code, out = finished("--deadline=300", "--", "sleep", "60", env=began)
+    assert (code, "not done after 300 s" in out) == (124, True)
+    late = {**env, "GRIDFLOW_BEGAN": "1234"}
+    code, out = finished("--deadline=300", "--", "sleep", "60", env=late)
+    assert (code, "not done after 300 s" in out) == (124, True)
+    for unknown in ("", str(int(time.time()) + 999)):  # nobody has noted it; clocks differ
+        env["GRIDFLOW_BEGAN"] = unknown
+        assert finished("--deadline=300", "--", "true", env=env)[0] == 0
+
+
 def test_servers_hear_of_the_chief_only_where_there_is_one():
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"

@@ -13,6 +13,7 @@ from environments import processes
 from jobs import TRAINING, flights
 from test_launch import ENDING, finished
 
+from gridflow.deploy.running import begun
 from gridflow.exits import Exit
 from gridflow.job import Gang, JobError, Role, SecretKey, Secrets
 from gridflow.manifests import get_target, render
@@ -119,6 +120,13 @@ def starts_again(target, code, failures=0, **changes):
     return controller.restarts(controller.job.reason(code, 0), failures)
 
 
+def counts_over_restarts(found):
+    """Return whether the launcher in each pod is told when the job was started first."""
+    field = "{'fieldPath': \"metadata.annotations['gridflow/began']\"}"
+    text = str(found)
+    return 0 < text.count(field) == text.count("'GRIDFLOW_BEGAN'") == text.count("'containers'")
+
+
 @pytest.mark.parametrize("target", OUTSIDE)
 def test_restart_policy_of_a_controller(target):
     """exit-code: signals and lost peers only; on-failure: all; never: none."""
@@ -203,6 +211,17 @@ def test_deadline(target):
         assert spec["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] == 60
         assert not JobSetController(spec).restarts("DeadlineExceeded", 0)
         assert JobSetController(spec).restarts("BackoffLimitExceeded", 0)
+        if target == "jobset":
+            # Its Jobs are made anew: over restarts the launcher counts.
+            assert "--deadline=60" in words_of(target, deadline=60)
+            assert counts_over_restarts(found)
+            for policy in ("on-failure", "exit-code"):
+                changes = {"restart_policy": policy, "deadline": 60}
+                assert not starts_again(target, Exit.OVERDUE, **changes)
+                assert starts_again(target, 137, **changes)
+        else:
+            # Of all its restarts: kubeflow/trainer v2.3, TrainJobSpec.ActiveDeadlineSeconds.
+            assert only("TrainJob", found)["spec"]["activeDeadlineSeconds"] == 60
     elif target == "tfjob":
         spec = only("TFJob", found)["spec"]
         assert spec["runPolicy"]["activeDeadlineSeconds"] == 60
@@ -211,6 +230,20 @@ def test_deadline(target):
     else:
         assert "--deadline=60" in words_of(target, deadline=60)
         assert not VolcanoController(only("Job", found)["spec"]).restarts(Exit.OVERDUE, 0)
+        assert counts_over_restarts(found)
+
+
+def test_run_notes_when_a_job_begins_that_is_started_again_as_a_whole():
+    job = flights(deadline=60, annotations={"note": "x"})
+    assert begun(job, "jobset", 1234.5).annotations == {"note": "x", "gridflow/began": "1234"}
+    assert begun(job, "volcano", 1234.5).annotations["gridflow/began"] == "1234"
+    pod = only("JobSet", [d.content for d in render(begun(job, "jobset", 1.0), "jobset").documents])
+    template = pod["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    assert template["metadata"]["annotations"]["gridflow/began"] == "1"
+    # Waiting in a queue is no training, and the others count by themselves.
+    assert begun(flights(deadline=60, gang=Gang(queue="q")), "jobset", 1.0).annotations == {}
+    assert begun(job, "kubernetes", 1.0) is job
+    assert begun(flights(), "jobset", 1.0).annotations == {}
 
 
 @pytest.mark.parametrize("target", [*TRAINING, *SPARK])

@@ -44,6 +44,8 @@ DESCRIPTIONS = [
     ("args: [--db, 'postgres://me:abc@host/db']", "args[1]", "looks like a secret"),
     ("env: {PGPASSWORD: abc}", "env.PGPASSWORD", "looks like a secret"),
     ("env: {DB_PASS: abc}", "env.DB_PASS", "looks like a secret"),
+    ("env: {A: sk_live_4eC39HqLyjWDarjtT1zdp7dc}", "env.A", "looks like a secret"),
+    ("args: [hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567]", "args[0]", "looks like a secret"),
     ("env: {DATABASE_URL: 'postgres://me:abc@host/db'}", "env.DATABASE_URL", "looks like a secret"),
     ("roles: {worker: {env: {dbPassword: abc}}}", "roles.worker.env.dbPassword", "like a secret"),
     ("restartPolicy: Always", "restartPolicy", "Did you mean 'restart_policy'"),

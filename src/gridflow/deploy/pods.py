@@ -26,6 +26,9 @@ GCS_DIRECTORY: Final = "/etc/gridflow/gcs"
 #: TensorFlow's cluster can't be reached through an Istio sidecar, which would also keep a finished
 #: pod running. Istio reads the label; up to 1.9, and Kubeflow's documents, the annotation.
 NO_SIDECAR: Final = {"sidecar.istio.io/inject": "false"}
+#: When a job was started, which `gridflow run` notes for the deadline of those that start again as
+#: a whole.
+BEGAN: Final = "gridflow/began"
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
@@ -69,6 +72,13 @@ def key_env(name: str, secret: str, key: str) -> Env:
 def field_env(name: str, path: str) -> Env:
     """Return a variable that takes a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def began_env(job: Job) -> tuple[Env, ...]:
+    """Return the variable that says when the job was started first, if anybody has noted it."""
+    if job.deadline is None:
+        return ()
+    return (field_env("GRIDFLOW_BEGAN", f"metadata.annotations['{BEGAN}']"),)
 
 
 def credential_env(job: Job) -> list[Env]:

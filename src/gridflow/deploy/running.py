@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from gridflow.deploy.commands import warn
 from gridflow.deploy.description.loading import load_job
 from gridflow.deploy.drivers.base import say
 from gridflow.deploy.inside.terminal import paint
+from gridflow.deploy.pods import BEGAN
 from gridflow.deploy.rendering import render
 from gridflow.errors import InvalidArgument
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from gridflow.deploy.drivers.base import Driver
 
 _IN_THIS_PROCESS = ("local", "spark")
+#: Where no controller counts the deadline over restarts.
+_AS_A_WHOLE = ("jobset", "volcano")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"--run-id and --dir are for {' and '.join(_IN_THIS_PROCESS)}; the target "
             f"{arguments.target} knows a job by its name: --set name=…"
         )
-    driver = _driver(arguments)
+    driver = _driver(arguments, starts=True)
     driver.start(replace=arguments.replace)
     code = 0 if arguments.detach else _follow(driver, arguments)
     if arguments.json:
@@ -89,8 +93,21 @@ def _print_status(driver: Driver, *, as_json: bool) -> None:
         sys.stdout.write(f"{task.task:<{width}}  {state}  {task.detail}".rstrip() + "\n")
 
 
-def _driver(arguments: argparse.Namespace) -> Driver:
+def begun(job: Job, target: str, now: float) -> Job:
+    """Return a job that says when it was started, for targets that start it again as a whole.
+
+    Their deadline counts from there. What waits in a queue hasn't started: it counts each start.
+    """
+    waits = job.gang is not None and job.gang.queue is not None
+    if target not in _AS_A_WHOLE or job.deadline is None or waits:
+        return job
+    return dataclasses.replace(job, annotations={BEGAN: str(int(now)), **job.annotations})
+
+
+def _driver(arguments: argparse.Namespace, *, starts: bool = False) -> Driver:
     job: Job = load_job(arguments.job, arguments.assignments)
+    if starts:
+        job = begun(job, arguments.target, time.time())
     if arguments.target in _IN_THIS_PROCESS:
         raise InvalidArgument(
             f"a job of the target {arguments.target} lives in 'gridflow run', which shows its "

@@ -40,7 +40,8 @@ def start_words(
     pod_restarts : bool
         Say how the target restarts the container, so that the last failure is known as such.
     deadline : bool
-        End the program after the job's deadline, where the target ends nothing.
+        End the program after the job's deadline, where the target ends nothing, or counts anew at
+        each start.
     one_retryable_code : bool
         End with `RETRYABLE` after every retryable failure.
     stay : bool

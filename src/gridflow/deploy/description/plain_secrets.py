@@ -27,7 +27,9 @@ _INNOCENT: Final = re.compile(
 #: Endings that say the variable holds a place, not the secret itself.
 _PLACES: Final = ("_FILE", "_PATH", "_DIR", "_URL", "_NAME", "_TTL", "_REGION")
 _VALUES: Final = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+    # GitHub, GitLab, Hugging Face, Slack, Stripe, Google
+    r"|\b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abprs]-|[sr]k_live_)[\w-]{20,}|\bAIza[\w-]{35}\b"
     # user:password@host, but for a password that the shell fills in
     r"|\b[a-z][a-z0-9+.-]*://[^\s/:@]*:(?!\$)[^\s/@]+@"
 )
@@ -50,7 +52,7 @@ def holds_secret(name: str) -> bool:
 
 
 def is_secret(value: str) -> bool:
-    """Return whether a value is a secret by its looks: a private key, a password in a URL."""
+    """Return whether a value is a secret by its looks: a key, a token, a password in a URL."""
     return bool(_VALUES.search(value))
 
 

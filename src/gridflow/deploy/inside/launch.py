@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: How often this task has failed before, where the target counts and restarts.
 FAILURES: Final = "GRIDFLOW_FAILURES"
+#: When the job was started first, in seconds since 1970, where the target starts all of it again.
+BEGAN: Final = "GRIDFLOW_BEGAN"
 _LONGEST_PAUSE: Final = 30.0
 #: Seconds to tell a failure: who is still there hears it at once.
 _TELL_FAILURE: Final = 5.0
@@ -63,7 +66,8 @@ class LaunchOptions:
     grace : float
         Seconds between SIGTERM and SIGKILL for the program.
     deadline : float or None
-        Seconds after which the program is ended, restarts included.
+        Seconds after which the program is ended, restarts included; those of the target, too, where
+        ``GRIDFLOW_BEGAN`` says when the job began.
     flags : mapping of str to str
         The classic flags given to the command itself.
     """
@@ -244,7 +248,9 @@ class _Task:
     def _clock(self) -> threading.Timer | None:
         if self.options.deadline is None:
             return None
-        clock = threading.Timer(self.options.deadline, self._overdue)
+        began = _count(self.environ.get(BEGAN, ""))
+        gone = max(time.time() - began, 0.0) if began else 0.0
+        clock = threading.Timer(max(self.options.deadline - gone, 0.0), self._overdue)
         clock.daemon = True
         clock.start()
         return clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.pods import field_env, metadata, task_pod
+from gridflow.deploy.pods import began_env, field_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import (
     SIDES,
@@ -15,6 +15,7 @@ from gridflow.deploy.targets.beside import (
 )
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
 from gridflow.deploy.task_start import addresses, start_words
+from gridflow.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -32,15 +33,16 @@ def host(job: Job, part: str, index: int) -> str:
     return f"{job.name}-{part}-0-{index}.{job.name}.{job.namespace}.svc"
 
 
-def set_policies(job: Job, main: str) -> dict[str, Any]:
-    """Return when the set has succeeded, and what a failed Job means to it."""
+def set_policies(job: Job, main: str, *, counted: bool = False) -> dict[str, Any]:
+    """Return when the set has succeeded, and what a failed Job means to it.
+
+    ``counted`` is whether the launcher counts the deadline, and ends with a code of its own.
+    """
     failure: dict[str, Any] = {"maxRestarts": 0}
     if job.restart_policy != "never":
         failure["maxRestarts"] = job.restart_limit
-    final = ["PodFailurePolicy"] if job.restart_policy == "exit-code" else []
-    if job.deadline is not None:
-        # Each restart makes new Jobs, with the whole time before them.
-        final.append("DeadlineExceeded")
+    final = ["PodFailurePolicy"] if job.restart_policy == "exit-code" or counted else []
+    final += ["DeadlineExceeded"] if job.deadline is not None else []
     if final and failure["maxRestarts"]:
         rule = {"name": "permanent", "action": "FailJobSet"}
         failure["rules"] = [{**rule, "onJobFailureReasons": final}]
@@ -50,8 +52,11 @@ def set_policies(job: Job, main: str) -> dict[str, Any]:
     }
 
 
-def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, Any]:
-    """Return the spec of a role's Job inside a set: one failure of a pod fails it."""
+def inner_job(job: Job, role: str, template: Any, container: str, *final: int) -> dict[str, Any]:
+    """Return the spec of a role's Job inside a set: one failure of a pod fails it.
+
+    ``final`` are exit codes after which the set doesn't start again.
+    """
     spec: dict[str, Any] = {
         "completions": job.roles[role].replicas,
         "parallelism": job.roles[role].replicas,
@@ -60,7 +65,7 @@ def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, A
     }
     if job.deadline is not None:
         spec["activeDeadlineSeconds"] = job.deadline
-    spec["podFailurePolicy"] = failure_policy(job, container)
+    spec["podFailurePolicy"] = failure_policy(job, container, *final)
     spec["template"] = template
     return spec
 
@@ -68,23 +73,25 @@ def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, A
 def render(job: Job) -> list[Document]:
     """Return the JobSet and what stands beside it."""
     cluster = addresses(job, lambda role, index: host(job, role, index), lambda *_: job.port)
+    # Each restart makes new Jobs, with the whole deadline before them: the launcher counts it.
+    final = () if job.deadline is None else (int(Exit.OVERDUE),)
     parts = []
     for name, _ in job.role_items():
         template = task_pod(
             job,
             name,
-            words=start_words(job),
+            words=start_words(job, deadline=True),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,
-            extra_env=JOBSET_ENV,
+            extra_env=(*JOBSET_ENV, *began_env(job)),
         )
         join_group(job, template)
         parts.append(
             {
                 "name": name,
                 "replicas": 1,
-                "template": {"spec": inner_job(job, name, template, CONTAINER)},
+                "template": {"spec": inner_job(job, name, template, CONTAINER, *final)},
             }
         )
     spec: dict[str, Any] = {
@@ -93,7 +100,7 @@ def render(job: Job) -> list[Document]:
             "subdomain": job.name,
             "publishNotReadyAddresses": True,
         },
-        **set_policies(job, job.main_role),
+        **set_policies(job, job.main_role, counted=bool(final)),
         "replicatedJobs": parts,
     }
     if job.time_to_live is not None:

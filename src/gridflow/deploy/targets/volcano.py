@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.pods import metadata, task_pod
+from gridflow.deploy.pods import began_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, tensorboard
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME
@@ -51,6 +51,7 @@ def render(job: Job) -> list[Document]:
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,
+            extra_env=began_env(job),
         )
         if job.deadline is not None:
             # Volcano starts the job again when a pod is over time, as after any failure. So the
