@@ -129,6 +129,9 @@ class TensorflowDistributor:
     spool_limit : str, optional
         How much of the rows that are pushed (`JobHandle.feed`) may wait on a host for each worker,
         such as ``"4GiB"``; feeders wait beyond it. Default: 1 GiB.
+    detached : bool, default False
+        On Spark, without GPUs: give the slots of the job's tasks back once they run, so that those
+        that feed it (`JobHandle.feed`, `JobHandle.infer`) find some; see ``docs/streams.md``.
     job_dir : str or Path, optional
         Where logs, results and event files are put in the driver, a folder for each job. Default:
         a folder in the temporary folder.
@@ -209,6 +212,7 @@ class TensorflowDistributor:
         seed: int | None = None,
         spool_dir: str | None = None,
         spool_limit: str | None = None,
+        detached: bool = False,
         job_dir: str | Path | None = None,
         run_id: str | None = None,
         keep_jobs: int | None = 20,
@@ -278,6 +282,7 @@ class TensorflowDistributor:
         strategies.check_workers(name, self.num_workers)
         self.spec.feed.check_strategy(name)
         self._launcher = launcher_of(launcher)
+        self._detached = detached
         self._network = Network.parse(host, advertise, port, interface)
         self._restart = policy_of(restart, max_restarts)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
@@ -482,6 +487,7 @@ class TensorflowDistributor:
         *,
         wait: bool,
     ) -> tuple[Launcher, bytes, bytes, dict[str, Any], Placement]:
+        from gridflow.launch import registry
         from gridflow.spec.modules import pack
         from gridflow.spec.program import dump, folder_of, for_job, make_program
 
@@ -495,6 +501,8 @@ class TensorflowDistributor:
             from gridflow.launch.spark.session import session_of
 
             launcher = SparkLauncher(session_of(datasets.values()))
+        if self._detached:
+            launcher = registry.detached(launcher)
         placement = launcher.place(
             len(self.tasks),
             datasets,

@@ -23,7 +23,6 @@ from gridflow.compat.tfos import (
     TFManager,
     TFNode,
     TFSparkNode,
-    _door,
     _fed,
     _feeding,
     _setting,
@@ -34,6 +33,7 @@ from gridflow.compat.tfos import (
 )
 from gridflow.compat.tfos._params import Namespace
 from gridflow.compat.tfos._queues import NodeQueues
+from gridflow.wire import door
 
 
 @pytest.fixture
@@ -312,7 +312,7 @@ def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(there, tmp_path):
     from multiprocessing import AuthenticationError
 
     with pytest.raises(AuthenticationError):
-        _door.knock((host, port), b"another key")
+        door.knock((host, port), b"another key")
     assert not (tmp_path / "made").exists()
     found, thread = consume(there.nodes[0])
     assert _feeding.Feeder(there.info[:1], 5, "input", 0).train([1]) == 1

@@ -106,7 +106,15 @@ class Agent:
             self._closed.set()
             raise
         finally:
+            self._await(supervisor)
+
+    def _await(self, supervisor: threading.Thread) -> None:
+        try:
             supervisor.join()
+        except BaseException:  # a signal: end in order, and then go the signal's way
+            self._closed.set()
+            supervisor.join()
+            raise
 
     def _spool(self, batches: Iterable[tuple[str, pa.RecordBatch]], folder: Path) -> None:
         try:

@@ -21,6 +21,23 @@ _OURS: Final = (
 )
 
 
+def detached(launcher: Launcher) -> Launcher:
+    """Return one whose agents give their slots back.
+
+    Raises
+    ------
+    InvalidArgument
+        It has no slots to give back.
+    """
+    make = getattr(launcher, "detached", None)
+    if make is None:
+        raise InvalidArgument(
+            "detached=True gives task slots back to Spark, for the tasks that feed the job; "
+            f"{type(launcher).__name__} has none. Leave it out: rows can be fed without."
+        )
+    return make()  # type: ignore[no-any-return]
+
+
 def launcher_of(given: Any) -> Launcher | None:
     """Return the launcher that a user gave: as an object, by its name, or not at all.
 

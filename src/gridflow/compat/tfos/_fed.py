@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gridflow.compat.tfos import _door, marker
+from gridflow.compat.tfos import marker
 from gridflow.compat.tfos._feeding import (
     ASK,
     BEGUN,
@@ -36,10 +36,11 @@ from gridflow.compat.tfos._feeding import (
     pickled,
 )
 from gridflow.errors import DataError, GridflowError
+from gridflow.wire import door
 
 if TYPE_CHECKING:
-    from gridflow.compat.tfos._door import Connection
     from gridflow.compat.tfos._queues import NodeQueues, RowQueue
+    from gridflow.wire.door import Connection
 
 
 #: Partitions whose rows are known to have come; the oldest are forgotten.
@@ -64,9 +65,9 @@ class FeedServer:
         self._partitions: OrderedDict[tuple[int, int], _Partition] = OrderedDict()
         self._failure = ""
         self._ended = False
-        listener = _door.listen(host)
+        listener = door.listen(host)
         self.port = int(listener.getsockname()[1])
-        self._door = _door.Door(listener, key, self._serve)
+        self._door = door.Door(listener, key, self._serve)
 
     def fail(self, text: str) -> None:
         """Tell all feeders, those to come included, why there will be no answer."""

@@ -4,7 +4,7 @@ A feeder is a task of another Spark job. It looks for the node with the fewest f
 what it brings, and sends its partition in chunks; some of them may be on their way or wait there,
 so that a node that is slow slows its feeders down. Every chunk is answered once a program has taken
 it. The messages are a letter and what belongs to it; rows are pickled, and travel only between
-those who know the cluster's key (`gridflow.compat.tfos._door`).
+those who know the cluster's key (`gridflow.wire.door`).
 
 A task that is tried again, or a copy of one that is slow, asks all nodes first whether the
 partition is there already. If it is, the rows go to the same node, which takes those alone that it
@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 import msgspec
 
-from gridflow.compat.tfos import _door, reservation
+from gridflow.compat.tfos import reservation
 from gridflow.errors import GridflowError, RunTimeout, TaskLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gridflow.compat.tfos._door import Connection
+    from gridflow.wire.door import Connection
 
 
 _log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class Feeder:
         """Return what a node answers."""
         if place not in self._lines:
             node = self._nodes[place]
-            self._lines[place] = _door.knock(tuple(node["addr"]), node["authkey"])
+            self._lines[place] = door.knock(tuple(node["addr"]), node["authkey"])
         line = self._lines[place]
         line.send_bytes(letter + msgspec.msgpack.encode(words))
         reply = line.recv_bytes()

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gridflow.compat.tfos import _door, util
+from gridflow.compat.tfos import util
 from gridflow.errors import GridflowError, InvalidArgument, NetworkError, StartTimeout
+from gridflow.wire import door
 
 if TYPE_CHECKING:
     import socket
@@ -97,7 +98,7 @@ class MessageSocket:
 
     def receive(self, sock: Any) -> Any:
         """Wait for a message."""
-        if isinstance(sock, _door.Connection):
+        if isinstance(sock, door.Connection):
             return msgspec.msgpack.decode(sock.recv_bytes(_MOST_BYTES))
         length = _LENGTH.unpack(_exactly(sock, _LENGTH.size))[0]
         if length > _MOST_BYTES:
@@ -107,7 +108,7 @@ class MessageSocket:
     def send(self, sock: Any, msg: Any) -> None:
         """Send a message."""
         content = msgspec.msgpack.encode(msg)
-        if isinstance(sock, _door.Connection):
+        if isinstance(sock, door.Connection):
             sock.send_bytes(content)
         else:
             sock.sendall(_LENGTH.pack(len(content)) + content)
@@ -150,7 +151,7 @@ class Server(MessageSocket):
         self.key = key or given or secrets.token_bytes(32)
         self._host = host
         self._state: dict[str, Any] = {"ending": False, "finished": False, "failure": ""}
-        self._door: _door.Door | None = None
+        self._door: door.Door | None = None
         self._file: Path | None = None
         self._port = 0
 
@@ -160,7 +161,7 @@ class Server(MessageSocket):
         self._port = int(listener.getsockname()[1])
         _keys[self._port] = self.key
         self._file = _write_key(self._port, self.key)
-        self._door = _door.Door(listener, self.key, self._serve)
+        self._door = door.Door(listener, self.key, self._serve)
         address = (self.get_server_ip(), self._port)
         _log.info("listening for nodes at %s:%d", *address)
         return address
@@ -246,11 +247,11 @@ class Server(MessageSocket):
         elsewhere = os.environ.get(TFOS_SERVER_HOST)
         host = "" if elsewhere else self._host or util.get_ip_address()
         try:
-            return _door.listen(host, self.get_server_ports())
+            return door.listen(host, self.get_server_ports())
         except OSError as error:
             raise NetworkError(f"the reservation server can't listen: {error}") from error
 
-    def _serve(self, connection: _door.Connection) -> None:
+    def _serve(self, connection: door.Connection) -> None:
         while True:
             try:
                 message = self.receive(connection)
@@ -294,7 +295,7 @@ class Client(MessageSocket):
     def __init__(self, server_addr: tuple[str, int], key: bytes | None = None) -> None:
         self.server_addr = (str(server_addr[0]), int(server_addr[1]))
         self._key = key or _find_key(self.server_addr[1])
-        self.sock = _door.knock(self.server_addr, self._key)
+        self.sock = door.knock(self.server_addr, self._key)
 
     def close(self) -> None:
         """Hang up."""
@@ -340,7 +341,7 @@ class Client(MessageSocket):
                 if attempt + 1 == MAX_RETRIES or msg_type == "REG":
                     raise
                 self.sock.close()
-                self.sock = _door.knock(self.server_addr, self._key)
+                self.sock = door.knock(self.server_addr, self._key)
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import InvalidArgument, NotEnoughSlots
 from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
-from gridflow.launch.spark import feeding
+from gridflow.launch.spark import detached_launch, feeding
+from gridflow.launch.spark.bodies import agent_body
+from gridflow.launch.spark.detached_launch import DetachedLaunch
 from gridflow.launch.spark.errors import slots_of_master
 from gridflow.launch.spark.gpus import SparkGpuSettings, make_profile, shortage
 from gridflow.launch.spark.launch import SparkLaunch
@@ -35,17 +37,15 @@ from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from gridflow.errors import NotEnoughGpus
     from gridflow.feed.push.sender import Destination
-    from gridflow.feed.sources.base import RankRows
     from gridflow.feed.sources.frames import FrameSource
     from gridflow.feed.sources.partitions import Repartition
-    from gridflow.launch.base import LaunchListener
+    from gridflow.launch.base import Launch, LaunchListener
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.options import Deadlines
     from gridflow.wire.payload import AgentPayload
@@ -69,6 +69,8 @@ class SparkLauncher:
     repartition : {'auto', 'always', 'never'}, default 'auto'
         Whether the rows are dealt out anew to the ranks. ``auto``: unless the DataFrame already
         has one partition per rank.
+    detached : bool, default False
+        Whether agents give their slots back; ``TensorflowDistributor(detached=True)`` says it.
 
     Raises
     ------
@@ -81,6 +83,7 @@ class SparkLauncher:
         spark: SparkSession | None = None,
         *,
         repartition: Repartition = "auto",
+        detached: bool = False,
     ) -> None:
         from gridflow.feed.sources.partitions import check_repartition
 
@@ -90,11 +93,16 @@ class SparkLauncher:
         self._repartition = repartition
         self._source: tuple[Mapping[str, Any], FrameSource] | None = None
         self._launched = 0
+        self._is_detached = detached
         self._kept: Collection[str] = ()
 
     def for_job(self) -> SparkLauncher:
         """Return one for the same session, which has launched nothing."""
-        return SparkLauncher(self._spark, repartition=self._repartition)
+        return SparkLauncher(self._spark, repartition=self._repartition, detached=self._is_detached)
+
+    def detached(self) -> SparkLauncher:
+        """Return one whose agents give their slots back, so that others' tasks find some."""
+        return SparkLauncher(self._spark, repartition=self._repartition, detached=True)
 
     def place(
         self,
@@ -112,6 +120,8 @@ class SparkLauncher:
         fed = range(num_tasks) if fed is None else fed
         source.check(len(fed))
         self._refuse_speculation()
+        if self._is_detached:
+            detached_launch.refuse(data, gpus, is_dynamic=self._is_dynamic())
         settings = self._gpu_settings()
         stages = _stages(num_tasks, fed, gpus, has_data=bool(data))
         amounts = [settings.stage_amount(need) for _, need in stages]
@@ -136,6 +146,7 @@ class SparkLauncher:
             raise NotEnoughSlots(self._too_few(num_tasks, slots), num_tasks, slots)
         master = self._setting("spark.master", "connect")
         details = {
+            **({"slots": "given back once the agents run"} if self._is_detached else {}),
             "stage": "plain (dynamic allocation is on)" if self._is_dynamic() else "barrier",
             "spark": self._spark.version,
             **source.details(),
@@ -151,22 +162,23 @@ class SparkLauncher:
             source.left_out,
             source.columns,
             default_folder(self._spark),
-            no_slot_for_feeders(num_tasks, slots)
-            if slots is not None and slots <= num_tasks
-            else "",
+            "" if self._is_detached else no_slot_for_feeders(num_tasks, slots),
         )
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
-    ) -> SparkLaunch:
+    ) -> Launch:
         """Start the Spark jobs, each in a thread of its own."""
         source = self._source_of(data)
-        self._launched = len(payload.spec.tasks)
+        self._launched = 0 if self._is_detached else len(payload.spec.tasks)
         self._kept = payload.spec.feed.columns
         hide_stage_bar(self._spark)
         stages = _stages(
             len(payload.spec.tasks), payload.spec.fed, payload.spec.gpus, has_data=bool(data)
         )
+
+        if self._is_detached:
+            return self._launch_detached(payload, stages, listener)
 
         def make_frame(places: tuple[int, ...], need: GpuNeed) -> DataFrame:
             rows = source if data and places[0] in payload.spec.fed else None
@@ -181,6 +193,20 @@ class SparkLauncher:
             has_data=bool(data),
             is_barrier=not self._is_dynamic(),
         )
+
+    def _launch_detached(
+        self,
+        payload: AgentPayload,
+        stages: Sequence[tuple[tuple[int, ...], GpuNeed]],
+        listener: LaunchListener,
+    ) -> DetachedLaunch:
+        """Start agents that outlive the tasks which start them."""
+
+        def frame_of(body: Any, places: tuple[int, ...], need: GpuNeed) -> DataFrame:
+            return self._stage(self._spark.range(0, len(places), 1, len(places)), body, need)
+
+        host, _ = self._driver_addresses()
+        return DetachedLaunch(self._spark, payload, stages, frame_of, listener, host)
 
     def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
         """Push rows in a Spark job of their own."""
@@ -235,7 +261,7 @@ class SparkLauncher:
         else:
             frame = self._spark.range(0, num_tasks, 1, num_tasks)
         settings = self._gpu_settings()
-        body = _agent_body(payload, places, rows, settings.shares if need.count is None else 1)
+        body = agent_body(payload, places, rows, settings.shares if need.count is None else 1)
         return self._stage(frame, body, need)
 
     def _stage(self, frame: DataFrame, body: Any, need: GpuNeed) -> DataFrame:
@@ -368,30 +394,3 @@ def _stages(
     """
     others = [place for place in range(num_tasks) if place not in fed]
     return [*group(fed, gpus, together=has_data), *group(others, gpus, together=False)]
-
-
-def _agent_body(
-    payload: AgentPayload, places: tuple[int, ...], rows: RankRows | None, gpu_shares: int
-) -> Any:
-    """Return the function of the stage. It is sent by value, so it can say what is missing."""
-    gridflow_version = _version()
-
-    def run_agent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            from gridflow.launch.spark.task import run_task
-        except ImportError as error:
-            import sys
-
-            raise ImportError(
-                f"gridflow {gridflow_version} can't be imported by {sys.executable} on an "
-                f"executor: {error}"
-            ) from error
-        yield from run_task(payload, places, rows, gpu_shares, batches)
-
-    return run_agent
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("gridflow")

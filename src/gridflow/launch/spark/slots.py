@@ -83,7 +83,8 @@ def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
     return (
         f"the job's {tasks} tasks take all {slots} task slots of Spark, so none is left for the "
         "tasks that push rows into it. Use fewer workers, more executors or cores, or give the "
-        "rows to run(data=…), which needs no further slot."
+        "rows to run(data=…), which needs no further slot. Without GPUs, detached=True of the "
+        "distributor gives the job's own slots back once its tasks run."
     )
 
 

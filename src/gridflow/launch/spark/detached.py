@@ -23,12 +23,12 @@ from typing import IO, TYPE_CHECKING, Final, NoReturn
 import msgspec
 
 from gridflow.agent.stat import began
-from gridflow.compat.tfos import _door
 from gridflow.errors import GridflowError
+from gridflow.wire import door
 
 if TYPE_CHECKING:
-    from gridflow.compat.tfos._door import Connection
     from gridflow.gpu.grant import SparkGpus
+    from gridflow.wire.door import Connection
     from gridflow.wire.payload import AgentPayload
 
 UP: Final = b"up"
@@ -61,7 +61,7 @@ def start(payload: AgentPayload, place: int, gpus: SparkGpus, line: Line) -> Non
     errors: IO[bytes]
     with tempfile.TemporaryFile() as errors:
         agent = subprocess.Popen(
-            [sys.executable, "-m", "gridflow.compat.tfos._detached"],
+            [sys.executable, "-m", "gridflow.launch.spark.detached"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -105,7 +105,7 @@ def main() -> None:
     # From the parent's own pipe: nobody else can write to it.
     payload, place, gpus, line, owner = pickle.load(sys.stdin.buffer)  # noqa: S301
     signal.signal(signal.SIGTERM, _end)
-    connection = _door.knock(line.address, line.key)
+    connection = door.knock(line.address, line.key)
     connection.send_bytes(msgspec.msgpack.encode(place))
     watcher = threading.Thread(target=_watch, args=(connection, owner), daemon=True)
     watcher.start()
