@@ -90,13 +90,14 @@ class Desk:
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
         self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
+        self._pushed = tuple(place for place, part in enumerate(parts) if part.is_pushed)
         self._checkpoints = checkpoints
         self._console = console
         self._lock = threading.Lock()
         self._launch = 0
         self._never_fed = left_out or {}
         self._rows = Rows(self._fed, self._never_fed)
-        self._streams = Streams(self._fed)
+        self._streams = Streams(self._pushed)
         self._mailboxes = [_Mailbox() for _ in parts]
 
     # For the job's loop --------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class Desk:
             self._launch = launch
             self._mailboxes = [_Mailbox() for _ in self._tasks]
             self._rows = Rows(self._fed, self._never_fed)
-            self._streams = Streams(self._fed, was=self._streams)
+            self._streams = Streams(self._pushed, was=self._streams)
 
     def has_agents(self, launch: int) -> bool:
         """Return whether an agent of a launch has registered."""
@@ -144,7 +145,7 @@ class Desk:
         counts = self.ledger.counts
         return [
             str(self._tasks[place])
-            for place in self._fed
+            for place in self._pushed
             if not ((stream, place) in counts and counts[stream, place].rows)
         ]
 

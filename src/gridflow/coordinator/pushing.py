@@ -11,6 +11,7 @@ import pyarrow as pa
 from gridflow.errors import DataError, InvalidArgument
 from gridflow.feed.push import STREAM
 from gridflow.feed.push.sender import Destination
+from gridflow.spec import strategies
 from gridflow.spec.options import seconds, whole_number
 
 if TYPE_CHECKING:
@@ -225,6 +226,7 @@ class Pushing:
         destination = self._destination(None)
         if not destination.receivers:
             raise InvalidArgument("the job takes no more rows: infer() comes before stop().")
+        self._refuse_dealt("infer()")
         seconds("timeout", timeout)
         return self._launcher.infer(destination, rows, schema, timeout)
 
@@ -250,6 +252,7 @@ class Pushing:
                 "Spark notes how far it has come. With the distributor's checkpoint_dir= a new "
                 "driver goes on from there, and no row is lost or trained on twice."
             )
+        self._refuse_dealt("a streaming DataFrame")
         if not self._destination(timeout).receivers:
             return 0
         covered, taken = self._run.streams.part_streams(), [0]
@@ -268,6 +271,16 @@ class Pushing:
         if self._ended.is_set() and self._error is not None:
             raise self._error
         return taken[0]
+
+    def _refuse_dealt(self, what: str) -> None:
+        """Refuse what is for processes that read their rows themselves."""
+        name = self._run.spec.training.strategy
+        if strategies.of(name).hands_out_steps:
+            raise InvalidArgument(
+                f"{what} isn't there for strategy={name!r}, whose chief deals rows out to workers "
+                "without Python. Use feed() with a DataFrame (of a stream by foreachBatch), or "
+                "another strategy."
+            )
 
     def _takes_no_more(self, seconds: float) -> bool:
         """Wait, and return whether the job takes no more rows."""

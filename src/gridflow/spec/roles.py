@@ -91,6 +91,8 @@ class Part:
         Whether rows of ``run(data=…)`` go to it.
     is_replaced : bool
         Whether its process, when it dies, is started again while the others go on.
+    is_pushed : bool
+        Whether rows that are pushed (`JobHandle.feed`) go to it.
     """
 
     task: Task
@@ -98,6 +100,7 @@ class Part:
     is_awaited: bool
     is_fed: bool
     is_replaced: bool
+    is_pushed: bool
 
     @property
     def serves(self) -> bool:
@@ -179,6 +182,7 @@ def parts_of(tasks: Sequence[Task], strategy: str, roles: Iterable[Role] = ()) -
             is_awaited=task.role in facts.is_awaited and task.role not in servers,
             is_fed=task.role in facts.is_fed,
             is_replaced=task.role in replaced,
+            is_pushed=task.role in (facts.is_fed if facts.is_pushed is None else facts.is_pushed),
         )
         for task in tasks
     )

@@ -51,6 +51,8 @@ class StrategyFacts:
         Roles that a job must have, and those that it gets where they aren't asked for.
     runs_function, is_awaited, is_fed, is_replaced : tuple of str
         Roles whose tasks are so, see `gridflow.spec.roles.Part`.
+    is_pushed : tuple of str or None
+        The same; None: those that are fed.
     """
 
     name: Strategy
@@ -70,6 +72,7 @@ class StrategyFacts:
     is_awaited: tuple[str, ...] = TRAINING_ROLES
     is_fed: tuple[str, ...] = TRAINING_ROLES
     is_replaced: tuple[str, ...] = (EVALUATOR,)
+    is_pushed: tuple[str, ...] | None = None
 
 
 _FACTS: Final = (
@@ -90,6 +93,7 @@ _FACTS: Final = (
         is_awaited=(CHIEF,),
         is_fed=(WORKER,),
         is_replaced=(WORKER, EVALUATOR),
+        is_pushed=(CHIEF,),
     ),
     StrategyFacts("server", "classic", has_servers=True, takes_flags=True),
     StrategyFacts(

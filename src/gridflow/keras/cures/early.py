@@ -136,7 +136,7 @@ def _streamed(data: Any, source: StreamSource, first: int) -> Iterator[int]:
     """Yield the steps of an epoch over rows that are pushed, until they end or it does."""
     step = first
     while not data.steps_per_epoch or step < data.steps_per_epoch:
-        if not _has_next(source):
+        if not has_next(source):
             _end(model_of(data), is_empty=step == first)
             return
         source.progress.steps += 1
@@ -179,7 +179,8 @@ def save_section() -> bool:
     return bool(_savers)
 
 
-def _has_next(source: StreamSource) -> bool:
+def has_next(source: StreamSource) -> bool:
+    """Return whether a stream's next step comes; waits for it, and tells a long wait."""
     return _patiently(source.has_next)
 
 

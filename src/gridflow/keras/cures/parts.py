@@ -8,6 +8,7 @@ these packages by itself: agents and fork servers ask here, too.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: Packages with private parts, and the extra that brings a version with those that are known.
 _EXTRAS: Final = {
@@ -212,6 +213,26 @@ def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
 def was_made(remote: Any) -> bool:
     """Return whether a value that a coordinator's worker was to make was made, if lost since."""
     return part(remote, "_values") is not None
+
+
+@contextlib.contextmanager
+def hearing_of_repeats(coordinator: Any, tell: Callable[[tuple[Any, ...]], None]) -> Iterator[None]:
+    """Tell of each step that a coordinator hands out again, as the worker that had it has died.
+
+    What is told are the arguments that it was scheduled with, the very tuple.
+    """
+    steps = part(part(coordinator, "_cluster"), "closure_queue")
+    put_back = part(steps, "put_back")
+
+    def heard(closure: Any) -> None:
+        tell(part(closure, "_args"))
+        put_back(closure)
+
+    steps.put_back = heard
+    try:
+        yield
+    finally:
+        del steps.put_back
 
 
 def is_started() -> str | None:

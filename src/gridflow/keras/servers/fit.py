@@ -9,18 +9,20 @@ Checkpoints are made when no step is under way, so that they hold what was done 
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras.cures import parts, position
+from gridflow.keras.cures import position
 from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
 from gridflow.keras.resume import building
 from gridflow.keras.servers.data import WorkerDataset
-from gridflow.keras.servers.steps import make_steps
+from gridflow.keras.servers.pushed import Dealer, PushedRows
+from gridflow.keras.servers.steps import fetch, make_steps
 from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Trainer:
 
     def fit(
         self,
-        data: Data,
+        data: Data | PushedRows,
         *,
         epochs: int,
         steps_per_epoch: int | None,
@@ -82,18 +84,22 @@ class Trainer:
         """
         model = self._model
         whole_number("epochs", epochs, 1)
-        _check(data)
-        steps = _steps(data, steps_per_epoch, "steps_per_epoch")
+        steps: int | None = None
+        if isinstance(data, PushedRows):
+            _check_pass(epochs, steps_per_epoch)
+        else:
+            _check(data)
+            steps = _steps(data, steps_per_epoch, "steps_per_epoch")
         if validation is not None:
             _check(validation)
             if not isinstance(validation, WorkerDataset):
                 _steps(validation, validation_steps, "validation_steps")
-        spec = _element_spec(data)
+        spec = data.spec if isinstance(data, PushedRows) else _element_spec(data)
         held = position.Held(spec)
         position.hold(model, held)
         self._build(spec)
         made = make_steps(model, self._flavour, self._coordinator.strategy)
-        iterator = iter(self._coordinator.create_per_worker_dataset(data))
+        train = self._trainer_of(data, made, steps)
         flavour = importlib.import_module(self._flavour)
         every = flavour.callbacks.CallbackList(
             list(callbacks),
@@ -111,7 +117,7 @@ class Trainer:
         for epoch in range(begin.epoch, epochs):
             every.on_epoch_begin(epoch)
             first = begin.step if epoch == begin.epoch else 0
-            logs = self._train_epoch(made, iterator, range(first, steps), every)
+            logs = train(first, every)
             if validation is not None:
                 found = self._test(made, validation, validation_steps, every)
                 logs = {**logs, **{f"val_{name}": value for name, value in found.items()}}
@@ -141,6 +147,24 @@ class Trainer:
                 building.build_sharded(self._model, spec)
             building.build_for(self._model, self._flavour, spec)
 
+    def _trainer_of(
+        self, data: Data | PushedRows, made: Steps, steps: int | None
+    ) -> Callable[[int, Any], dict[str, float]]:
+        """Return what makes the steps of an epoch from one on, for callbacks to hear of."""
+        if isinstance(data, PushedRows):
+            return functools.partial(self._train_on_pushed, made, data)
+        iterator = iter(self._coordinator.create_per_worker_dataset(data))
+        assert steps is not None
+        return lambda first, every: self._train_epoch(made, iterator, range(first, steps), every)
+
+    def _train_on_pushed(
+        self, made: Steps, rows: PushedRows, first: int, every: Any
+    ) -> dict[str, float]:
+        made.reset()
+        deal = Dealer(self._coordinator, self._model, rows, made, every)
+        deal.train(first, self._most, self._checkpoint_every)
+        return numbers(made.logs(final=True))
+
     def _train_epoch(
         self, made: Steps, iterator: Any, steps: range, every: Any
     ) -> dict[str, float]:
@@ -153,13 +177,13 @@ class Trainer:
                 every.on_train_batch_begin(handed_out)
                 under_way.append(self._coordinator.schedule(made.train, args=(iterator,)))
                 handed_out += 1
-            found = _fetch(under_way.popleft())
+            found = fetch(under_way.popleft())
             if found is not None:
                 made.add(found)
             every.on_train_batch_end(done, made.logs())
             done += 1
         self._coordinator.join()  # steps that are on their way when training is stopped
-        for found in map(_fetch, under_way):
+        for found in map(fetch, under_way):
             if found is not None:
                 made.add(found)
         return numbers(made.logs(final=True))
@@ -182,7 +206,7 @@ class Trainer:
             while len(under_way) < self._most and (rows is not None or handed_out < (steps or 0)):
                 under_way.append(self._coordinator.schedule(made.test, args=(iterator,)))
                 handed_out += 1
-            count, values = _fetch(under_way.popleft()) or (0, None)
+            count, values = fetch(under_way.popleft()) or (0, None)
             if rows is None or int(count):
                 every.on_test_batch_begin(done)
                 if values is not None:
@@ -196,26 +220,26 @@ class Trainer:
         return logs
 
 
-def _fetch(value: Any) -> Any:
-    """Return what a step found; None if its worker died when it had made the step.
-
-    The step counts then, as its update was made: only its share in the metrics is lost.
-    """
-    import tensorflow as tf
-
-    try:
-        return value.fetch()
-    except tf.errors.OpError:
-        if not parts.was_made(value):  # the step itself has failed
-            raise
-        return None
-
-
 def _check(data: Any) -> None:
+    if isinstance(data, PushedRows):
+        raise InvalidArgument(
+            "rows of ctx.stream() come once, to be trained on: they can't be tested on. Give "
+            "rows of run(data=…), or a function that returns a tf.data.Dataset."
+        )
     if not callable(data):
         raise InvalidArgument(
             "data is a dataset's name, what ctx.dataset() returns, or a function that returns "
             f"a tf.data.Dataset; got {type(data).__name__}, which can't reach the workers."
+        )
+
+
+def _check_pass(epochs: int, steps_per_epoch: int | None) -> None:
+    if epochs != 1 or steps_per_epoch is not None:
+        raise InvalidArgument(
+            "rows of ctx.stream() come once, without a known end: ctx.fit under "
+            "strategy='parameter_server' takes all of them in one epoch, without steps_per_epoch; "
+            f"got epochs={epochs}, steps_per_epoch={steps_per_epoch}. To train on them several "
+            "times let feed(epochs=…) send them again."
         )
 
 

@@ -23,6 +23,8 @@ class Steps(Protocol):
     """The steps of a model, and what they have found since the last reset."""
 
     train: Callable[[Any], Any]
+    #: The same, on a batch that it is given.
+    train_on: Callable[[Any], Any]
     #: Returns how many rows were counted, and what `add` takes.
     test: Callable[[Any], Any]
 
@@ -101,7 +103,11 @@ class _Keras3Steps:
                 lambda: (0, [tf.zeros(v.shape, v.dtype) for v in self._metrics]),
             )
 
+        def train_on(batch: Any) -> Any:
+            return strategy.run(self._train, args=(batch,))
+
         self.train = tf.function(train, autograph=False)
+        self.train_on = tf.function(train_on, autograph=False, reduce_retracing=True)
         self.test = tf.function(test, autograph=False)
 
     def reset(self) -> None:
@@ -178,7 +184,11 @@ class _TfKerasSteps:
                 lambda: (0, {metric.name: tf.zeros(()) for metric in model.metrics}),
             )
 
+        def train_on(batch: Any) -> Any:
+            return strategy.run(train_one, args=(batch,))
+
         self.train = tf.function(train, autograph=False)
+        self.train_on = tf.function(train_on, autograph=False, reduce_retracing=True)
         self.test = tf.function(test, autograph=False)
 
     def reset(self) -> None:
@@ -197,3 +207,18 @@ class _TfKerasSteps:
 
 def _is_one(value: Any) -> bool:
     return np.ndim(value) == 0
+
+
+def fetch(value: Any) -> Any:
+    """Return what a step found; None if its worker died when it had made the step.
+
+    The step counts then, as its update was made: only its share in the metrics is lost.
+    """
+    import tensorflow as tf
+
+    try:
+        return value.fetch()
+    except tf.errors.OpError:
+        if not parts.was_made(value):  # the step itself has failed
+            raise
+        return None

@@ -12,6 +12,9 @@ from gridflow.training.modes.synchronous import Synchronous
 from gridflow.wire.commands import Counts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow.feed.stream import StreamSource
     from gridflow.keras.servers.fit import Trainer
     from gridflow.training.modes.base import DatasetRequest
 
@@ -53,6 +56,18 @@ class Servers(Synchronous):
     def early_strategy(self) -> Any:
         """Refuse: workers read their rows without end, inside of TensorFlow's servers."""
         return Mode.early_strategy(self)
+
+    def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
+        """Return what makes rows that the chief deals out to the workers by ``ctx.fit``."""
+        if not self._runtime.is_chief:
+            return Mode.streams(self, together=together)
+        from gridflow.keras.servers.pushed import PushedRows
+
+        def make(source: StreamSource, ahead: int) -> tuple[Any, StreamSource]:
+            del ahead
+            return PushedRows(source), source
+
+        return make
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a function that makes such a dataset in a worker's server."""

@@ -1,0 +1,113 @@
+"""Rows that are pushed to parameter servers: each is trained on, and the ledger knows of twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridflow import InvalidArgument, TrainingFailed
+from gridflow.testing.deaths import kill_task
+
+ROWS = 130
+
+
+def rows():
+    """Return rows of which each has a weight of its own in a linear model."""
+    return {"x": np.eye(ROWS, dtype="float32"), "y": np.zeros(ROWS, "float32")}
+
+
+def count(ctx, victim=None, at=6, flavour="keras", **options):
+    """Let each update of a row take one from its weight; return how often each was trained on.
+
+    A step goes on for a while when it has updated the model: it is then that a worker dies.
+    """
+    import importlib
+    import threading
+
+    import tensorflow as tf
+
+    keras = importlib.import_module(flavour)
+
+    class Sum(keras.losses.Loss):
+        def call(self, y, p):
+            return p
+
+    def slow(y, p):
+        size = tf.reduce_sum(p)
+        return tf.while_loop(
+            lambda i, _: i < 20_000 if victim else False,
+            lambda i, so_far: (i + 1, tf.sin(so_far)),
+            [0, size],
+        )[1]
+
+    class Murder(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == at and victim and ctx.generation == 0:
+                # When the step is under way that is handed out now.
+                threading.Timer(0.05, kill_task, (ctx, victim)).start()
+
+    with ctx.strategy.scope():
+        kernel = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        model = keras.Sequential([keras.Input((ROWS,)), kernel])
+        model.compile(keras.optimizers.SGD(1.0), Sum(reduction="sum"), metrics=[slow])
+    stream = ctx.stream(8, features="x", label="y")
+    history = ctx.fit(model, stream, callbacks=[*ctx.callbacks(), Murder()], **options)
+    return {
+        "times": (-model.get_weights()[0][:, 0]).round().astype(int).tolist(),
+        "updates": int(model.optimizer.iterations.numpy()),
+        "loss": history.history["loss"],
+    }
+
+
+@pytest.mark.parametrize(
+    "flavour", ["keras", pytest.param("tf_keras", marks=pytest.mark.full(flavour="tf_keras"))]
+)
+def test_each_row_is_trained_on_once_an_epoch(distribute, flavour):
+    with distribute("parameter_server", ps=1, worker=2).start(count, flavour=flavour) as job:
+        assert job.feed(rows(), epochs=2) == 2 * ROWS
+        job.feed({"x": np.eye(ROWS, dtype="float32")[:5], "y": np.zeros(5, "float32")})
+    result = job.result()
+    assert result.value["times"] == [3] * 5 + [2] * (ROWS - 5)
+    assert result.value["updates"] == -(-(2 * ROWS + 5) // 8)
+    assert len(result.value["loss"]) == 1
+    (record,) = result.ledger.records
+    assert (record.rows_fed, record.rows_repeated, record.complete) == (2 * ROWS + 5, 0, True)
+    assert result.ledger.check() == []
+
+
+def test_what_a_dead_worker_had_goes_to_another_and_the_ledger_knows_what_came_twice(distribute):
+    with distribute("parameter_server", ps=1, worker=2).start(count, "worker:1") as job:
+        assert job.feed(rows(), epochs=2) == 2 * ROWS
+    result = job.result()
+    assert len(result.attempts) == 1  # the worker alone was replaced
+    times = np.array(result.value["times"])
+    assert times.min() >= 2
+    (record,) = result.ledger.records
+    assert record.rows_repeated == times.sum() - 2 * ROWS
+    assert record.rows_fed == times.sum()
+    assert result.ledger.check() == []
+
+
+def test_what_a_stream_cant_be_for_parameter_servers_is_said(distribute):
+    def several(ctx):
+        import keras
+
+        with ctx.strategy.scope():
+            model = keras.Sequential([keras.Input((ROWS,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        stream = ctx.stream(8, features="x", label="y")
+        for options in ({"epochs": 2}, {"validation": stream}):
+            try:
+                ctx.fit(model, stream, **options)
+            except InvalidArgument as error:
+                print(error)
+        raise SystemExit(3)
+
+    with (
+        pytest.raises(TrainingFailed) as caught,
+        distribute("parameter_server", ps=1, worker=1).start(several) as job,
+    ):
+        job.feed(rows())
+    words = str(caught.value)
+    assert "one epoch" in words
+    assert "can't be tested on" in words
