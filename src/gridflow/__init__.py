@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     )
     from gridflow.exits import exit_code, exit_codes
     from gridflow.feed.forms import Keys, Padded, Ragged
+    from gridflow.files.materialized import Materialized
     from gridflow.handle import JobHandle
     from gridflow.launch.local import LocalLauncher
     from gridflow.launch.spark.launcher import SparkLauncher
+    from gridflow.launch.spark.materializing import materialize
     from gridflow.ml.model import TrainedModel
     from gridflow.ml.predict import predict_udf
     from gridflow.result import Result
@@ -56,6 +58,7 @@ _HOMES: Final = {
     "JobHandle": "handle",
     "Keys": "feed.forms",
     "LocalLauncher": "launch.local",
+    "Materialized": "files.materialized",
     "MaxRestarts": "coordinator.policies",
     "MinSizePartitioner": "spec.partitioners",
     "MissingDependency": "errors",
@@ -83,6 +86,7 @@ _HOMES: Final = {
     "current_context": "context",
     "exit_code": "exits",
     "exit_codes": "exits",
+    "materialize": "launch.spark.materializing",
     "predict_udf": "ml.predict",
 }
 
@@ -98,6 +102,7 @@ __all__ = [
     "JobHandle",
     "Keys",
     "LocalLauncher",
+    "Materialized",
     "MaxRestarts",
     "MinSizePartitioner",
     "MissingDependency",
@@ -125,6 +130,7 @@ __all__ = [
     "current_context",
     "exit_code",
     "exit_codes",
+    "materialize",
     "predict_udf",
 ]
 

@@ -143,7 +143,7 @@ def append(folder):
 def test_a_restart_refuses_files_that_have_changed(tmp_path, distribute):
     folder = write(str(tmp_path))
     job = distribute(strategy="multi_worker_mirrored", checkpoint_every=2, max_restarts=1)
-    with pytest.raises(TrainingFailed, match="files of dataset 'train' have changed since the che"):
+    with pytest.raises(DataError, match="files of dataset 'train' have changed since the che"):
         job.run(fit, folder, die_at=9, change=append)
 
 

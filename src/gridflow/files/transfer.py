@@ -19,10 +19,18 @@ if TYPE_CHECKING:
 
     from gridflow.files.systems import Where
 
-__all__ = ["delete", "destination", "fetch", "names_in", "put", "refuse_what_is_there"]
+__all__ = [
+    "OBJECT_STORES",
+    "delete",
+    "destination",
+    "fetch",
+    "names_in",
+    "put",
+    "refuse_what_is_there",
+]
 
 #: They keep whole objects and know no folders that could be renamed.
-_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
 
 def destination(path: str | os.PathLike[str]) -> Path | Where:
@@ -52,7 +60,7 @@ def put(source: Path, target: Where) -> None:
     """
     folder, name = posixpath.split(target.path.rstrip("/"))
     with _named(target, "can't be written"):
-        if target.system.type_name in _OBJECT_STORES:
+        if target.system.type_name in OBJECT_STORES:
             _copy(source, target.system, target.path)
             return
         target.system.create_dir(folder, recursive=True)

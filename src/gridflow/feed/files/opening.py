@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gridflow.errors import InvalidArgument
 from gridflow.feed import selection
 from gridflow.feed.files.catalogue import Catalogue, catalogue
 from gridflow.feed.files.parquet import ParquetFiles
 from gridflow.feed.files.tfrecords import RecordFiles
 from gridflow.feed.schema import FeedOptions
 from gridflow.files.listing import find
+from gridflow.files.materialized import Materialized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +40,9 @@ def open_parquet(
     options = FeedOptions(nulls=nulls)  # type: ignore[arg-type]
     used = selection.named(*columns.values())
     options.check_columns(used)
-    return catalogue(ParquetFiles(find(path, base, filesystem), name, used, options), *group)
+    _check(path, "parquet", filesystem)
+    found = ParquetFiles(find(path, base, filesystem), name, used, options)
+    return _versioned(catalogue(found, *group), path)
 
 
 def open_tfrecord(
@@ -53,6 +58,7 @@ def open_tfrecord(
     filesystem: Any,
 ) -> Catalogue:
     """Look into TFRecord files; parameters as of `TrainingContext.tfrecord_dataset`."""
+    _check(path, "tfrecord", filesystem)
     form = RecordFiles(
         find(path, base, filesystem),
         name,
@@ -61,4 +67,23 @@ def open_tfrecord(
         compression=compression,
         folder=folder,
     )
-    return catalogue(form, *group)
+    return _versioned(catalogue(form, *group), path)
+
+
+def _check(path: Any, wanted: str, filesystem: Any) -> None:
+    """Refuse materialized rows that are others by now, or of the other format."""
+    if not isinstance(path, Materialized):
+        return
+    if path.format != wanted:
+        raise InvalidArgument(
+            f"the rows at {path.root} were materialized as {path.format}: read them by "
+            f"ctx.{path.format}_dataset()."
+        )
+    path.check(filesystem)
+
+
+def _versioned(found: Catalogue, path: Any) -> Catalogue:
+    """Let a checkpoint's record of materialized rows say which they are."""
+    if not isinstance(path, Materialized):
+        return found
+    return replace(found, digest=f"{path.version} [{found.digest}]")

@@ -10,6 +10,7 @@ import pyarrow as pa
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.sources import dataframes, partitions
 from gridflow.feed.sources.base import RowSource
+from gridflow.files.materialized import Materialized
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -99,6 +100,9 @@ def _as_frame(
         raise InvalidArgument(
             f"dataset {name!r} is a Column. Give the DataFrame that it is one of: df.select('x')."
         )
+    if isinstance(rows, Materialized):
+        rows.check()
+        return rows.read(spark)
     if hasattr(rows, "mapInArrow"):
         if rows.isStreaming:
             raise InvalidArgument(

@@ -26,7 +26,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.errors import InvalidArgument
+from gridflow.errors import DataError, InvalidArgument
 from gridflow.keras import statistics
 from gridflow.keras.cures import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
@@ -180,10 +180,11 @@ class CheckpointAndResume(NeutralCallback):
         """Refuse to go on in the middle of files that aren't what they were."""
         for name, version in there.pulled.items():
             if self._runtime.pulled.get(name, version) != version:
-                raise InvalidArgument(
+                raise DataError(
                     f"the files of dataset {name!r} have changed since the checkpoint was made, so "
-                    "it can't go on where it was: rows would be left out, or come twice. Bring "
-                    "them back; or begin anew, with another checkpoint_dir."
+                    "it can't go on where it was: rows would be left out, or come twice. Then: "
+                    f"{version}; now: {self._runtime.pulled[name]}. Bring them back; or begin "
+                    "anew, with another checkpoint_dir."
                 )
 
     def _tell_history(self) -> None:
