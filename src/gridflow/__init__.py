@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         UnpicklableFunction,
     )
     from gridflow.exits import exit_code, exit_codes
-    from gridflow.feed.forms import Keys, Padded, Ragged
+    from gridflow.feed.forms import Keys, Padded, Ragged, Sparse
     from gridflow.files.materialized import Materialized
     from gridflow.handle import JobHandle
     from gridflow.launch.local import LocalLauncher
@@ -75,6 +75,7 @@ _HOMES: Final = {
     "RunTimeout": "errors",
     "SchemaError": "errors",
     "SparkLauncher": "launch.spark.launcher",
+    "Sparse": "feed.forms",
     "StartTimeout": "errors",
     "StepTimeout": "errors",
     "TaskLost": "errors",
@@ -119,6 +120,7 @@ __all__ = [
     "RunTimeout",
     "SchemaError",
     "SparkLauncher",
+    "Sparse",
     "StartTimeout",
     "StepTimeout",
     "TaskLost",

@@ -117,9 +117,9 @@ class TensorflowDistributor:
         What becomes of nulls: refuse columns that have some once ``ctx.dataset()`` asks for them,
         drop rows with a null in any column (the ledger counts them), or fill them with a value per
         column.
-    columns : dict of str to Padded, Ragged or Keys, optional
-        How arrays of any length, and maps, become tensors: ``{"tokens": Padded(128)}``; see
-        ``docs/concepts.md``.
+    columns : dict of str to Padded, Ragged, Sparse or Keys, optional
+        How arrays of any length, sparse vectors, and maps, become tensors:
+        ``{"tokens": Padded(128)}``; see ``docs/concepts.md``.
     env : dict, optional
         Environment variables of the training processes.
     seed : int, optional

@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.errors import DataError, InvalidArgument, SchemaError
 from gridflow.feed.column import is_list, is_text, leaf_type, offsets_of, storage
+from gridflow.feed.sparse import packed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Form", "Keys", "Padded", "Ragged", "opened"]
+__all__ = ["Form", "Keys", "Padded", "Ragged", "Sparse", "opened"]
 
 
 class Form:
@@ -60,6 +61,35 @@ class Ragged(Form):
     """
 
 
+@dataclass(frozen=True)
+class Sparse(Form):
+    """Vectors that are mostly zeros as a ``tf.SparseTensor`` of shape (batch, size), ``float32``.
+
+    For Spark ML's vectors, dense and sparse ones mixed, and for structs with the arrays ``indices``
+    and ``values``; with TensorFlow, but not under ``parameter_server``. Without it vectors are
+    dense.
+
+    Parameters
+    ----------
+    size : int
+        Of the vectors, the same in all rows.
+
+    Examples
+    --------
+    >>> from gridflow import Sparse, TensorflowDistributor
+    >>> distributor = TensorflowDistributor(columns={"words": Sparse(100_000)})
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.size, int) and not isinstance(self.size, bool)
+        if not is_number or not 1 <= self.size < 1 << 31:
+            raise InvalidArgument(
+                f"Sparse needs the size of the vectors, from 1 to 2**31 - 1; got {self.size!r}."
+            )
+
+
 @dataclass(frozen=True, init=False)
 class Keys(Form):
     """Values of chosen keys of a map, each a column ``"map.key"`` of its own.
@@ -90,7 +120,7 @@ class Keys(Form):
 
 def opened(
     columns: Mapping[str, pa.Array], forms: Mapping[str, Form], dataset: str
-) -> tuple[dict[str, pa.Array], dict[str, SchemaError]]:
+) -> tuple[dict[str, pa.Array], dict[str, DataError | SchemaError]]:
     """Return the columns that a batch has once structs, maps and forms are taken for what they are.
 
     Returns
@@ -102,19 +132,23 @@ def opened(
     if not forms and not any(_is_nested(column.type) for column in columns.values()):
         return dict(columns), {}
     found: dict[str, pa.Array] = {}
-    refused: dict[str, SchemaError] = {}
+    refused: dict[str, DataError | SchemaError] = {}
     waiting = list(columns.items())[::-1]
     while waiting:
         name, column = waiting.pop()
         where = f"column {name!r} of dataset {dataset!r}"
         form = forms.get(name)
         try:
-            parts = _parts(name, storage(column), form, where)
+            parts = None
+            if isinstance(form, Sparse):
+                column = packed(storage(column), form.size, where)
+            else:
+                parts = _parts(name, storage(column), form, where)
             if isinstance(form, Padded):
                 column = _padded(storage(column), form, where)
             elif isinstance(form, Ragged):
                 check_ragged(storage(column).type, where)
-        except SchemaError as error:
+        except (DataError, SchemaError) as error:
             refused[name] = error
             continue
         if parts is not None:

@@ -35,8 +35,24 @@ def tensors(wanted: Sequence[Tensor], arrays: Sequence[Any]) -> list[Any]:
         array = next(waiting)
         if tensor.is_ragged:
             lengths = tf.reshape(array, [-1])
+            if tensor.is_sparse:
+                found.append(_sparse(next(waiting), array, tensor.row_shape[1]))
+                continue
             flat = tf.RaggedTensor.from_row_lengths(next(waiting), lengths, validate=False)
             size = array.shape[1] or tf.shape(array, tf.int64)[1]
             array = tf.RaggedTensor.from_uniform_row_length(flat, size, validate=False)
         found.append(array)
     return found
+
+
+def _sparse(items: Any, lengths: Any, size: int) -> Any:
+    """Return batches of vectors, of which each value lies with its place in eight bytes."""
+    import tensorflow as tf
+
+    counts = tf.shape(lengths, tf.int64)
+    rows = tf.repeat(tf.range(counts[0] * counts[1]), tf.reshape(lengths, [-1]))
+    halves = tf.bitcast(items, tf.uint32)  # the lower one first
+    places = tf.stack([rows // counts[1], rows % counts[1], tf.cast(halves[:, 1], tf.int64)], 1)
+    values = tf.bitcast(halves[:, 0], tf.float32)
+    batch_rows = counts[1] if lengths.shape[1] is None else lengths.shape[1]
+    return tf.SparseTensor(places, values, (counts[0], batch_rows, size))

@@ -26,12 +26,13 @@ from gridflow.feed.column import (
     shaped,
     storage,
 )
-from gridflow.feed.forms import Form, Ragged, opened
+from gridflow.feed.forms import Form, Ragged, Sparse, opened
 from gridflow.spec import strategies
 
 __all__ = [
     "ANY_LENGTH",
     "BOOLEAN",
+    "SPARSE",
     "FeedOptions",
     "Findings",
     "TensorSpec",
@@ -45,8 +46,12 @@ __all__ = [
 BOOLEAN: Final = {b"gridflow.type": b"bool"}
 #: Metadata of a field whose arrays have any length.
 RAGGED: Final = {b"gridflow.shape": b"ragged"}
+#: Of a field with sparse vectors: their size.
+SPARSE_SIZE: Final = b"gridflow.sparse"
 #: In the shape of one row: each row has its own.
 ANY_LENGTH: Final = -1
+#: The same: what follows is the size of sparse vectors.
+SPARSE: Final = -2
 #: The element type (a numpy dtype, or "string" for text and bytes) and the shape of one row.
 TensorSpec = tuple["np.dtype[Any] | Literal['string']", tuple[int | None, ...]]
 
@@ -76,8 +81,8 @@ class FeedOptions:
         for column, form in self.columns.items():
             if not isinstance(form, Form):
                 raise InvalidArgument(
-                    f"columns={{{column!r}: {form!r}}} must say Ragged(), Padded(length) or "
-                    "Keys('a', 'b')."
+                    f"columns={{{column!r}: {form!r}}} must say Ragged(), Padded(length), "
+                    "Sparse(size) or Keys('a', 'b')."
                 )
         if isinstance(self.nulls, Mapping):
             for column, value in self.nulls.items():
@@ -129,6 +134,11 @@ class FeedOptions:
                 raise InvalidArgument(
                     f"columns={{{column!r}: Ragged()}} isn't there under strategy={strategy!r}: "
                     "its workers read arrays of one length. Use Padded(length)."
+                )
+            if isinstance(form, Sparse):
+                raise InvalidArgument(
+                    f"columns={{{column!r}: {form}}} isn't there under strategy={strategy!r}: its "
+                    "workers read dense vectors. Leave it out, and they get those."
                 )
 
 
@@ -222,17 +232,15 @@ def normalise(
     arrays, fields = [], []
     for name, column in list(columns.items()):
         try:
-            is_ragged = isinstance(options.columns.get(name), Ragged)
+            form = options.columns.get(name)
+            is_ragged = isinstance(form, Ragged | Sparse)
             array = (ragged if is_ragged else shaped)(column, Where.of(dataset, name, expected))
         except (DataError, SchemaError) as error:
             refuse(name, error)
             continue
         # Rows that were lent, or came from another rank, have been here before.
-        metadata: dict[bytes, bytes] = {}
-        if pa.types.is_boolean(leaf_type(column.type)) or _was_bool(batch.schema, name):
-            metadata |= BOOLEAN
-        if is_ragged:
-            metadata |= RAGGED
+        is_boolean = pa.types.is_boolean(leaf_type(column.type)) or _was_bool(batch.schema, name)
+        metadata = {**(BOOLEAN if is_boolean else {}), **_metadata_of(form)}
         fields.append(pa.field(name, array.type, metadata=metadata or None))
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), dropped
@@ -241,6 +249,12 @@ def normalise(
 def _is_there(column: str, columns: Collection[str]) -> bool:
     """Return whether a name is a column, or a path into one."""
     return any(column == each or column.startswith(f"{each}.") for each in columns)
+
+
+def _metadata_of(form: Form | None) -> dict[bytes, bytes]:
+    if isinstance(form, Sparse):
+        return {SPARSE_SIZE: str(form.size).encode()}
+    return RAGGED if isinstance(form, Ragged) else {}
 
 
 def _was_bool(schema: pa.Schema, name: str) -> bool:
@@ -260,7 +274,7 @@ def tensor_specs(schema: pa.Schema) -> dict[str, TensorSpec]:
     """Return element type and shape of one row, by column, of a schema that `normalise` made.
 
     The length of an array is None where no row has told it yet, and `ANY_LENGTH` where each row
-    has its own.
+    has its own. The shape of sparse vectors is `SPARSE` and their size.
     """
     specs: dict[str, TensorSpec] = {}
     for field in schema:
@@ -271,6 +285,8 @@ def tensor_specs(schema: pa.Schema) -> dict[str, TensorSpec]:
             unknown = ANY_LENGTH if is_ragged else None
             shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else unknown)
             kind = kind.value_type
+        if field.metadata and SPARSE_SIZE in field.metadata:
+            shape = [SPARSE, int(field.metadata[SPARSE_SIZE])]
         if is_text(kind):
             specs[field.name] = ("string", tuple(shape))
         elif field.metadata and field.metadata.get(b"gridflow.type") == b"bool":
@@ -286,7 +302,7 @@ def values_of(column: pa.Array, spec: TensorSpec) -> np.ndarray | pa.Array:
     Numbers as a numpy array of shape (rows, ...), text, bytes and ragged arrays as they are.
     """
     kind, shape = spec
-    if isinstance(kind, str) or ANY_LENGTH in shape:
+    if isinstance(kind, str) or ANY_LENGTH in shape or SPARSE in shape:
         return column
     rows = len(column)
     for _ in shape:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mean
-from gridflow.feed.schema import ANY_LENGTH
+from gridflow.feed.schema import ANY_LENGTH, SPARSE
 
 if TYPE_CHECKING:
     from gridflow.feed.schema import TensorSpec
@@ -63,8 +63,13 @@ class Tensor:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether each row has a length of its own."""
-        return ANY_LENGTH in self.row_shape
+        """Whether each row has a length of its own, as a list of what isn't zero has, too."""
+        return ANY_LENGTH in self.row_shape or self.is_sparse
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it holds what isn't zero, with its places; of the second size in its shape."""
+        return SPARSE in self.row_shape
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -221,6 +226,11 @@ def _tensor(
                 f"{argument}: column {column!r} of dataset {dataset!r} holds text, which can't be "
                 f"stacked with {', '.join(c for c in columns if c != column)} into one matrix of "
                 f"numbers. Give it an input of its own."
+            )
+        if SPARSE in shape:
+            raise SchemaError(
+                f"{argument}: column {column!r} of dataset {dataset!r} is sparse, which can't be "
+                "stacked with others. Give it an input of its own, or feed it dense."
             )
         if ANY_LENGTH in shape:
             raise SchemaError(

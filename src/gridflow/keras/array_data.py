@@ -242,8 +242,9 @@ def make(
     for tensor in selection.tensors:
         if tensor.is_ragged:
             raise SchemaError(
-                f"column {tensor.columns[0]!r} of {reader.dataset!r} is ragged, and backend="
-                f"{backend!r} has no such tensors. Feed it as Padded(length)."
+                f"column {tensor.columns[0]!r} of {reader.dataset!r} is "
+                f"{'sparse' if tensor.is_sparse else 'ragged'}, and backend={backend!r} has no "
+                f"such tensors. Feed it {'dense' if tensor.is_sparse else 'as Padded(length)'}."
             )
     text = [column for t in selection.tensors if t.is_text for column in t.columns]
     if text:

@@ -7,6 +7,7 @@ rows again in the agents, with pyarrow only.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.forms import Sparse
 from gridflow.feed.sources.base import RankRows, check_name
 from gridflow.feed.sources.names import quoted
 from gridflow.feed.sources.packing import packed_frame, unpacked_batch
 from gridflow.feed.sources.partitions import check_partitions, partitions, repartitioned
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
@@ -190,7 +192,7 @@ def is_vector(kind: DataType) -> bool:
 
 def plain_frame(name: str, frame: DataFrame, kept: Collection[str] = ()) -> tuple[DataFrame, Tags]:
     """Return a DataFrame of what can be fed, as it lies, and what gives its columns their names."""
-    frame = _vectors_to_arrays(_feedable(frame, name, kept))
+    frame = _vectors_to_arrays(_feedable(frame, name, kept), kept)
     own = frame.columns
     frame = _plainly_named(frame)
     return packed_frame(frame), Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
@@ -214,7 +216,7 @@ def stage_frame(
         ``"auto"``: a single DataFrame that has exactly this number of partitions, as far as Spark
         knows before running, is used as it lies (cached, ``repartition(n)``, ``range``).
         ``"never"``: it is used as it lies in any case, and has to have that number.
-    kept : collection of str
+    kept : collection of str, or mapping of str to Form
         Columns that aren't left out: the agents make others of them.
 
     Returns
@@ -234,13 +236,15 @@ def stage_frame(
         )
         return (frame if keeps else repartitioned(frame, num_partitions)), tags
     frames = {
-        name: _vectors_to_arrays(_feedable(frame, name, kept)) for name, frame in datasets.items()
+        name: _vectors_to_arrays(_feedable(frame, name, kept), kept)
+        for name, frame in datasets.items()
     }
     union, tags = _tagged_union(frames)
     return repartitioned(packed_frame(union), num_partitions), tags
 
 
-def _vectors_to_arrays(frame: DataFrame) -> DataFrame:
+def _vectors_to_arrays(frame: DataFrame, kept: Collection[str] = ()) -> DataFrame:
+    """Return the frame with arrays for vectors; what is to be sparse as the struct that it is."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
 
@@ -250,6 +254,9 @@ def _vectors_to_arrays(frame: DataFrame) -> DataFrame:
     for field in frame.schema.fields:
         column = f.col(quoted(field.name))
         if is_vector(field.dataType):
+            if isinstance(kept, Mapping) and isinstance(kept.get(field.name), Sparse):
+                columns.append(f.unwrap_udt(column).alias(field.name))
+                continue
             # vector_to_array refuses a null; as a null array it meets the feed's own rule.
             column = f.when(column.isNotNull(), vector_to_array(column, "float32"))
         columns.append(column.alias(field.name))
