@@ -146,6 +146,9 @@ class TensorflowDistributor:
         names is left alone. ``gridflow jobs`` lists and deletes them.
     tensorboard : bool, default False
         Serve TensorBoard beside the chief and print its URL.
+    tensorboard_dir : str or Path, optional
+        A folder, such as ``"s3://logs/flights"``, that the event files of ``ctx.callbacks()`` are
+        copied to while they grow; see ``docs/files.md``.
     variable_partitioner : MinSizePartitioner or FixedShardsPartitioner, optional
         How ``parameter_server`` spreads large variables over the parameter servers.
     classic_flags : bool, default False
@@ -217,6 +220,7 @@ class TensorflowDistributor:
         run_id: str | None = None,
         keep_jobs: int | None = 20,
         tensorboard: bool = False,
+        tensorboard_dir: str | Path | None = None,
         variable_partitioner: Partitioner | None = None,
         classic_flags: bool = False,
         logs: LogChoice = "all",
@@ -282,7 +286,7 @@ class TensorflowDistributor:
         strategies.check_workers(name, self.num_workers)
         self.spec.feed.check_strategy(name)
         self._launcher = launcher_of(launcher)
-        self._detached = detached
+        self._detached, self._tensorboard_dir = detached, tensorboard_dir
         self._network = Network.parse(host, advertise, port, interface)
         self._restart = policy_of(restart, max_restarts)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
@@ -425,7 +429,7 @@ class TensorflowDistributor:
     ) -> JobHandle:
         from gridflow.coordinator.job import Job
         from gridflow.coordinator.loop import JobRun
-        from gridflow.coordinator.mirror import places
+        from gridflow.coordinator.mirror import place_of, places
         from gridflow.handle import JobHandle
 
         before = self._before()
@@ -452,6 +456,7 @@ class TensorflowDistributor:
             job_dir=job_dir,
             checkpoint_dir=checkpoints,
             checkpoint_mirror=mirror,
+            tensorboard_mirror=place_of(self._tensorboard_dir, folder),
             network=self._network.or_else(placement.host, placement.advertise),
             restart=self._restart,
             logs=self._logs,

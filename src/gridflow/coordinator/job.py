@@ -40,6 +40,8 @@ class Job:
     restart : RestartPolicy
     checkpoint_mirror : Where or None
         Where the checkpoints lie besides, in another file system.
+    tensorboard_mirror : Where or None
+        The same of event files.
     logs : {'all', 'chief', 'none'}
         Whose output is shown.
     show_progress : bool
@@ -60,6 +62,7 @@ class Job:
     network: Network
     restart: RestartPolicy
     checkpoint_mirror: Where | None = None
+    tensorboard_mirror: Where | None = None
     logs: str = "all"
     show_progress: bool = True
     notice: str = ""

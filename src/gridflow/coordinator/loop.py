@@ -13,6 +13,7 @@ from gridflow.coordinator import events as ev
 from gridflow.coordinator import record
 from gridflow.coordinator.console import Console
 from gridflow.coordinator.desk import Desk
+from gridflow.coordinator.event_files import EventFiles
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.mirror import store_of
@@ -123,6 +124,10 @@ class JobRun:
         if job.notice:
             self._console.say(job.notice)
         function, modules = job.job_dir / "function", job.job_dir / "modules"
+        mirrored = None
+        if job.tensorboard_mirror is not None:
+            place = job.tensorboard_mirror
+            mirrored = EventFiles(job.job_dir / "tensorboard", place, self._console.say)
         try:
             self._latest = self._latest_checkpoint()  # raises before anything is launched
             ours, agents = make_identities()
@@ -138,6 +143,8 @@ class JobRun:
             for launch in self._launches.values():
                 launch.close()
             self._launcher.close()
+            if mirrored is not None:
+                mirrored.close(job.spec.deadlines.shutdown_timeout)
             self._console.close()
             function.unlink(missing_ok=True)
             modules.unlink(missing_ok=True)

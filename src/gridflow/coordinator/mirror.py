@@ -39,6 +39,21 @@ def places(given: str | Path | None, job_dir: Path, base: str) -> tuple[Path, Wh
     return (own, where(place)) if scheme_of(place) else (Path(place), None)
 
 
+def place_of(given: str | Path | None, base: str) -> Where | None:
+    """Return the folder that event files are copied to, if they are.
+
+    Raises
+    ------
+    InvalidArgument, MissingDependency, GridflowError
+        There is no such file system, or it can't be reached.
+    """
+    if given is None:
+        return None
+    place = where(absolute_path(str(given), base))
+    transfer.names_in(place)
+    return place
+
+
 def store_of(folder: Path, mirror: Where | None, num_workers: int) -> CheckpointStore:
     """Return the store of a job's checkpoints, with its mirror if there is one."""
     if mirror is None:
