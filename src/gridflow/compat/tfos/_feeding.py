@@ -29,6 +29,7 @@ import msgspec
 
 from gridflow.compat.tfos import reservation
 from gridflow.errors import GridflowError, RunTimeout, TaskLost
+from gridflow.wire import door
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
