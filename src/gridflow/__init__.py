@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
     from gridflow.spec.plan import Plan
-    from gridflow.spec.roles import Role
+    from gridflow.spec.tasks import Role
 
 _HOMES: Final = {
     "CommunicationOptions": "spec.communication",
@@ -71,7 +71,7 @@ _HOMES: Final = {
     "Ragged": "feed.forms",
     "Result": "result",
     "RetryableExits": "coordinator.policies",
-    "Role": "spec.roles",
+    "Role": "spec.tasks",
     "RunTimeout": "errors",
     "SchemaError": "errors",
     "SparkLauncher": "launch.spark.launcher",

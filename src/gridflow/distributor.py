@@ -34,7 +34,7 @@ from gridflow.spec.options import (
     size_in_bytes,
     whole_number,
 )
-from gridflow.spec.roles import Role, default_strategy, make_tasks
+from gridflow.spec.tasks import Role, default_strategy, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

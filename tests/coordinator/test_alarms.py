@@ -12,7 +12,7 @@ from gridflow.coordinator.alarms import Alarms
 from gridflow.coordinator.machine import JobMachine
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import Deadlines
-from gridflow.spec.roles import parts_of
+from gridflow.spec.tasks import parts_of
 
 
 def test_only_those_are_due_whose_time_was_not_put_off():

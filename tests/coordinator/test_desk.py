@@ -14,7 +14,7 @@ from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
 from gridflow.coordinator.desk import Desk
 from gridflow.spec.cluster import Task
-from gridflow.spec.roles import parts_of
+from gridflow.spec.tasks import parts_of
 
 TASKS = (Task("worker", 0), Task("worker", 1))
 SUCCEEDED = {"kind": "succeeded", "generation": 0, "result": {"kind": "none", "files": []}}

@@ -17,7 +17,7 @@ from gridflow.coordinator.member import Phase
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import Deadlines
-from gridflow.spec.roles import parts_of
+from gridflow.spec.tasks import parts_of
 from gridflow.wire.failures import TaskFailure
 
 DEADLINES = Deadlines(start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
-from gridflow.spec.roles import make_tasks, parts_of
+from gridflow.spec.tasks import make_tasks, parts_of
 
 SHOW = "echo SEEN $GRIDFLOW_ROLE:$GRIDFLOW_INDEX $OWN $TF_CONFIG"
 QUIET = {"launcher": LocalLauncher(), "logs": "none", "progress": False, "warm_seconds": 0}

@@ -15,7 +15,7 @@ from gridflow import (
     errors,
 )
 from gridflow.spec.cluster import Task
-from gridflow.spec.roles import make_tasks, parts_of
+from gridflow.spec.tasks import make_tasks, parts_of
 
 
 @pytest.mark.parametrize(

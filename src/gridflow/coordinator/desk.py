@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.console import Console
     from gridflow.coordinator.rows import RowsAction
-    from gridflow.spec.roles import Part
+    from gridflow.spec.tasks import Part
     from gridflow.wire.commands import Command
     from gridflow.wire.reports import Report
 

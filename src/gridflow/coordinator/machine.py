@@ -15,7 +15,7 @@
 The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
 connection is noticed before the death that caused it. `choose_cause` picks it then.
 
-"All done" means the tasks that are awaited (`gridflow.spec.roles`): servers are ended, not awaited.
+"All done" means the tasks that are awaited (`gridflow.spec.tasks`): servers are ended, not awaited.
 An evaluator may look at the last checkpoint in EVALUATING; whatever becomes of it, the training has
 succeeded by then. A process that the others can do without is replaced while they go on.
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from gridflow.errors import GridflowError
     from gridflow.spec.options import Deadlines
-    from gridflow.spec.roles import Part
+    from gridflow.spec.tasks import Part
 
 #: Seconds in which further failures are gathered after a first one that looks like the cause.
 COLLECT_SECONDS: Final = 1.5

@@ -10,8 +10,8 @@ from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.registry import get_target
 from gridflow.deploy.rendering import inexpressible
 from gridflow.spec.cluster import TRAINING_ROLES
-from gridflow.spec.roles import Role
 from gridflow.spec.strategies import COMMAND
+from gridflow.spec.tasks import Role
 
 if TYPE_CHECKING:
     from gridflow.coordinator.policies import RestartPolicy

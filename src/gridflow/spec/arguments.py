@@ -12,7 +12,7 @@ from gridflow.spec.cluster import WORKER
 from gridflow.spec.gpus import GpuNeed
 from gridflow.spec.options import whole_number
 from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
-from gridflow.spec.roles import Role
+from gridflow.spec.tasks import Role
 
 if TYPE_CHECKING:
     from gridflow.spec.communication import CommunicationOptions

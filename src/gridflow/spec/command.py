@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gridflow.spec.cluster import ClusterSpec, Task
-    from gridflow.spec.roles import Role
+    from gridflow.spec.tasks import Role
 
 # What shells say of a program that can't be started.
 _NOT_FOUND: Final = 127

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gridflow.spec.cluster import Task
-    from gridflow.spec.roles import Role
+    from gridflow.spec.tasks import Role
 
 #: The name of Spark's resource, as in ``spark.task.resource.gpu.amount``.
 GPU: Final = "gpu"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gridflow.spec.cluster import TRAINING_ROLES, Task
 from gridflow.spec.gpus import GpuNeed, GpuOptions
 from gridflow.spec.options import SPOOL_LIMIT, WARM_SECONDS, Deadlines
-from gridflow.spec.roles import Part, Role, parts_of
+from gridflow.spec.tasks import Part, Role, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -50,7 +50,7 @@ class StrategyFacts:
     needs, adds : tuple of str
         Roles that a job must have, and those that it gets where they aren't asked for.
     runs_function, is_awaited, is_fed, is_replaced : tuple of str
-        Roles whose tasks are so, see `gridflow.spec.roles.Part`.
+        Roles whose tasks are so, see `gridflow.spec.tasks.Part`.
     is_pushed : tuple of str or None
         The same; None: those that are fed.
     """

@@ -30,7 +30,7 @@ import cloudpickle
 
 from gridflow.spec.backends import KERAS_VARIABLE
 from gridflow.spec.options import WARM_SECONDS
-from gridflow.spec.roles import Role
+from gridflow.spec.tasks import Role
 from gridflow.testing import asynchronous, uneven
 from gridflow.testing.cases import (
     MODELS,

@@ -27,7 +27,7 @@ class Setup(Message):
     start_timeout : float
         Seconds.
     runs_function, serves : bool
-        See `gridflow.spec.roles.Part`.
+        See `gridflow.spec.tasks.Part`.
     partitioner, communication : dict or None
         Their ``to_dict()``.
     classic_flags : bool
