@@ -12,8 +12,9 @@ from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.life import Life
 from gridflow.spec import backends
 from gridflow.spec.backends import KERAS_VARIABLE, needed
-from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec
+from gridflow.spec.cluster import ClusterSpec
 from gridflow.spec.gpus import VISIBLE
+from gridflow.spec.roles import TRAINING_ROLES, facts_of
 from gridflow.spec.tf_config import ClusterMember
 from gridflow.wire import child, commands, reports
 from gridflow.wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
@@ -238,7 +239,7 @@ class TaskRunner:
         self._set_up()
 
     def _tf_config(self, cluster: ClusterSpec) -> str | None:
-        peers = [task for task in cluster.tasks if task.role != EVALUATOR]
+        peers = [task for task in cluster.tasks if facts_of(task.role).is_in_cluster]
         reads = backends.of(self._payload.spec.training.backend).reads_tf_config
         if not reads or len(peers) == 1:
             return None

@@ -22,8 +22,8 @@ from gridflow.coordinator.rows import Rows
 from gridflow.coordinator.streams import Streams
 from gridflow.errors import GridflowError
 from gridflow.feed.ledger import DatasetCounts, Ledger
-from gridflow.spec.cluster import EVALUATOR
 from gridflow.spec.place import Place
+from gridflow.spec.roles import EVALUATOR
 from gridflow.wire import commands, reports
 from gridflow.wire.server import inside
 

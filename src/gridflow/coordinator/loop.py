@@ -22,8 +22,8 @@ from gridflow.coordinator.pushing import StreamDesk
 from gridflow.coordinator.record import Ending, Outcome
 from gridflow.errors import JobCancelled, StartTimeout
 from gridflow.spec.backends import needed
-from gridflow.spec.cluster import TRAINING_ROLES
 from gridflow.spec.place import Place
+from gridflow.spec.roles import TRAINING_ROLES
 from gridflow.wire import commands
 from gridflow.wire.identity import Identity, make_identities
 from gridflow.wire.payload import AgentPayload

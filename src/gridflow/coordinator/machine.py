@@ -41,7 +41,7 @@ from gridflow.coordinator.policies import (
     to_error,
 )
 from gridflow.errors import DataError, RunTimeout
-from gridflow.spec.cluster import EVALUATOR
+from gridflow.spec.roles import EVALUATOR
 from gridflow.wire.failures import Attempt, TaskFailure
 
 if TYPE_CHECKING:

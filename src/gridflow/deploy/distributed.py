@@ -9,7 +9,7 @@ from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.registry import get_target
 from gridflow.deploy.rendering import inexpressible
-from gridflow.spec.cluster import TRAINING_ROLES
+from gridflow.spec.roles import TRAINING_ROLES
 from gridflow.spec.strategies import COMMAND
 from gridflow.spec.tasks import Role
 

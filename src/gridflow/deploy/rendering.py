@@ -12,7 +12,7 @@ from gridflow.deploy.lint import lint
 from gridflow.deploy.registry import TARGETS, get_target
 from gridflow.deploy.target import Document, Target, override
 from gridflow.errors import did_you_mean
-from gridflow.spec.cluster import ROLES
+from gridflow.spec.roles import ROLES
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

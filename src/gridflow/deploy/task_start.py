@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description.description import START_TIMEOUT
 from gridflow.deploy.inside.finish import FINISH, GIVE_UP
-from gridflow.spec.cluster import EVALUATOR
+from gridflow.spec.roles import facts_of
 from gridflow.spec.tf_config import role_variables
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def addresses(
     return {
         name: [f"{host(name, index)}:{port(name, index)}" for index in range(role.replicas)]
         for name, role in job.role_items()
-        if name != EVALUATOR
+        if facts_of(name).is_in_cluster
     }
 
 

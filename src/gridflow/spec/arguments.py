@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import backends, strategies
-from gridflow.spec.cluster import WORKER
 from gridflow.spec.gpus import GpuNeed
 from gridflow.spec.options import whole_number
 from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
+from gridflow.spec.roles import WORKER
 from gridflow.spec.tasks import Role
 
 if TYPE_CHECKING:

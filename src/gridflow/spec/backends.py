@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import strategies
-from gridflow.spec.cluster import ROLES, TRAINING_ROLES
 from gridflow.spec.options import choose
+from gridflow.spec.roles import ROLES, TRAINING_ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,23 +1,15 @@
-"""Roles, tasks and the cluster spec: who takes part and who listens where. Pure data."""
+"""Tasks and the cluster spec: who takes part and who listens where. Pure data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow.spec.roles import ROLES, TRAINING_ROLES, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-CHIEF: Final = "chief"
-WORKER: Final = "worker"
-PS: Final = "ps"
-EVALUATOR: Final = "evaluator"
-#: In the order in which ranks are given: a chief trains as rank 0 wherever there is one.
-ROLES: Final = (CHIEF, WORKER, PS, EVALUATOR)
-#: The roles whose tasks have a rank, because they train.
-TRAINING_ROLES: Final = (CHIEF, WORKER)
 
 
 @dataclass(frozen=True, order=True)
@@ -58,8 +50,7 @@ class ClusterSpec:
             for address in hosts:
                 if not address.rpartition(":")[2].isdigit():
                     raise InvalidArgument(f"an address is host:port, got {address!r} for {role}.")
-        for role in (CHIEF, EVALUATOR):
-            if len(self.addresses.get(role, ())) > 1:
+            if facts_of(role).is_single and len(hosts) > 1:
                 raise InvalidArgument(f"a cluster has at most one {role}.")
 
     @property
@@ -85,8 +76,5 @@ class ClusterSpec:
         return self.addresses[task.role][task.index]
 
     def as_dict(self) -> dict[str, list[str]]:
-        """Return the addresses by role, without an evaluator: what ``tf.train.ClusterSpec`` takes.
-
-        An evaluator isn't part of the cluster that it watches.
-        """
-        return {r: list(a) for r, a in self.addresses.items() if a and r != EVALUATOR}
+        """Return the addresses by role, as ``tf.train.ClusterSpec`` takes them: no evaluator's."""
+        return {r: list(a) for r, a in self.addresses.items() if a and facts_of(r).is_in_cluster}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import strategies
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, TRAINING_ROLES
 from gridflow.spec.options import size_in_bytes
+from gridflow.spec.roles import CHIEF, ROLES, TRAINING_ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -134,7 +134,7 @@ def needs_of(
                 "one of them out."
             )
     # The chief of parameter servers hands out steps; it computes none unless a role says so.
-    idle = {PS, EVALUATOR}
+    idle = set(ROLES) - set(TRAINING_ROLES)
     if strategies.of(strategy).hands_out_steps and CHIEF not in given:
         idle.add(CHIEF)
     return tuple(GpuNeed(0) if t.role in idle else given.get(t.role, GpuNeed()) for t in tasks)

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gridflow.spec.cluster import TRAINING_ROLES, Task
 from gridflow.spec.gpus import GpuNeed, GpuOptions
 from gridflow.spec.options import SPOOL_LIMIT, WARM_SECONDS, Deadlines
+from gridflow.spec.roles import TRAINING_ROLES
 from gridflow.spec.tasks import Part, Role, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridflow.feed.schema import FeedOptions
+    from gridflow.spec.cluster import Task
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.partitioners import Partitioner
 

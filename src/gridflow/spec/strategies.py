@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from gridflow.errors import InvalidArgument
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER
+from gridflow.spec.roles import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER
 
 Strategy = Literal[
     "multi_worker_mirrored", "mirrored", "parameter_server", "server", "command", "none"

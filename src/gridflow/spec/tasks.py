@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.spec import strategies
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER, Task
+from gridflow.spec.cluster import Task
 from gridflow.spec.gpus import check_role
 from gridflow.spec.options import read_environment, read_words, whole_number
+from gridflow.spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-#: Roles that a cluster has at most one task of.
-_SINGLE: Final = (CHIEF, EVALUATOR)
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Role:
             hint = did_you_mean(self.name, ROLES) if isinstance(self.name, str) else ""
             raise InvalidArgument(f"a role is one of {', '.join(ROLES)}; got {self.name!r}.{hint}")
         whole_number(f"the count of role {self.name!r}", self.count, 1)
-        if self.name in _SINGLE and self.count > 1:
+        if facts_of(self.name).is_single and self.count > 1:
             raise InvalidArgument(f"a job has at most one {self.name}; got {self.count}.")
         check_role(self.name, self.gpus)
         what = f"of role {self.name!r}"
@@ -105,7 +103,7 @@ class Part:
     @property
     def serves(self) -> bool:
         """Whether it works for others, until they are done and it is told to end."""
-        return not self.is_awaited and self.task.role != EVALUATOR
+        return not self.is_awaited and facts_of(self.task.role).is_in_cluster
 
 
 def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
@@ -191,8 +189,8 @@ def parts_of(tasks: Sequence[Task], strategy: str, roles: Iterable[Role] = ()) -
 def _check_commands(roles: Iterable[Role]) -> None:
     """Refuse standard servers where a job needs somebody who does something."""
     servers = {role.name: role.is_standard_server for role in roles}
-    for name in _SINGLE:
-        if servers.get(name):
+    for name, is_server in servers.items():
+        if is_server and not facts_of(name).can_serve:
             raise InvalidArgument(
                 f"the command of role {name!r} is empty, but only workers and ps can be standard "
                 "TensorFlow servers."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from gridflow.errors import InvalidArgument, did_you_mean
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER
+from gridflow.spec.roles import CHIEF, PS, ROLES, WORKER, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,9 @@ class ClusterMember:
         InvalidArgument
             It isn't in its cluster, or that has something else than addresses.
         """
-        hosts_of = {name: hosts for name, hosts in cluster.items() if hosts and name != EVALUATOR}
+        hosts_of = {
+            name: hosts for name, hosts in cluster.items() if hosts and facts_of(name).is_in_cluster
+        }
         for name, hosts in hosts_of.items():
             for address in in_order(hosts):
                 host, _, port = str(address).rpartition(":")
@@ -72,11 +74,11 @@ class ClusterMember:
                     raise InvalidArgument(
                         f"{source}: an address is host:port, got {address!r} ({name})."
                     )
-            if name == CHIEF and len(hosts) > 1:
-                raise InvalidArgument(f"{source}: a cluster has one chief, got {len(hosts)}.")
+            if facts_of(name).is_single and len(hosts) > 1:
+                raise InvalidArgument(f"{source}: a cluster has one {name}, got {len(hosts)}.")
         hosts = hosts_of.get(role, [])
         known = str(index) in hosts if isinstance(hosts, dict) else index < len(hosts)
-        if role != EVALUATOR and not known:
+        if facts_of(role).is_in_cluster and not known:
             if hosts or index:
                 reason = f"{source}: {role}:{index} isn't in the cluster, which has {len(hosts)}."
                 raise InvalidArgument(reason)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.spec import strategies
-from gridflow.spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
+from gridflow.spec.cluster import ClusterSpec, Task
+from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.training import modes
 from gridflow.wire import child, reports
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.agent.environment import local_address
 from gridflow.agent.features.base import Feature
-from gridflow.spec.cluster import EVALUATOR
+from gridflow.spec.roles import EVALUATOR
 from gridflow.wire import reports
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from gridflow.launch.local import LocalLaunch
 from gridflow.launch.spark.launch import SparkLaunch
 from gridflow.launch.spark.launcher import SparkLauncher
-from gridflow.spec.cluster import PS
 from gridflow.spec.gpus import group
+from gridflow.spec.roles import PS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

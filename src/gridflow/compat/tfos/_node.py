@@ -19,7 +19,7 @@ from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util
 from gridflow.compat.tfos._fed import FeedServer
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import MissingDependency
-from gridflow.spec.cluster import CHIEF, PS, WORKER
+from gridflow.spec.roles import CHIEF, PS, WORKER
 from gridflow.wire.channel import AGENT_VARIABLE
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
+from gridflow.spec.roles import CHIEF, EVALUATOR, PS, WORKER
 from gridflow.spec.tasks import Role
 from gridflow.spec.tf_config import TF_CONFIG
 

@@ -25,7 +25,7 @@ from gridflow.deploy.description.services import (
     TensorBoard,
 )
 from gridflow.errors import did_you_mean
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER
+from gridflow.spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,14 +198,14 @@ class Job:
     @property
     def followers(self) -> tuple[str, ...]:
         """The roles that end with the training: the servers, and an evaluator."""
-        return (*self.servers, *(name for name in (EVALUATOR,) if name in self.roles))
+        return (*self.servers, *(name for name in self.roles if not facts_of(name).is_in_cluster))
 
     def env_of(self, role: str) -> dict[str, str]:
         """Return the variables of a role: the job's and its own, which win."""
         return {**self.env, **self.roles[role].env}
 
     def role_items(self) -> list[tuple[str, RoleSection]]:
-        """Return the roles in the order of `gridflow.spec.cluster.ROLES`."""
+        """Return the roles in the order of `gridflow.spec.roles.ROLES`."""
         return [(name, self.roles[name]) for name in ROLES if name in self.roles]
 
     def _check_roles(self, check: Checks) -> None:
@@ -213,12 +213,12 @@ class Job:
             if name not in ROLES:
                 reason = f"{name!r} is no role; the roles are {', '.join(ROLES)}."
                 check.add(f"roles.{name}", reason + did_you_mean(name, ROLES))
-            elif name in {CHIEF, EVALUATOR} and role.replicas > 1:
+            elif facts_of(name).is_single and role.replicas > 1:
                 reason = f"a job has at most one {name}, got {role.replicas}."
                 check.add(f"roles.{name}.replicas", reason)
             elif role.args is not None and self.command_of(name) == ():
                 check.add(f"roles.{name}.args", "a standard server takes no args.")
-            elif role.command == () and name in {CHIEF, EVALUATOR}:
+            elif role.command == () and not facts_of(name).can_serve:
                 reason = f"is empty, but only workers and ps run standard servers, no {name}."
                 check.add(f"roles.{name}.command", reason)
             elif role.command == () and name == WORKER and CHIEF not in self.roles:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.spec.cluster import CHIEF, EVALUATOR, WORKER
+from gridflow.spec.roles import CHIEF, WORKER, facts_of
 from gridflow.spec.tf_config import (
     DEFAULT_PORT,
     TF_CONFIG,
@@ -105,7 +105,7 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
     if index:
         reason = f"{role}:{index} has peers, but GRIDFLOW_CLUSTER doesn't say where they are."
         raise InvalidArgument(reason)
-    if role == EVALUATOR:
+    if not facts_of(role).is_in_cluster:
         return {}
     port = environ.get("GRIDFLOW_PORT", str(DEFAULT_PORT))
     return {WORKER if role == _NODE else role: [f"localhost:{port}"]}

@@ -15,7 +15,7 @@ from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
 from gridflow.exits import exit_code, leave_message
 from gridflow.job import Job, Role
-from gridflow.spec.cluster import ROLES
+from gridflow.spec.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gridflow.deploy.description import rules
-from gridflow.spec.cluster import CHIEF, EVALUATOR, ROLES
+from gridflow.spec.roles import CHIEF, EVALUATOR, ROLES, facts_of
 from gridflow.spec.tf_config import TF_CONFIG
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check_cluster(report: Report, path: str, env: dict[str, str]) -> None:
         role, index = env.get("GRIDFLOW_ROLE"), env.get("GRIDFLOW_INDEX")
         if role and role not in ROLES:
             report.add(path, f"GRIDFLOW_ROLE must be one of {', '.join(ROLES)}, got {role!r}.")
-        elif role and role != EVALUATOR and index and index.isdigit():
+        elif role and facts_of(role).is_in_cluster and index and index.isdigit():
             known = range(len(cluster.get(role, ())))
             absent = f"{role}:{index} isn't in the cluster spec of {name}."
             report.add(path, None if int(index) in known else absent)

@@ -30,7 +30,7 @@ from gridflow.deploy.pods import (
 )
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.task_start import kubernetes_text
-from gridflow.spec.cluster import PS
+from gridflow.spec.roles import PS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

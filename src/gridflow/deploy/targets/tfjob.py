@@ -14,7 +14,7 @@ from gridflow.deploy.pods import env_list, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
 from gridflow.deploy.task_start import start_words
-from gridflow.spec.cluster import CHIEF, EVALUATOR, PS, WORKER
+from gridflow.spec.roles import CHIEF, EVALUATOR, PS, WORKER
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

@@ -19,7 +19,7 @@ from gridflow.ml.estimator.model import KerasModel
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
 from gridflow.ml.estimator.summary import KerasTrainingSummary
 from gridflow.spec import strategies
-from gridflow.spec.cluster import EVALUATOR
+from gridflow.spec.roles import EVALUATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

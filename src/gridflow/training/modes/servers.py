@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gridflow.spec import partitioners
-from gridflow.spec.cluster import PS, WORKER
 from gridflow.spec.options import whole_number
+from gridflow.spec.roles import PS, WORKER
 from gridflow.training.modes.base import Mode
 from gridflow.training.modes.synchronous import Synchronous
 from gridflow.wire.commands import Counts
