@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent / "manifests"))
 from standin import Kubernetes, MarathonServer, configured, put_docker_into, serving
 
 from gridflow.cli import main
-from gridflow.exits import Exit
 from gridflow.manifests import TARGETS
+from gridflow.spec.exits import Exit
 
 JOB = """\
 name: flights

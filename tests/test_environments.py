@@ -13,7 +13,7 @@ import pytest
 
 from gridflow import cli, errors
 from gridflow.deploy import environments
-from gridflow.exits import Exit
+from gridflow.spec.exits import Exit
 
 
 def make(folder):

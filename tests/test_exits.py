@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gridflow import errors, exit_code, exits
-from gridflow.exits import Exit
+from gridflow import errors, exit_code
+from gridflow.spec import exits
+from gridflow.spec.exits import Exit
 from gridflow.wire.failures import TaskFailure
 
 PAGE = Path(__file__).parents[1] / "docs" / "outcomes.md"

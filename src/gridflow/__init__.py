@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         TrainingFailed,
         UnpicklableFunction,
     )
-    from gridflow.exits import exit_code, exit_codes
     from gridflow.feed.forms import Keys, Padded, Ragged, Sparse
     from gridflow.files.materialized import Materialized
     from gridflow.handle import JobHandle
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from gridflow.ml.predict import predict_udf
     from gridflow.result import Result
     from gridflow.spec.communication import CommunicationOptions
+    from gridflow.spec.exits import exit_code, exit_codes
     from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
     from gridflow.spec.plan import Plan
     from gridflow.spec.tasks import Role
@@ -85,8 +85,8 @@ _HOMES: Final = {
     "TrainingFailed": "errors",
     "UnpicklableFunction": "errors",
     "current_context": "context",
-    "exit_code": "exits",
-    "exit_codes": "exits",
+    "exit_code": "spec.exits",
+    "exit_codes": "spec.exits",
     "materialize": "launch.spark.materializing",
     "predict_udf": "ml.predict",
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
-from gridflow.exits import Exit, exit_code
+from gridflow.spec.exits import Exit, exit_code
 from gridflow.spec.tf_config import FLAGS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        One of `gridflow.exits.Exit`; ``launch`` returns its program's code.
+        One of `gridflow.spec.exits.Exit`; ``launch`` returns its program's code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser(tfrecord=words[:1] != ["launch"])

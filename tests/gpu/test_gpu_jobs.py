@@ -206,7 +206,7 @@ roles:
 
 def test_more_gpus_in_a_job_yaml_than_there_are_is_refused_at_the_call(host, tmp_path, capfd):
     from gridflow.cli import main
-    from gridflow.exits import Exit
+    from gridflow.spec.exits import Exit
 
     host.has(1)
     path = tmp_path / "job.yaml"

@@ -13,9 +13,9 @@ from standin import Kubernetes, configured, serving
 from gridflow.cli import main
 from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.objects import state_of
-from gridflow.exits import Exit
 from gridflow.job import parse_job
 from gridflow.manifests import render
+from gridflow.spec.exits import Exit
 
 JOB = """\
 name: flights

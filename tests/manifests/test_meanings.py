@@ -14,9 +14,9 @@ from jobs import TRAINING, flights
 from test_launch import ENDING, finished
 
 from gridflow.deploy.running import begun
-from gridflow.exits import Exit
 from gridflow.job import Gang, JobError, Role, SecretKey, Secrets
 from gridflow.manifests import get_target, render
+from gridflow.spec.exits import Exit
 
 #: Where `gridflow launch` restarts the program inside its container.
 INSIDE = ("local", "docker", "compose", "tfjob", "marathon")

@@ -11,9 +11,9 @@ import pytest
 from jobs import SCHEMAS, full, needs_schemas
 
 from gridflow.cli import main
-from gridflow.exits import Exit
 from gridflow.job import JobError, parse_job
 from gridflow.manifests import render, validate
+from gridflow.spec.exits import Exit
 
 BASE = """\
 name: flights

@@ -10,9 +10,9 @@ from jobs import flights
 
 from gridflow.cli import main
 from gridflow.deploy.description.plain_secrets import holds_secret, in_words
-from gridflow.exits import Exit
 from gridflow.job import Credentials, GcsCredentials, SecretKey, Secrets, Volume
 from gridflow.manifests import get_target, render
+from gridflow.spec.exits import Exit
 
 FILES = {
     "secrets": Secrets(files={"/etc/tls": "tls"}),

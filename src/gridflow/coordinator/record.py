@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import GridflowError, JobCancelled
-from gridflow.exits import exit_code
 from gridflow.feed.ledger import Ledger
 from gridflow.spec.cluster import Task
+from gridflow.spec.exits import exit_code
 from gridflow.spec.place import Place
 from gridflow.wire.failures import Attempt, TaskFailure
 

@@ -12,7 +12,7 @@ from gridflow.deploy.description.problems import JobError
 from gridflow.deploy.distributed import cannot, distributor_options
 from gridflow.deploy.drivers.base import say
 from gridflow.errors import GridflowError, MissingDependency
-from gridflow.exits import Exit, exit_code
+from gridflow.spec.exits import Exit, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ def run_in_process(
     as_json: bool = False,
     folder: Mapping[str, str | None] | None = None,
 ) -> int:
-    """Run a job to its end and return its `gridflow.exits.Exit`.
+    """Run a job to its end and return its `gridflow.spec.exits.Exit`.
 
     ``folder`` has the ``run_id`` and ``job_dir`` of `gridflow.TensorflowDistributor`.
     """

@@ -11,7 +11,7 @@ from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, to
 from gridflow.deploy.drivers.objects import BAD, GOOD, STANDING, Pod, resource, state_of
 from gridflow.deploy.drivers.watch import Watch
 from gridflow.errors import GridflowError
-from gridflow.exits import Exit
+from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

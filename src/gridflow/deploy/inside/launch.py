@@ -17,7 +17,7 @@ from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import GIVE_UP, FinishListener, finish_addresses, tell
 from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
-from gridflow.exits import SIGNALLED, Exit, leave_message, message_place
+from gridflow.spec.exits import SIGNALLED, Exit, leave_message, message_place
 from gridflow.spec.roles import CHIEF, PS, WORKER
 from gridflow.spec.tf_config import TF_CONFIG, in_order
 from gridflow.wire.hints import lost_a_peer

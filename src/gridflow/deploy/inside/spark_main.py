@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from gridflow.deploy.description.description import RESTART_POLICIES, START_TIMEOUT
 from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
-from gridflow.exits import exit_code, leave_message
 from gridflow.job import Job, Role
+from gridflow.spec.exits import exit_code, leave_message
 from gridflow.spec.roles import ROLES
 
 if TYPE_CHECKING:

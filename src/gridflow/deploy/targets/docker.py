@@ -26,7 +26,7 @@ from gridflow.deploy.task_start import (
     start_words,
     tasks,
 )
-from gridflow.exits import Exit
+from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

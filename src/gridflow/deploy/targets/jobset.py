@@ -15,7 +15,7 @@ from gridflow.deploy.targets.beside import (
 )
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
 from gridflow.deploy.task_start import addresses, start_words
-from gridflow.exits import Exit
+from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

@@ -15,7 +15,7 @@ from gridflow.deploy.targets.beside import (
     tensorboard,
 )
 from gridflow.deploy.task_start import PERMANENT, News, addresses, news, start_words
-from gridflow.exits import Exit
+from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

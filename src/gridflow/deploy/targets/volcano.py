@@ -9,7 +9,7 @@ from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, tensorboard
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME
 from gridflow.deploy.task_start import RETRYABLE, addresses, start_words
-from gridflow.exits import Exit
+from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
