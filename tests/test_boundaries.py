@@ -20,6 +20,10 @@ TREES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 
+#: Beside the package itself; all else has a folder.
+MOST_AT_THE_TOP = 8
+MOST_LINES = 400
+
 NAMES = {*strategies.STRATEGIES, *backends.BACKENDS}
 #: Where they may be compared, or be the keys of a table, and why.
 NAMED = {
@@ -150,6 +154,15 @@ def private_attributes(tree):
         if name.startswith("_") and not name.startswith(ours) and name not in PRIVATE:
             found.append(f"line {node.lineno}: {ast.unparse(node)}")
     return found
+
+
+def test_few_modules_stand_at_the_top_and_those_that_are_long_say_why():
+    top = sorted(name for name in TREES if "/" not in name and name != "__init__.py")
+    assert len(top) <= MOST_AT_THE_TOP, top
+    told = {name: ast.get_docstring(tree) or "" for name, tree in TREES.items()}
+    lengths = {name: len((ROOT / name).read_text("utf-8").splitlines()) for name in TREES}
+    long = [name for name, lines in lengths.items() if lines > MOST_LINES]
+    assert [name for name in long if "Longer than other modules" not in told[name]] == []
 
 
 def test_a_strategy_or_backend_is_asked_and_not_compared():

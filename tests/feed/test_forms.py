@@ -202,7 +202,7 @@ def test_two_columns_of_one_name_are_refused():
 
 
 def test_images_are_decoded_in_the_pipeline(tmp_path, tf):
-    from gridflow.images import decoder
+    from gridflow.data import image_decoder
 
     pictures = [np.full((4 + i, 6, 3), 40 * i, np.uint8) for i in range(5)]
     data = {"png": [tf.io.encode_png(p).numpy() for p in pictures], "y": list(range(5))}
@@ -211,10 +211,10 @@ def test_images_are_decoded_in_the_pipeline(tmp_path, tf):
     dataset = make_dataset(
         SpoolReader(tmp_path, "train"), features="png", label="y", batch_size=2, steps=3
     )
-    for x, y in dataset.map(decoder(3, 2)):
+    for x, y in dataset.map(image_decoder(3, 2)):
         assert x.shape[1:] == (3, 2, 3)
         assert x.numpy()[:, 0, 0, 0].tolist() == [40.0 * label for label in y.numpy()]
-    named = dataset.map(lambda x, y: ({"a": x, "b": y}, y)).map(decoder(3, 2, 1, key="a"))
+    named = dataset.map(lambda x, y: ({"a": x, "b": y}, y)).map(image_decoder(3, 2, 1, key="a"))
     assert next(iter(named))[0]["a"].shape[1:] == (3, 2, 1)
     with pytest.raises(InvalidArgument, match="1, 3 or 4"):
-        decoder(3, 2, 2)
+        image_decoder(3, 2, 2)
