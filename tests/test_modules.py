@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
 import zipfile
@@ -91,6 +92,17 @@ def test_the_folder_is_that_of_the_script_and_none_for_an_installed_program(proj
     assert modules.script_folder() is None
     monkeypatch.setattr(sys, "path", [str(project / ".venv/lib/python3.11/site-packages")])
     assert modules.script_folder() is None
+
+
+def test_a_notebooks_folder_is_its_own_whatever_pythonpath_says(project, tmp_path, monkeypatch):
+    # IPython puts the working directory behind what comes from PYTHONPATH.
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), "/usr/lib/python311.zip", "", "/elsewhere"])
+    assert modules.script_folder() == tmp_path.resolve()  # a script, in its own folder
+    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
+    assert modules.script_folder() == project.resolve()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), "/elsewhere"])  # of a service's notebooks
+    assert modules.script_folder() == tmp_path.resolve()
 
 
 def test_a_task_on_spark_imports_what_lies_beside_the_script(

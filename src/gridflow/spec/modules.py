@@ -7,6 +7,7 @@ unpacks them, the training process finds them in front of everything that is ins
 
 from __future__ import annotations
 
+import builtins
 import io
 import os
 import sys
@@ -37,7 +38,9 @@ def script_folder() -> Path | None:
     None for a program that is installed, such as pytest.
     """
     first = sys.path[0] if sys.path else ""
-    if not Path(first or ".").is_dir():  # IPython leaves an archive of Python's own in front
+    if hasattr(builtins, "__IPYTHON__") and "" in sys.path:
+        first = ""  # IPython leaves what PYTHONPATH names in front, and Python's own
+    elif not Path(first or ".").is_dir():  # an archive of Python's own
         if "" not in sys.path:
             return None
         first = ""
