@@ -123,7 +123,7 @@ class WireError(GridflowError):
 
 
 class NetworkError(GridflowError, OSError):
-    """The coordinator can't listen where it is to."""
+    """The coordinator can't listen where it is to, or executors can't connect to it there."""
 
 
 class JobCancelled(GridflowError):

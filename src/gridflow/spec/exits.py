@@ -53,7 +53,7 @@ class Exit(enum.IntEnum):
     DATA = 65
     #: EX_SOFTWARE: the program failed by itself: it raised, or ended with a code below 128.
     PROGRAM = 70
-    #: EX_OSERR: the coordinator can't listen where it is to.
+    #: EX_OSERR: the coordinator can't listen where it is to, or isn't reached there.
     NETWORK = 71
     #: EX_CANTCREAT: a job of this name, or a run of this id, is there.
     EXISTS = 73

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +42,8 @@ class SparkLaunch:
         Whether Spark computes rows of the user's.
     is_barrier : bool
         Whether the stages are barrier stages.
+    check : callable, optional
+        Called before the first stage is started, as a part of the launch; raises what ends it.
     """
 
     def __init__(
@@ -53,11 +56,14 @@ class SparkLaunch:
         *,
         has_data: bool,
         is_barrier: bool,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self._spark, self._payload, self._listener = spark, payload, listener
         self._make_frame, self._has_data, self._is_barrier = make_frame, has_data, is_barrier
+        self._check, self._first = check, stages[0][0]
         self._tag = f"gridflow-{payload.job}-{payload.launch}"
         self._lock = threading.Lock()
+        self._began = time.monotonic()
         self._left = len(stages)
         self._error: GridflowError | None = None
         self._outlived = False
@@ -73,7 +79,12 @@ class SparkLaunch:
 
     def obstacle(self) -> str:
         """Return what Spark runs instead of the launch's tasks."""
-        return what_runs(self._spark, self._tag, len(self._payload.spec.tasks))
+        return what_runs(
+            self._spark,
+            self._tag,
+            len(self._payload.spec.tasks),
+            time.monotonic() - self._began,
+        )
 
     def cancel(self) -> None:
         """Cancel the Spark jobs; returns at once."""
@@ -116,6 +127,8 @@ class SparkLaunch:
         try:
             tag_this_thread(self._spark, self._tag)
             name_this_thread(self._spark, f"gridflow job {self._payload.job}")
+            if self._check is not None and places == self._first:
+                self._check()
             frame = self._make_frame(places, need)
             if self._is_cancelled:
                 return None, False

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import time
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument, NotEnoughSlots
 from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
-from gridflow.launch.spark import detached_launch, feeding
+from gridflow.launch.spark import connect, detached_launch, feeding
 from gridflow.launch.spark.bodies import agent_body
 from gridflow.launch.spark.detached_launch import DetachedLaunch
 from gridflow.launch.spark.errors import slots_of_master
@@ -32,7 +33,7 @@ from gridflow.launch.spark.session import (
     session_of,
     task_slots,
 )
-from gridflow.launch.spark.slots import no_slot_for_feeders, slots_asked_for
+from gridflow.launch.spark.slots import no_slot_for_feeders, promised_slots, slots_asked_for
 from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ class SparkLauncher:
             "spark": self._spark.version,
             **source.details(),
         }
+        if connect.is_connect(self._spark):
+            details["connect"] = "the coordinator runs in this client; a task tries to reach it"
         if len(fed) < num_tasks:
             details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
         target = f"spark ({master})"
@@ -192,6 +195,7 @@ class SparkLauncher:
             listener,
             has_data=bool(data),
             is_barrier=not self._is_dynamic(),
+            check=self._refuse_unreachable(payload),
         )
 
     def _launch_detached(
@@ -208,6 +212,13 @@ class SparkLauncher:
         host, _ = self._driver_addresses()
         return DetachedLaunch(self._spark, payload, stages, frame_of, listener, host)
 
+    def _refuse_unreachable(self, payload: AgentPayload) -> Callable[[], None] | None:
+        """Return what is tried before the first agents are started."""
+        if payload.launch > 1 or not connect.is_connect(self._spark):
+            return None
+        tasks = len(payload.spec.tasks)
+        return partial(connect.refuse_unreachable, self._spark, payload.coordinator, tasks)
+
     def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
         """Push rows in a Spark job of their own."""
         self._refuse_full()
@@ -222,6 +233,7 @@ class SparkLauncher:
         has_ended: Callable[[float], bool],
     ) -> None:
         """Push a stream by ``foreachBatch``."""
+        connect.refuse_streams(self._spark)
         self._refuse_full()
         feeding.feed_stream(rows, feed_batch, covered, options, has_ended)
 
@@ -308,6 +320,8 @@ class SparkLauncher:
         lacks_gpus: Callable[[], NotEnoughGpus | None],
     ) -> int | None:
         """Return the slots, after giving executors that are still to come their time."""
+        if connect.is_connect(self._spark) and not self._is_dynamic():
+            return promised_slots(self._setting, self._slots_per_executor())
         if deadlines is None:
             return task_slots(self._spark, profile)
         if self._is_dynamic():
@@ -371,6 +385,9 @@ class SparkLauncher:
         """Return what Spark's own driver binds, and the name by which executors reach it."""
         from gridflow.agent.environment import local_address
 
+        if connect.is_connect(self._spark):
+            address = connect.client_address(self._spark)
+            return address, address
         host = self._setting("spark.driver.host", "")
         bound = self._setting("spark.driver.bindAddress", "")
         if bound and bound != host:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from gridflow.launch.spark.errors import slots_of_master
 from gridflow.launch.spark.session import classic_context, task_slots
 
 if TYPE_CHECKING:
@@ -12,7 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def what_runs(spark: SparkSession, tag: str, num_tasks: int) -> str:
+#: Over Spark Connect, where nothing can be known: by then tasks come up that have a slot.
+_A_START_SECONDS: Final = 30.0
+
+
+def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> str:
     """Return what keeps the tasks of a launch from starting; empty if that can't be told.
 
     Parameters
@@ -22,10 +27,17 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int) -> str:
         Of the launch's own jobs.
     num_tasks : int
         Slots that the launch needs.
+    seconds : float
+        Since its beginning.
     """
     context = classic_context(spark)
     if context is None:
-        return ""
+        if seconds < _A_START_SECONDS:
+            return ""
+        return (
+            f"the job needs {num_tasks} task slots at the same time. Over Spark Connect nobody can "
+            "tell how many are free: look at the server's Spark UI for what takes them."
+        )
     tracker = context.statusTracker()
     own = _stages_of(context, tag)
     running = {}
@@ -74,6 +86,26 @@ def slots_asked_for(setting: Callable[[str, str], str], per_executor: int) -> in
     if not setting("spark.master", "").startswith(("yarn", "k8s:")):
         return 0
     return int(setting("spark.executor.instances", "2")) * per_executor
+
+
+def promised_slots(setting: Callable[[str, str], str], per_executor: int) -> int | None:
+    """Return the slots that an application has by its settings alone; None if they don't tell.
+
+    It is the most that can be said over Spark Connect, whose clients can't ask for executors.
+
+    Parameters
+    ----------
+    setting : callable
+        From the name of a setting and a default to its value.
+    per_executor : int
+        Slots of each executor.
+    """
+    cpus = int(setting("spark.task.cpus", "1"))
+    of_master = slots_of_master(setting("spark.master", ""))
+    if of_master is not None:
+        return of_master // cpus
+    most = setting("spark.cores.max", "")
+    return slots_asked_for(setting, per_executor) or (int(most) // cpus if most else None)
 
 
 def no_slot_for_feeders(tasks: int, slots: int | None) -> str:

@@ -1,0 +1,91 @@
+"""A real server of Spark Connect, and a client that knows it by its address alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Listener
+from pathlib import Path
+
+import pyspark
+import pytest
+
+for folder in ("docs", "yarn", "tfrecord"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
+from clients import Notebook
+from packages import connect
+
+SPARK = Path(pyspark.__file__).parent
+_START_SECONDS = 90
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(no_leaks):
+    """Apply to all: the server's executors have the mark of the tests, too."""
+
+
+@pytest.fixture(scope="module")
+def server(scratch, tmp_path_factory):
+    """Give the address of a server with three slots, as its own start script starts it."""
+    log = tmp_path_factory.mktemp("connect") / "server.log"
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    words = [word for each in settings.items() for word in ("--conf", "=".join(each))]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [
+                *(SPARK / "bin/spark-submit", "--master", "local[3]", *words),
+                *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+                "spark-internal",
+            ],
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    try:
+        give_up = time.monotonic() + _START_SECONDS
+        while not (found := re.search(r"server started at: \S*:(\d+)", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < give_up, log.read_text()
+            time.sleep(0.1)
+        yield f"sc://localhost:{found[1]}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def client(server, tmp_path_factory):
+    """Give a session that runs one function after the other."""
+    folder = tmp_path_factory.mktemp("client")
+    script = Path(__file__).parents[1] / "yarn" / "notebook.py"
+    log = folder / "client.log"
+    with Listener(str(folder / "socket")) as listener, log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, script, folder / "socket"],
+            cwd=folder,
+            env={**os.environ, "SPARK_REMOTE": server, "PYTHONPATH": str(connect())},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+        try:
+            listener._listener._socket.settimeout(_START_SECONDS)
+            with listener.accept() as connection:
+                yield Notebook(connection, log)
+        finally:
+            try:
+                process.wait(40)  # it ends when nobody is connected any more
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
