@@ -56,7 +56,7 @@ test: torch examples jar sparks hadoop classes  ## every case of the suite
 test-all: torch examples jar sparks hadoop classes  ## the same with all products in full, on all versions: for a release
 	$(PY) -m pytest $(AT_ONCE) --all
 
-quick: setup  ## what needs neither Spark nor a training process: while writing
+quick: setup  ## what needs neither Spark nor TensorFlow: while writing
 	$(PY) -m pytest $(AT_ONCE) --quick
 
 lint: setup  ## ruff, mypy, and what may import what

@@ -17,6 +17,8 @@ from gridflow.feed import records
 from gridflow.feed.schema import FeedOptions
 from gridflow.feed.spool import SpoolWriter
 
+pytestmark = pytest.mark.slow
+
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 
 

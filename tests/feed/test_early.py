@@ -363,6 +363,7 @@ def test_a_column_that_turns_out_not_to_be_feedable_ends_the_epoch_with_the_reas
         next(windows)
 
 
+@pytest.mark.slow
 def test_keras_is_given_batches_of_a_dataset_without_a_length(tmp_path):
     feed = Feed(tmp_path, (5500, 5000), 1000, "spread")
     feed.write(5000)

@@ -44,6 +44,7 @@ def test_columns_that_are_copied_together_are_those_copied_one_by_one(
     assert not np.isnan(np.concatenate(together)).any()
 
 
+@pytest.mark.slow
 def test_ten_thousand_columns_take_no_longer_than_three_times_two_thousand(tmp_path):
     def seconds(columns, rows):
         names = [f"c{i}" for i in range(columns)]

@@ -91,6 +91,7 @@ def cut_off(batches, cut):
         yield batch
 
 
+@pytest.mark.slow
 def test_in_200_random_runs_with_feeders_that_fail_each_row_comes_once(tmp_path):
     identity = make_identities()[1]
     for run in range(200):

@@ -45,6 +45,7 @@ def test_a_part_of_a_real_gpu_has_a_part_of_its_memory():
     assert too_much
 
 
+@pytest.mark.slow
 def test_the_limit_is_set_on_every_gpu_of_the_process(monkeypatch):
     import tensorflow as tf
 
@@ -60,6 +61,7 @@ def test_the_limit_is_set_on_every_gpu_of_the_process(monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_a_servers_settings_say_the_same():
     assert devices.server_config(None, 2) is None
     assert devices.server_config(2048, 0) is None
@@ -73,6 +75,7 @@ def communicate(ctx):
     return options.implementation.value, options.timeout_seconds, options.bytes_per_pack
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_communication_options_reach_tensorflow():
     options = CommunicationOptions("ring", timeout_seconds=90, bytes_per_pack=1 << 20)

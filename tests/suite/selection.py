@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-#: Who takes one of them starts Spark, a training process or Maven.
+#: Who takes one of them starts Spark, TensorFlow, a training process or Maven.
 STARTERS = frozenset(
-    {"cluster", "distribute", "hdfs", "jar", "launcher", "s3", "spark", "stored", "yarn"}
+    {"cluster", "distribute", "hdfs", "jar", "launcher", "s3", "spark", "stored", "tf", "yarn"}
 )
 #: What must not be started under --quick, as it stands in command lines.
 _STARTED = ("gridflow.agent", "gridflow.training", "spark-class", "spark-submit")
@@ -19,7 +19,7 @@ def pytest_addoption(parser):
     group.addoption(
         "--quick",
         action="store_true",
-        help="only tests that start neither Spark nor a training process, nor Maven",
+        help="only tests that start neither Spark nor TensorFlow, nor Maven",
     )
     group.addoption(
         "--all",
@@ -32,8 +32,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "slow: starts Spark, a training process or Maven, beyond what its fixtures tell; not in "
-        "make quick",
+        "slow: starts Spark, TensorFlow or Maven, beyond what its fixtures tell, or computes for "
+        "many seconds; not in make quick",
     )
     config.addinivalue_line(
         "markers",
@@ -45,7 +45,7 @@ def pytest_configure(config):
 
 
 def is_slow(item):
-    """Return whether a test starts Spark, a store, a training process or Maven."""
+    """Return whether a test starts Spark, a store, TensorFlow or Maven, or takes long."""
     starts = bool(STARTERS.intersection(item.fixturenames))
     return starts or item.get_closest_marker("slow") is not None
 

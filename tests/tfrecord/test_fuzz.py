@@ -19,6 +19,8 @@ from mutants import mutants
 from gridflow import tfrecord
 from gridflow.tfrecord.example import MalformedExample
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 100_000
 #: Kept: these found something once, or were tried first.
 SEEDS = [20261121]
