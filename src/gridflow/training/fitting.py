@@ -56,7 +56,7 @@ class Fitting:
             What ``ctx.dataset`` returns; or a dataset's name, with the arguments of
             ``ctx.dataset`` as `columns`; or a function without arguments that returns a
             ``tf.data.Dataset`` of batches, endless, made of operations alone: it runs inside the
-            workers' servers, where no Python lives.
+            workers' servers, where no Python lives. Or what ``ctx.stream`` returns, in one epoch.
         epochs : int, default 1
         steps_per_epoch : int, optional
             Steps of all workers together. Default: as many as there are batches in the rows of

@@ -65,7 +65,8 @@ class Streaming:
         tf.data.Dataset or tf.distribute.DistributedDataset
             For one ``model.fit(..., epochs=1)``, for fits with ``steps_per_epoch`` one after
             another, or for a loop of your own. Under JAX and torch, where each rank trains alone,
-            an iterator over numpy arrays.
+            an iterator over numpy arrays. To the chief of ``parameter_server``, which deals the
+            rows out, something for one ``ctx.fit``.
 
         Raises
         ------
