@@ -36,8 +36,10 @@ assert layers["t"][1].get_vocabulary() == ["", "[UNK]", "t1", "t0", "t2"]
 assert layers["c"].get_vocabulary() == [-1, 5, 1, 0]
 import tempfile
 
-from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.feature import VectorAssembler
+from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import RegressionEvaluator
+from pyspark.ml.feature import StringIndexer, VectorAssembler
+from pyspark.ml.tuning import CrossValidator, CrossValidatorModel
 
 from gridflow import InvalidArgument
 from gridflow.ml import KerasEstimator
@@ -54,12 +56,26 @@ def make_model():
 spark.conf.set("spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "true")
 quiet = {"logs": "none", "progress": False}
 est = KerasEstimator(model=make_model, labelCol="y", distributor=quiet)
-rows = rows.selectExpr("id / 50 AS a", "id / 25 AS y")
-fitted = Pipeline(stages=[VectorAssembler(inputCols=["a"], outputCol="features"), est]).fit(rows)
+rows = rows.selectExpr("id / 50 AS a", "id / 25 AS y", "t")
+# Stages that live on the server, and one that is Python's.
+index = StringIndexer(inputCol="t", outputCol="kind")
+vector = VectorAssembler(inputCols=["a", "kind"], outputCol="features")
+evaluator = RegressionEvaluator(labelCol="y")
 with tempfile.TemporaryDirectory() as folder:
+    Pipeline(stages=[index, vector, est]).save(f"{folder}/begun")
+    begun = Pipeline.load(f"{folder}/begun")
+    grid = [{begun.getStages()[2].epochs: 2}]
+    tuned = CrossValidator(
+        estimator=begun, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, seed=1
+    ).fit(rows)
+    tuned.save(f"{folder}/tuned")
+    again = CrossValidatorModel.load(f"{folder}/tuned")
+    assert again.avgMetrics == tuned.avgMetrics
+    fitted = again.bestModel
+    assert fitted.stages[-1].summary.totalEpochs == 2
+    predicted = fitted.transform(rows)
+    assert evaluator.evaluate(predicted) == evaluator.evaluate(tuned.transform(rows))
     fitted.write().overwrite().save(f"{folder}/fitted")
-    again = PipelineModel.load(f"{folder}/fitted").transform(rows).toPandas()
-    assert (again.prediction == fitted.transform(rows).toPandas().prediction).all()
     for path in (f"file:{folder}/with-a-scheme", f"{folder}/fitted"):
         with pytest.raises(InvalidArgument, match="Spark Connect"):
             fitted.stages[-1].write().overwrite().save(path)
