@@ -350,6 +350,21 @@ def test_an_epoch_that_is_given_up_says_so(tmp_path):
     assert (record["complete"], record["rows_fed"]) == (False, 4000)
 
 
+def test_the_first_step_is_told_once_it_is_made(tmp_path):
+    feed = Feed(tmp_path, (9000,), 1000, "spread")
+    feed.write(5000)
+    told = []
+    source = feed.source(on_begun=lambda: told.append(True))
+    windows = source.epoch()
+    next(windows)
+    assert source.has_step(0) is True
+    assert told == []
+    assert source.has_step(1) is True
+    assert told == [True]
+    next(windows)  # a loop that has used up what there was
+    assert len(told) > 1
+
+
 def test_a_column_that_turns_out_not_to_be_feedable_ends_the_epoch_with_the_reason(tmp_path):
     feed = Feed(tmp_path, (9000,), 1000, "spread")
     kinds = iter(([1.0] * 5000, ["a"] * 5000))

@@ -126,6 +126,7 @@ class Agent:
                     if self._closed.is_set():
                         return
                     writer.write(dataset, batch)
+                    self._runner.read(batch.nbytes)
                 counts = writer.close()
             specs = {}
             if self.part.serves:

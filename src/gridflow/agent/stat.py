@@ -1,10 +1,11 @@
-"""What the kernel tells of a process: see proc(5) for the fields of ``/proc/PID/stat``."""
+"""What the kernel tells of a process, and of the host: see proc(5)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _STATE, _PARENT, _BEGAN = 0, 1, 19  # fields 3, 4 and 22, counted behind the name
+_PRESSURE = Path("/proc/pressure/cpu")
 
 
 def began(pid: int) -> int:
@@ -25,6 +26,18 @@ def is_below(pid: int, ancestor: int) -> bool:
         fields = behind_name(pid)
         pid = int(fields[_PARENT]) if fields else 0
     return pid == ancestor
+
+
+def waited_for_processors() -> float | None:
+    """Return for how many seconds some task of this host was waiting for a processor so far.
+
+    None where the kernel doesn't tell: it may be built, or started, without that.
+    """
+    try:
+        some = _PRESSURE.read_text(encoding="ascii").partition("total=")[2].split()
+        return int(some[0]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def behind_name(pid: int) -> list[str]:

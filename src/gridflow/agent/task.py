@@ -140,6 +140,11 @@ class TaskRunner:
         for feature in self._features:
             feature.arrived(dataset, rows)
 
+    def read(self, size: int) -> None:
+        """Take note that so many bytes of rows were spooled; may take its time."""
+        for feature in self._features:
+            feature.read(size)
+
     def warm_up(self) -> None:
         """Let the host's fork server import what the process needs, while the tasks gather."""
         if self._needed:

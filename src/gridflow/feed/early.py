@@ -26,15 +26,21 @@ _ATTRIBUTE: Final = "_gridflow_early"
 _LOOK_SECONDS: Final = 0.2
 
 
+def _nobody_listens() -> None:
+    """Do nothing."""
+
+
 @dataclass
 class EarlySource(Source):
     """A `Source` whose first epoch takes the rows in the order in which they arrive.
 
     Every later one is an epoch of the `complete` source. Its ``steps`` mean nothing: `arrivals`
-    knows them in time, and until then its dataset has no length.
+    knows them in time, and until then its dataset has no length. ``on_begun`` is called, maybe
+    more than once, when the first step has been made.
     """
 
     arrivals: Arrivals = None  # type: ignore[assignment]  # (no field before it lacks a default)
+    on_begun: Callable[[], None] = _nobody_listens
 
     def complete(self) -> Source:
         """Return the source of all rows, once they have arrived."""
@@ -61,6 +67,8 @@ class EarlySource(Source):
         """Return whether an iteration has a step, once that is known; None if time is over."""
         if self.first_steps is not None and step >= self.first_steps:
             return False
+        if step:
+            self.on_begun()
         return self.arrivals.has_step(step, seconds)
 
     def steps_if_known(self) -> int | None:
@@ -81,6 +89,8 @@ class EarlySource(Source):
         plan: BatchPlan | None = None
         try:
             while not epoch:
+                if at:
+                    self.on_begun()
                 steps = self.arrivals.steps_beyond(at // self.replicas, _LOOK_SECONDS)
                 if steps is None:
                     break

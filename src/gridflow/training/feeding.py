@@ -167,19 +167,25 @@ class Feeding:
         def own_rows() -> Sequence[int]:
             return once.own_rows(self._rows(name), runtime.inbox.wait(Counts).borrowed[name])
 
+        def wait_for(condition: Callable[[], bool], seconds: float | None) -> bool:
+            if not condition():
+                runtime.hurry()
+            return runtime.inbox.wait_for(condition, seconds)
+
         counter = EpochCounter()
         runtime.epoch_counters.append(counter)  # shuffled or not: the first epoch is another one
         look = functools.partial(arriving.look, runtime.inbox, name)
         return early.distribute(
             strategy,
             runtime.spool(name, growing=True),
-            Arrivals(look, runtime.inbox.wait_for, settled, batch_size=batch_size, tail=tail),
+            Arrivals(look, wait_for, settled, batch_size=batch_size, tail=tail),
             **columns,
             batch_size=batch_size,
             tail=tail,
             prefetch=2 if prefetch is None else whole_number("prefetch", prefetch, 0),
             rank=runtime.rank,
             own_rows=own_rows,
+            on_begun=runtime.hurry,
             counter=counter,
             on_epoch=lambda record: runtime.channel.send(EpochFed(record)),
             **options,
@@ -262,6 +268,8 @@ class Feeding:
         return batches.steps_for(rows, batch_size, tail)
 
     def _rows(self, name: str) -> Sequence[int]:
+        if self._runtime.inbox.latest(Counts) is None:
+            self._runtime.hurry()
         rows: dict[str, list[int]] = self._runtime.inbox.wait(Counts).rows
         arriving.refuse_unknown(name, rows)
         return rows[name]

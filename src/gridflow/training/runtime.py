@@ -64,6 +64,7 @@ class TaskRuntime:
         self.epoch_counters: list[EpochCounter] = []
         self.stream: StreamSource | None = None
         self.pulled: dict[str, str] = {}
+        self._has_hurried = False
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.backend: str = setup.backend
         self.facts = strategies.of(setup.strategy)
@@ -104,6 +105,12 @@ class TaskRuntime:
     def _label(self) -> str | None:
         news = self.inbox.latest(child.StreamNews) if self.stream is not None else None
         return None if news is None else news.label
+
+    def hurry(self) -> None:
+        """Let the agent bring rows as fast as it can: the training needs them now."""
+        if not self._has_hurried:
+            self._has_hurried = True
+            self.channel.send(child.RowsAwaited())
 
     def progress(self, **fields: Any) -> None:
         """Send a sign of life (see `gridflow.keras.runtime.Runtime`)."""

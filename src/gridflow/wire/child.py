@@ -110,6 +110,13 @@ class Imported(Message):
 
 
 @dataclass(frozen=True)
+class RowsAwaited(Message):
+    """It waits for rows, or has made its first step: they needn't give way to it any longer."""
+
+    kind: ClassVar[str] = "rows_awaited"
+
+
+@dataclass(frozen=True)
 class MadeCheckpoint(Message):
     """A checkpoint file is complete; the label is that of the last section that it covers."""
 
@@ -248,6 +255,6 @@ TO_CHILD: Final[Family[Message]] = Family(
 )
 FROM_CHILD: Final[Family[Message]] = Family(
     "the training process",
-    *(Hello, Imported, MadeCheckpoint, Returned, Raised, *RELAYED),
+    *(Hello, Imported, RowsAwaited, MadeCheckpoint, Returned, Raised, *RELAYED),
     *(StreamOpened, StreamTaken, StreamMark, StreamResults),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gridflow.agent.features.arrivals import Arrivals
 from gridflow.agent.features.board import Board
 from gridflow.agent.features.evaluation import EvaluationNews
+from gridflow.agent.features.giving_way import GivingWay
 from gridflow.agent.features.loans import Loans
 from gridflow.agent.features.streams import Streams
 
@@ -18,4 +19,11 @@ __all__ = ["features_of"]
 
 def features_of(tools: Tools) -> list[Feature]:
     """Return the features of an agent."""
-    return [EvaluationNews(tools), Arrivals(tools), Loans(tools), Streams(tools), Board(tools)]
+    return [
+        EvaluationNews(tools),
+        Arrivals(tools),
+        GivingWay(tools),
+        Loans(tools),
+        Streams(tools),
+        Board(tools),
+    ]

@@ -73,6 +73,9 @@ class Feature:
     def arrived(self, dataset: str, rows: int) -> None:
         """Hear that so many rows of a dataset can be read, from the thread that spools them."""
 
+    def read(self, size: int) -> None:
+        """Hear that so many bytes of rows were spooled, from the thread that does; it may wait."""
+
     def forget(self, generation: int, resume: Place | None) -> None:
         """Forget what was for the generation before this one, which goes on from a place."""
 

@@ -1,0 +1,101 @@
+"""Rows that give way to the start of the training, and stop doing so in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from gridflow.agent import stat
+from gridflow.agent.features import giving_way
+from gridflow.agent.features.giving_way import GivingWay
+from gridflow.wire import child
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """Give a host whose tasks wait for processors for half of the time, or another share of it."""
+    host = SimpleNamespace(share=0.5)
+    monkeypatch.setattr(stat, "waited_for_processors", lambda: time.monotonic() * host.share)
+    monkeypatch.setattr(giving_way, "_LOOK_SECONDS", -1.0)
+    return host
+
+
+class Noted(threading.Event):
+    """Notes how long it is waited for, and doesn't take that long."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = []
+
+    def wait(self, timeout=None):
+        self.waits.append(timeout)
+        return super().wait(0.001)
+
+
+def feature(*, runs_function=True):
+    spec = SimpleNamespace(parts=[SimpleNamespace(runs_function=runs_function)])
+    return GivingWay(SimpleNamespace(payload=SimpleNamespace(spec=spec), rank=0))
+
+
+def rests(given, batches):
+    """Return the rests of the thread that reads so many batches of a mebibyte."""
+    hurry, given._hurry = given._hurry, Noted()
+    if hurry.is_set():
+        given._hurry.set()
+    for _ in range(batches):
+        given.read(MIB)
+    return given._hurry.waits
+
+
+def test_rows_rest_while_others_wait_for_a_processor(host):
+    given = feature()
+    assert rests(given, 2) == []  # the first steps need rows
+    assert len(rests(given, 5)) >= 4
+    host.share = 0.0
+    assert len(rests(given, 100)) <= 1
+
+
+def test_a_batch_that_took_long_is_followed_by_a_longer_rest(host):
+    given = feature()
+    rests(given, 4)
+    time.sleep(0.05)
+    (rest,) = rests(given, 1)
+    assert rest >= 8 * 0.05
+
+
+def test_who_waits_for_rows_ends_the_rest_at_once(host, monkeypatch):
+    monkeypatch.setattr(giving_way, "_LEAST_REST_SECONDS", 60.0)
+    given = feature()
+    resting = threading.Thread(target=lambda: [given.read(MIB) for _ in range(100)])
+    resting.start()
+    assert not given.hear(child.Leave())
+    assert given.hear(child.RowsAwaited())
+    resting.join(10)
+    assert not resting.is_alive()
+
+
+def test_a_process_that_never_asks_for_its_rows_delays_them_by_seconds(host, monkeypatch):
+    monkeypatch.setattr(giving_way, "_MOST_SECONDS", 0.1)
+    given = feature()
+    assert len(rests(given, 5)) >= 2
+    time.sleep(0.1)
+    assert rests(given, 100) == []
+
+
+def test_rows_of_a_server_do_not_rest_as_others_wait_for_them(host):
+    assert rests(feature(runs_function=False), 100) == []
+
+
+def test_a_kernel_that_does_not_tell_lets_rows_come_as_they_do(monkeypatch, tmp_path):
+    monkeypatch.setattr(stat, "_PRESSURE", tmp_path / "cpu")
+    assert stat.waited_for_processors() is None
+    assert rests(feature(), 100) == []
+    (tmp_path / "cpu").write_text("some avg10=1.00 avg60=2.00 avg300=3.00 total=1500000\n")
+    assert stat.waited_for_processors() == 1.5
+    (tmp_path / "cpu").write_text("")
+    assert stat.waited_for_processors() is None
