@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks hadoop classes examples demo test test-all quick lint conformance bench docs clean
+.PHONY: help setup torch sparks pythons hadoop classes examples demo test test-all quick lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -33,6 +33,11 @@ sparks: .cache/.sparks  ## the versions of Spark that the tests run on
 	@$(PY) tests/tfrecord/packages.py
 	@touch $@
 
+pythons: .cache/.pythons  ## environments of other Pythons that this machine has, for make test-all
+.cache/.pythons: tests/suite/pythons.py pyproject.toml .venv/.ready
+	@$(PY) tests/suite/pythons.py
+	@touch $@
+
 # HDFS and YARN, that the tests read from, write to and run on.
 hadoop: .cache/.hadoop  ## HDFS's and YARN's daemons, for the tests of files and of YARN
 .cache/.hadoop: tests/suite/hadoop/pom.xml tests/suite/stores.py .venv/.ready
@@ -53,7 +58,7 @@ AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 test: torch examples jar sparks hadoop classes  ## every case of the suite
 	$(PY) -m pytest $(AT_ONCE)
 
-test-all: torch examples jar sparks hadoop classes  ## the same with all products in full, on all versions: for a release
+test-all: torch examples jar sparks pythons hadoop classes  ## the same with all products in full, on all versions: for a release
 	$(PY) -m pytest $(AT_ONCE) --all
 
 quick: setup  ## what needs neither Spark nor TensorFlow: while writing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +18,15 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import json
+import platform
 import pyspark
 from pyspark.sql import SparkSession
 from gridflow import SparkLauncher, TensorflowDistributor
 
 def train(ctx):
     import keras
+    import platform
+    print("python", platform.python_version())
     with ctx.strategy.scope():
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -37,8 +41,11 @@ data = spark.range(64).selectExpr("float(id) / 64 as x", "float(id) / 32 as y")
 launcher = SparkLauncher(spark)
 options = {"launcher": launcher, "logs": "none", "progress": False, "warm_seconds": 0}
 result = TensorflowDistributor(2, **options).run(train, data=data)
+lines = [line for rank in (0, 1) for line in result.logs(rank).splitlines()]
+pythons = [line.split()[1] for line in lines if line.startswith("python ")]
 print("SAID", json.dumps({
     "version": pyspark.__version__,
+    "python": [platform.python_version(), *pythons],
     "loss": len(result.history["loss"]),
     "rows": sum(each.rows_in for each in result.ledger.counts.values()),
     "model": type(result.model).__name__,
@@ -69,4 +76,6 @@ def test_a_keras_model_is_trained_on_two_executors(version, no_leaks, tmp_path):
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     assert said, done.stdout[-4000:] + done.stderr[-9000:]
     expected = {"version": version, "loss": 1, "rows": 64, "model": "TrainedModel"}
-    assert json.loads(said[0].removeprefix("SAID ")) == expected
+    found = json.loads(said[0].removeprefix("SAID "))
+    assert found.pop("python") == [platform.python_version()] * 3
+    assert found == expected
