@@ -20,9 +20,9 @@ torch: .venv/.torch  ## torch, for the tests of that backend
 demo: examples  ## a Spark cluster, 336,776 flights, a Keras model on two workers
 	@PYTHONPATH=$(CURDIR)/.cache/examples $(PY) examples/flights/demo.py
 
-# In a folder of their own: Keras imports both wherever it finds them, which takes each training
+# In a folder of their own: Keras imports them wherever it finds them, which takes each training
 # process a third longer to start.
-examples: .cache/.examples  ## matplotlib and scikit-learn, for the examples
+examples: .cache/.examples  ## matplotlib, scikit-learn and notebooks' kernels, for the examples
 .cache/.examples: .venv/.ready pyproject.toml
 	@bash scripts/setup.sh examples
 	@touch $@
