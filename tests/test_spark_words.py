@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridflow import errors
+from gridflow.launch.spark import slots
 from gridflow.launch.spark.errors import explain
 
 CALLED = "An error occurred while calling o12811.save.\n: "
@@ -118,3 +119,34 @@ def test_what_an_agent_refuses_is_the_jobs_error():
     _, _, error = explain(Exception(CALLED + BARRIER + refused + STACK))
     assert type(error) is errors.InvalidArgument
     assert str(error).startswith("repartition='never' needs")
+
+
+@pytest.mark.parametrize(
+    ("master", "limits", "most"),
+    [
+        ("spark://h:1", {"maxExecutors": "3", "executor.cores": "4"}, 12),
+        ("spark://h:1", {"maxExecutors": "3", "executor.cores": "4", "task.cpus": "2"}, 6),
+        ("spark://h:1", {"maxExecutors": "3"}, None),  # each takes all cores of its host
+        ("spark://h:1", {"maxExecutors": "3", "cores.max": "5"}, 5),
+        ("spark://h:1", {"maxExecutors": "2", "executor.cores": "4", "cores.max": "9"}, 8),
+        ("yarn", {"maxExecutors": "3", "cores.max": "1"}, 3),
+        ("k8s://h", {"executor.cores": "2"}, None),
+    ],
+)
+def test_how_far_dynamic_allocation_can_grow(master, limits, most):
+    names = {"maxExecutors": "dynamicAllocation.maxExecutors"}
+    settings = {"spark.master": master, "spark.dynamicAllocation.enabled": "true"}
+    settings |= {f"spark.{names.get(name, name)}": value for name, value in limits.items()}
+
+    def setting(name, default):
+        return settings.get(name, default)
+
+    assert slots.most_slots(setting) == most
+    assert slots.is_dynamic(setting)
+    if most is not None:
+        said = slots.too_few(setting, most + 1, most)
+        assert f"has {most + 1} tasks" in said
+        assert f"more than {most} (" in said
+        assert all(f"spark.{names.get(n, n)}={v}" in said for n, v in limits.items())
+    settings["spark.master"] = "local[4]"
+    assert not slots.is_dynamic(setting)

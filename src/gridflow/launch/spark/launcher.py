@@ -33,7 +33,15 @@ from gridflow.launch.spark.session import (
     session_of,
     task_slots,
 )
-from gridflow.launch.spark.slots import no_slot_for_feeders, promised_slots, slots_asked_for
+from gridflow.launch.spark.slots import (
+    is_dynamic,
+    most_slots,
+    no_slot_for_feeders,
+    promised_slots,
+    slots_asked_for,
+    slots_per_executor,
+    too_few,
+)
 from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
@@ -144,7 +152,7 @@ class SparkLauncher:
         if short is not None:
             raise short
         if slots is not None and slots < num_tasks:
-            raise NotEnoughSlots(self._too_few(num_tasks, slots), num_tasks, slots)
+            raise NotEnoughSlots(too_few(self._setting, num_tasks, slots), num_tasks, slots)
         master = self._setting("spark.master", "connect")
         details = {
             **({"slots": "given back once the agents run"} if self._is_detached else {}),
@@ -321,17 +329,15 @@ class SparkLauncher:
     ) -> int | None:
         """Return the slots, after giving executors that are still to come their time."""
         if connect.is_connect(self._spark) and not self._is_dynamic():
-            return promised_slots(self._setting, self._slots_per_executor())
+            return promised_slots(self._setting, slots_per_executor(self._setting) or 1)
+        if self._is_dynamic():
+            # The stage itself makes Spark ask for executors; start_timeout watches over that.
+            can_be = most_slots(self._setting)
+            return can_be if can_be is not None and can_be < num_tasks else None
         if deadlines is None:
             return task_slots(self._spark, profile)
-        if self._is_dynamic():
-            limit = self._setting("spark.dynamicAllocation.maxExecutors", "")
-            if limit.isdigit() and int(limit) * self._slots_per_executor() < num_tasks:
-                return int(limit) * self._slots_per_executor()
-            # The stage itself makes Spark ask for executors; start_timeout watches over that.
-            return None
         most = slots_of_master(self._setting("spark.master", ""))
-        asked = slots_asked_for(self._setting, self._slots_per_executor())
+        asked = slots_asked_for(self._setting, slots_per_executor(self._setting) or 1)
         patience = max(_REGISTRATION_SECONDS - self._seconds_up(), _SETTLE_SECONDS)
         if asked >= num_tasks:
             patience = max(patience, _ASKED_SECONDS)
@@ -351,19 +357,6 @@ class SparkLauncher:
                 settled = time.monotonic() + _SETTLE_SECONDS
         return slots
 
-    def _slots_per_executor(self) -> int:
-        cores = int(self._setting("spark.executor.cores", "1"))
-        return max(1, cores // int(self._setting("spark.task.cpus", "1")))
-
-    def _too_few(self, num_tasks: int, slots: int) -> str:
-        return (
-            f"the job has {num_tasks} tasks that must run at the same time, but "
-            f"{self._setting('spark.master', 'the cluster')} has {slots} free for it "
-            f"(spark.task.cpus={self._setting('spark.task.cpus', '1')}). Use num_workers={slots} "
-            "or fewer (tasks of all roles count), or start the application with more executors or "
-            "cores."
-        )
-
     def _refuse_speculation(self) -> None:
         if self._is_dynamic() and self._setting("spark.speculation", "false") == "true":
             raise InvalidArgument(
@@ -372,8 +365,7 @@ class SparkLauncher:
             )
 
     def _is_dynamic(self) -> bool:
-        """Whether executors come and go; Spark refuses barrier stages then (SPARK-24942)."""
-        return self._setting("spark.dynamicAllocation.enabled", "false") == "true"
+        return is_dynamic(self._setting)
 
     def _seconds_up(self) -> float:
         context = classic_context(self._spark)

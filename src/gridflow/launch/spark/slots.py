@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import TYPE_CHECKING, Final
 
 from gridflow.launch.spark.errors import slots_of_master
-from gridflow.launch.spark.session import classic_context, task_slots
+from gridflow.launch.spark.session import classic_context, registered_executors, task_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
+
+    #: From the name of a setting of Spark's and a default to its value.
+    Setting = Callable[[str, str], str]
+
+_MOST_EXECUTORS: Final = "spark.dynamicAllocation.maxExecutors"
+_ROOM_SECONDS: Final = 14.0
 
 
 #: Over Spark Connect, where nothing can be known: by then tasks come up that have a slot.
@@ -40,6 +48,15 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
         )
     tracker = context.statusTracker()
     own = _stages_of(context, tag)
+    setting, slots = context.getConf().get, task_slots(spark)
+    if is_dynamic(setting) and slots is not None and slots < num_tasks:
+        limit = setting(_MOST_EXECUTORS, "")
+        return (
+            f"Spark has {slots} of the {num_tasks} task slots that the job needs, on "
+            f"{registered_executors(spark)} executors, and asks its cluster for more"
+            f"{f', up to {_MOST_EXECUTORS}={limit}' if limit else ''}. They come as the cluster "
+            "has room; another application may have taken it."
+        )
     running = {}
     for stage in tracker.getActiveStageIds():
         info = tracker.getStageInfo(stage)
@@ -60,7 +77,6 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
         for stage, info in running.items()
         if stage not in own
     ]
-    slots = task_slots(spark)
     if others:
         return (
             f"Spark has {slots} task slots, the job needs {num_tasks} at the same time, and some "
@@ -71,7 +87,66 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
     return ""
 
 
-def slots_asked_for(setting: Callable[[str, str], str], per_executor: int) -> int:
+def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) -> None:
+    """Wait a moment for the executors that come in place of those that were lost.
+
+    Spark looks for the slots of a barrier stage when that is submitted, and again after 15 seconds.
+    """
+    end = time.monotonic() + _ROOM_SECONDS
+    while not give_up() and time.monotonic() < end:
+        slots = task_slots(spark)
+        if slots is None or slots >= tasks:
+            return
+        time.sleep(0.1)
+
+
+def is_dynamic(setting: Setting) -> bool:
+    """Return whether executors come and go; Spark refuses barrier stages then (SPARK-24942).
+
+    A master on this machine alone doesn't know of it.
+    """
+    is_here = re.match(r"local($|\[)", setting("spark.master", ""))
+    return not is_here and setting("spark.dynamicAllocation.enabled", "false") == "true"
+
+
+def most_slots(setting: Setting) -> int | None:
+    """Return how many slots dynamic allocation can come to; None where nothing limits them."""
+    cpus = int(setting("spark.task.cpus", "1"))
+    limits = []
+    executors, each = setting(_MOST_EXECUTORS, ""), slots_per_executor(setting)
+    if executors.isdigit() and each is not None:
+        limits.append(int(executors) * each)
+    cores = setting("spark.cores.max", "")
+    if cores.isdigit() and setting("spark.master", "").startswith("spark:"):
+        limits.append(int(cores) // cpus)
+    return min(limits, default=None)
+
+
+def slots_per_executor(setting: Setting) -> int | None:
+    """Return the slots of each executor; None where it takes all cores that its host has."""
+    default = "" if setting("spark.master", "").startswith("spark:") else "1"
+    cores = setting("spark.executor.cores", default)
+    return max(1, int(cores) // int(setting("spark.task.cpus", "1"))) if cores else None
+
+
+def too_few(setting: Setting, tasks: int, slots: int) -> str:
+    """Return what is said of a job that has more tasks than slots can be had."""
+    cpus = setting("spark.task.cpus", "1")
+    where = f"{setting('spark.master', 'the cluster')} has {slots} free for it"
+    more = "start the application with more executors or cores"
+    if is_dynamic(setting):
+        names = (_MOST_EXECUTORS, "spark.executor.cores", "spark.cores.max")
+        given = [f"{name}={setting(name, '')}" for name in names if setting(name, "")]
+        where = f"dynamic allocation can't give it more than {slots} ({', '.join(given)})"
+        more = "raise these limits"
+    return (
+        f"the job has {tasks} tasks that must run at the same time, but {where} "
+        f"(spark.task.cpus={cpus}). Use num_workers={slots} or fewer (tasks of all roles count), "
+        f"or {more}."
+    )
+
+
+def slots_asked_for(setting: Setting, per_executor: int) -> int:
     """Return the slots of the executors that Spark asks its cluster for, again where one dies.
 
     0 where it asks for none by number, as on a standalone cluster.
