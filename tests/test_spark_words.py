@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import psutil
 import pytest
 
 from gridflow import errors
 from gridflow.launch.spark import slots
 from gridflow.launch.spark.errors import explain
+from gridflow.launch.spark.task import executor_above
 
 CALLED = "An error occurred while calling o12811.save.\n: "
 ABORTED = (
@@ -150,3 +156,19 @@ def test_how_far_dynamic_allocation_can_grow(master, limits, most):
         assert all(f"spark.{names.get(n, n)}={v}" in said for n, v in limits.items())
     settings["spark.master"] = "local[4]"
     assert not slots.is_dynamic(setting)
+
+
+def test_the_executor_of_a_process_is_found_above_it():
+    child = "import sys, time; print('up', flush=True); time.sleep(60)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    words = [sys.executable, "-c", parent, "--executor-id", "7", "--cores", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as executor:
+        try:
+            assert executor.stdout.readline() == b"up\n"
+            (worker,) = psutil.Process(executor.pid).children()
+            assert executor_above(worker.pid) == "7"
+            assert executor_above(os.getpid()) == ""
+        finally:
+            for each in psutil.Process(executor.pid).children():
+                each.kill()
+            executor.kill()

@@ -88,7 +88,8 @@ class TensorflowDistributor:
         What Keras 3 trains with; see ``docs/backends.md``. JAX and torch know the strategies
         ``multi_worker_mirrored`` and ``none``.
     start_timeout : float, default 300
-        Seconds for all tasks to register, and again for all to come up.
+        Seconds for all tasks to register, and again for all to come up. Under dynamic allocation
+        counted anew with each executor that comes.
     heartbeat_timeout : float, default 10
         Seconds of silence after which an agent counts as lost.
     step_timeout : float or None, default 1800
@@ -107,6 +108,10 @@ class TensorflowDistributor:
     restart : RestartPolicy, optional
         Instead of ``max_restarts``: `MaxRestarts`, `PreemptionAware`, `RetryableExits`, or an
         object of your own with a method ``restart(causes) -> bool``.
+    max_preemptions : int, default 10
+        How often the group moves away from executors of which Spark says that they will be taken
+        back (``spark.decommission.enabled``), with a checkpoint made before; apart from
+        ``max_restarts``, as it is no failure. See ``docs/failure.md``.
     checkpoint_every : int, optional
         Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
     checkpoint_dir : str or Path, optional
@@ -207,6 +212,7 @@ class TensorflowDistributor:
         warm_seconds: float = WARM_SECONDS,
         max_restarts: int = 0,
         restart: RestartPolicy | int | None = None,
+        max_preemptions: int | None = None,
         checkpoint_every: int | None = None,
         checkpoint_dir: str | Path | None = None,
         nulls: str | Mapping[str, Any] = "error",
@@ -230,7 +236,7 @@ class TensorflowDistributor:
         advertise: str | None = None,
         port: int | tuple[int, int] | str | None = None,
     ) -> None:
-        from gridflow.coordinator.policies import policy_of
+        from gridflow.coordinator.policies import policy_of, with_preemptions
         from gridflow.feed.schema import FeedOptions
         from gridflow.launch.registry import launcher_of
 
@@ -288,7 +294,7 @@ class TensorflowDistributor:
         self._launcher = launcher_of(launcher)
         self._detached, self._tensorboard_dir = detached, tensorboard_dir
         self._network = Network.parse(host, advertise, port, interface)
-        self._restart = policy_of(restart, max_restarts)
+        self._restart = with_preemptions(policy_of(restart, max_restarts), max_preemptions)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
         self._run_id = check_run_id(run_id, job_dir)
         if keep_jobs is not None:

@@ -137,6 +137,11 @@ class Result:
         self.tensorboard_url: str | None = outcome.tensorboard_url
 
     @property
+    def preemptions(self) -> int:
+        """How often it moved away from executors that were taken back with notice."""
+        return sum(attempt.is_preempted for attempt in self.attempts)
+
+    @property
     def value(self) -> Any:
         """What the chief's function returned; a model as a `TrainedModel`.
 

@@ -470,6 +470,11 @@ EVENTS = {
     "no rows": lambda at: ev.NoRows(at, "train"),
     "driver failed": lambda at: ev.DriverFailed(at, errors.GridflowError("the driver")),
     "given up": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone"), outlived=True),
+    "leaving": lambda at: ev.AgentLeaving(at, 1, 1, "decommissioned"),
+    "leaving in another launch": lambda at: ev.AgentLeaving(at, 7, 1, "decommissioned"),
+    "slots came": lambda at: ev.SlotsCame(at, 1),
+    "can save": lambda at: ev.TaskCanSave(at, 1, 0, 5),
+    "saved": lambda at: ev.TaskSaved(at, 0, 0),
     "another launch ended": lambda at: ev.LaunchEnded(at, 7),
     "interrupted": lambda at: ev.Interrupted(at),
 }
@@ -481,6 +486,8 @@ MOVES = {
     (Phase.GATHERING, "ended with an error"): Phase.CLOSED,
     (Phase.GATHERING, "late tick"): Phase.CLOSING,
     (Phase.STARTING, "late tick"): Phase.CLOSING,
+    (Phase.GATHERING, "leaving"): Phase.RELAUNCHING,
+    (Phase.STARTING, "leaving"): Phase.RELAUNCHING,
     (Phase.TRAINING, "late tick"): Phase.RELAUNCHING,  # nobody was heard of
     (Phase.COLLECTING, "late tick"): Phase.CLEARING,
     (Phase.CLEARING, "late tick"): Phase.RELAUNCHING,

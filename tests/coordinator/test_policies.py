@@ -12,7 +12,7 @@ from gridflow import (
     TensorflowDistributor,
     errors,
 )
-from gridflow.coordinator.policies import policy_of
+from gridflow.coordinator.policies import MAX_PREEMPTIONS, policy_of, with_preemptions
 from gridflow.wire.failures import TaskFailure
 
 
@@ -27,6 +27,21 @@ def test_losses_and_failures_have_budgets_of_their_own():
     assert policy.restart(causes("lost", "exception", "lost"))
     assert not policy.restart(causes("exception", "lost", "signal"))
     assert not policy.restart(causes("data"))
+    assert policy.restart(causes("lost", "preempted"))
+    assert not policy.restart(causes("lost", "preempted", "lost"))
+
+
+def test_what_is_taken_back_with_notice_has_a_budget_beside_any_policy():
+    policy = with_preemptions(MaxRestarts(1), 2)
+    assert policy.restart(causes("preempted", "signal", "preempted"))
+    assert not policy.restart(causes("preempted", "preempted", "preempted"))
+    assert policy.restart(causes("preempted", "preempted", "lost"))
+    assert not policy.restart(causes("signal", "preempted", "lost"))
+    by_default = with_preemptions(MaxRestarts(0), None)
+    assert by_default.restart(causes(*["preempted"] * MAX_PREEMPTIONS))
+    assert not by_default.restart(causes(*["preempted"] * (MAX_PREEMPTIONS + 1)))
+    aware = PreemptionAware(max_preemptions=2)
+    assert with_preemptions(aware, None) is aware
 
 
 def test_a_retryable_exit_is_one_of_128_and_above_or_none_of_the_programs_own():
@@ -70,6 +85,8 @@ def test_a_number_and_an_object_are_both_policies():
         ({"restart": MaxRestarts}, "is a number of restarts"),
         ({"restart": -1}, "at least 0"),
         ({"restart": 1, "max_restarts": 1}, "either restart= or max_restarts="),
+        ({"max_preemptions": -1}, "max_preemptions is a whole number of at least 0"),
+        ({"max_preemptions": 1, "restart": PreemptionAware()}, "give max_preemptions= once"),
     ],
 )
 def test_what_is_no_policy_is_refused_at_the_call(given, words):

@@ -76,6 +76,7 @@ def test_a_success_is_told_with_its_times_attempts_and_last_values(job):
                 "failure": None,
             },
         ],
+        "preemptions": 0,
         "epochs": 2,
         "place": {"fit": 0, "epoch": 2, "step": 0, "steps_per_epoch": 8},
         "history": {"loss": 0.5},

@@ -63,12 +63,18 @@ class Agent:
     rank : int
     spark_gpus : SparkGpus, optional
         What Spark gave to the task.
+    executor : str, optional
+        What Spark calls the executor that the task runs on.
     """
 
     def __init__(
-        self, payload: AgentPayload, rank: int, spark_gpus: SparkGpus | None = None
+        self,
+        payload: AgentPayload,
+        rank: int,
+        spark_gpus: SparkGpus | None = None,
+        executor: str = "",
     ) -> None:
-        self.payload, self.rank = payload, rank
+        self.payload, self.rank, self._executor = payload, rank, executor
         self._spark_gpus = spark_gpus or SparkGpus()
         self.id = uuid.uuid4().hex
         self.task = payload.spec.tasks[rank]
@@ -243,6 +249,7 @@ class Agent:
             "host": socket.gethostname(),
             "address": f"{address}:{port}",
             "environment": versions,
+            "executor": self._executor,
         }
         deadlines, began = self.payload.spec.deadlines, time.monotonic()
         while True:

@@ -191,7 +191,8 @@ class Life:
                     "place": message.place,
                     "label": message.label,
                 }
-                self._uploads.file(Path(message.path), header, self._checkpoint_sent)
+                sent = self._awaited_sent if message.is_awaited else self._checkpoint_sent
+                self._uploads.file(Path(message.path), header, sent)
             case child.Returned():
                 self._on_other(message)
                 self._hand_over(message.result, Path(message.folder))
@@ -209,6 +210,11 @@ class Life:
     def _checkpoint_sent(self, error: BaseException | None) -> None:
         if error is not None:
             self._reporter.lines([f"gridflow: a checkpoint could not be sent: {error}"])
+
+    def _awaited_sent(self, error: BaseException | None) -> None:
+        """Say that it has arrived; or that no other will come: the group stands still for it."""
+        self._checkpoint_sent(error)
+        self._reporter.report(reports.Saved(generation=self._generation))
 
     def _hand_over(self, result: dict[str, Any], folder: Path) -> None:
         """Send the files of what it returned, then say that the task succeeded."""

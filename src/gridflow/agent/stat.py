@@ -23,8 +23,7 @@ def is_stopped(pid: int) -> bool:
 def is_below(pid: int, ancestor: int) -> bool:
     """Return whether a process was started by another, or by one that it started, and so on."""
     while pid > 1 and pid != ancestor:
-        fields = behind_name(pid)
-        pid = int(fields[_PARENT]) if fields else 0
+        pid = parent(pid)
     return pid == ancestor
 
 
@@ -38,6 +37,20 @@ def waited_for_processors() -> float | None:
         return int(some[0]) / 1e6
     except (OSError, ValueError, IndexError):
         return None
+
+
+def parent(pid: int) -> int:
+    """Return the process that a process is a child of; 0 when there is no such process."""
+    fields = behind_name(pid)
+    return int(fields[_PARENT]) if fields else 0
+
+
+def command_line(pid: int) -> list[bytes]:
+    """Return the words that a process was started with; none when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return []
 
 
 def behind_name(pid: int) -> list[str]:

@@ -198,6 +198,10 @@ class TaskRunner:
                 self._replace()
             case commands.Inspect():
                 self._life.send(child.LookAround())
+            case commands.AskToSave() | commands.SaveAfter() if (
+                command.generation == self._generation
+            ):
+                self._life.send(command)
             case commands.Clear(generation=self._generation):
                 self._clear(restart=command.restart)
 

@@ -44,6 +44,7 @@ class _Mailbox:
     """What goes to and comes from one rank's agent in the present launch."""
 
     agent: str = ""
+    executor: str = ""
     heard: int = 0
     commands: list[dict[str, Any]] = field(default_factory=list)
     sent: int = 0
@@ -114,6 +115,12 @@ class Desk:
         """Return whether an agent of a launch has registered."""
         with self._lock:
             return launch == self._launch and any(box.agent for box in self._mailboxes)
+
+    def executors(self, launch: int) -> dict[int, str]:
+        """Return the executors of the agents of a launch, by rank, where they know them."""
+        with self._lock:
+            boxes = self._mailboxes if launch == self._launch else []
+            return {rank: box.executor for rank, box in enumerate(boxes) if box.executor}
 
     def broadcast(self, command: Command) -> None:
         """Leave a command for every agent."""
@@ -209,7 +216,7 @@ class Desk:
             box = self._mailboxes[rank]
             if box.agent not in ("", agent):
                 box = self._mailboxes[rank] = _Mailbox()
-            box.agent = agent
+            box.agent, box.executor = agent, message.get("executor", "")
         self.events.put(
             ev.AgentRegistered(
                 time.monotonic(),
@@ -317,15 +324,13 @@ class Desk:
             case reports.Stack():
                 generation, stack = report.generation, report.stack
                 self.events.put(ev.StackReported(now, rank, generation, stack, report.waiting))
-            case reports.Spooled():
+            case reports.CanSave():
+                self.events.put(ev.TaskCanSave(now, rank, report.generation, report.step))
+            case reports.Saved():
+                self.events.put(ev.TaskSaved(now, rank, report.generation))
+            case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
                 with self._lock:
-                    self._settle(self._rows.spooled(rank, report))
-            case reports.Arriving():
-                with self._lock:
-                    self._settle(self._rows.arriving(rank, report))
-            case reports.RowsWanted():
-                with self._lock:
-                    self._settle(self._rows.wanted())
+                    self._settle(self._rows.take(rank, report))
             case (
                 reports.Receiving()
                 | reports.Streamed()

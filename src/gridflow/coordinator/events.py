@@ -55,6 +55,22 @@ class AgentLost(Event):
 
 
 @dataclass(frozen=True)
+class AgentLeaving(Event):
+    """An agent is going to be gone: its executor or host will be taken away."""
+
+    launch: int
+    rank: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class SlotsCame(Event):
+    """The cluster has given the launch more room than it had."""
+
+    launch: int
+
+
+@dataclass(frozen=True)
 class TaskReady(Event):
     """The training process is up and its strategy exists."""
 
@@ -98,6 +114,23 @@ class TaskJoined(Event):
 @dataclass(frozen=True)
 class TaskCleared(Event):
     """The training process of a generation is gone, with all that it started."""
+
+    rank: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class TaskCanSave(Event):
+    """At the end of which step a task can make a checkpoint; None: it makes none at present."""
+
+    rank: int
+    generation: int
+    step: int | None
+
+
+@dataclass(frozen=True)
+class TaskSaved(Event):
+    """The checkpoint that was asked for has arrived."""
 
     rank: int
     generation: int
@@ -191,6 +224,27 @@ class ReplaceTask(Command):
 
     rank: int
     generation: int
+
+
+@dataclass(frozen=True)
+class AskToSave(Command):
+    """Let tasks stop at the end of a step and say which it is."""
+
+    ranks: tuple[int, ...]
+    generation: int
+
+
+@dataclass(frozen=True)
+class SaveAfter(Command):
+    """Let tasks make a checkpoint at the end of a step; None: let them go on without.
+
+    With ``stays`` they make no step after it.
+    """
+
+    ranks: tuple[int, ...]
+    generation: int
+    step: int | None
+    stays: bool
 
 
 @dataclass(frozen=True)

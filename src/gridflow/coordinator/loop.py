@@ -21,6 +21,7 @@ from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.coordinator.pushing import StreamDesk
 from gridflow.coordinator.record import Ending, Outcome
 from gridflow.errors import JobCancelled, StartTimeout
+from gridflow.spec import strategies
 from gridflow.spec.backends import needed
 from gridflow.spec.place import Place
 from gridflow.spec.roles import TRAINING_ROLES
@@ -76,6 +77,7 @@ class JobRun:
             job.restart,
             needs=needed(training.backend, training.strategy),
             environment=describe(),
+            saves_together=strategies.of(training.strategy).exchanges_gradients,
         )
         self._latest: Checkpoint | None = None
         self._resumed: dict[int, Place] = {}
@@ -223,9 +225,21 @@ class JobRun:
         """Pass it on as an event."""
         self._desk.events.put(ev.AgentLost(time.monotonic(), launch, rank, detail))
 
+    def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.AgentLeaving(time.monotonic(), launch, rank, detail))
+
+    def slots_came(self, launch: int) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.SlotsCame(time.monotonic(), launch))
+
     def has_agents(self, launch: int) -> bool:
         """Return whether any agent of a launch has registered."""
         return self._desk.has_agents(launch)
+
+    def executors(self, launch: int) -> dict[int, str]:
+        """Return the executors of its agents, by rank, where they know them."""
+        return self._desk.executors(launch)
 
     def launch_ended(
         self, launch: int, error: GridflowError | None, *, outlived: bool = False
@@ -283,6 +297,8 @@ class JobRun:
                 self._desk.broadcast(commands.Clear(command.generation, command.restart))
             case ev.ReplaceTask():
                 self._desk.send(command.rank, commands.Replace(command.generation))
+            case ev.AskToSave() | ev.SaveAfter():
+                self._let_save(command)
             case ev.EndEvaluation():
                 self._desk.tell_evaluators(commands.EndEvaluation())
             case ev.Say():
@@ -293,6 +309,13 @@ class JobRun:
                 self._desk.broadcast(commands.Close())
             case ev.Finish():
                 self._finish = command
+
+    def _let_save(self, command: ev.AskToSave | ev.SaveAfter) -> None:
+        told: commands.Command = commands.AskToSave(command.generation)
+        if isinstance(command, ev.SaveAfter):
+            told = commands.SaveAfter(command.generation, command.step, command.stays)
+        for rank in command.ranks:
+            self._desk.send(rank, told)
 
     def _start(self, command: ev.StartGeneration) -> None:
         if command.generation > 0:  # until then none was made, and the first look read all of it

@@ -12,6 +12,10 @@
                      |
                  RELAUNCHING --agents gone--> GATHERING (next generation, next launch)
 
+An agent whose executor will be taken away (`AgentLeaving`) lets the group make a checkpoint and go
+straight to RELAUNCHING, as long as the policy allows it. Otherwise, or where no checkpoint can be
+made, it is left alone until it is gone: then that is no failure of the program's, either.
+
 The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
 connection is noticed before the death that caused it. `choose_cause` picks it then.
 
@@ -40,9 +44,10 @@ from gridflow.coordinator.policies import (
     stuck_rank,
     to_error,
 )
+from gridflow.coordinator.saving import Saving
 from gridflow.errors import DataError, RunTimeout
-from gridflow.spec.roles import EVALUATOR
-from gridflow.wire.failures import Attempt, TaskFailure
+from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
+from gridflow.wire.failures import PREEMPTED, Attempt, TaskFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +69,8 @@ DIED_SECONDS: Final = 1.5
 MOST_REPLACEMENTS: Final = 5
 #: Failures that a new process of the task may not meet again.
 _REPLACED_KINDS: Final = frozenset({"signal", "stopped", "exit"})
+#: What the end of its executor looks like to a task that is still there.
+_GOES_WITH_EXECUTOR: Final = frozenset({"signal", "lost"})
 
 
 class JobMachine:
@@ -80,6 +87,8 @@ class JobMachine:
         Packages without which tasks are refused.
     environment : mapping of str to str, optional
         The driver's versions. Default: gridflow's alone.
+    saves_together : bool, default False
+        Whether it takes all ranks to make a checkpoint; else the first one makes it.
     """
 
     def __init__(
@@ -90,6 +99,7 @@ class JobMachine:
         *,
         needs: Sequence[str] = ("tensorflow",),
         environment: Mapping[str, str] | None = None,
+        saves_together: bool = False,
     ) -> None:
         self.parts = tuple(parts)
         self.tasks = tuple(part.task for part in self.parts)
@@ -102,10 +112,13 @@ class JobMachine:
         self.launch = 0
         self.attempts: list[Attempt] = []
         self.failures: list[TaskFailure] = []
+        trains = tuple(r for r, part in enumerate(self.parts) if part.task.role in TRAINING_ROLES)
+        self._savers = trains if saves_together else trains[:1]
         self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
         self._evaluators = tuple(
             rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
         )
+        self._saving: Saving | None = None
         self._become([Member() for _ in self.tasks])
         self._deadline = 0.0
         self._generation_began = 0.0
@@ -138,8 +151,10 @@ class JobMachine:
                 return self._launch_ended(event)
             case ev.AgentRegistered():
                 return self._registered(event)
-            case ev.AgentLost():
-                return self._agent_lost(event)
+            case ev.AgentLost() | ev.AgentLeaving() | ev.TaskCanSave() | ev.TaskSaved():
+                return self._departure(event)
+            case ev.SlotsCame() if event.launch == self.launch and self.phase is Phase.GATHERING:
+                self._deadline = event.at + self.deadlines.start_timeout
             case ev.TaskFailed():
                 return self._task_failed(event)
             case ev.NoRows() if not self._ending and not self.failures:
@@ -194,17 +209,67 @@ class JobMachine:
         self._silence.watch(event.rank)
         return self._advance(event.at)
 
+    def _departure(
+        self, event: ev.AgentLost | ev.AgentLeaving | ev.TaskCanSave | ev.TaskSaved
+    ) -> list[ev.Command]:
+        match event:
+            case ev.AgentLost():
+                return self._agent_lost(event)
+            case ev.AgentLeaving():
+                return self._agent_leaving(event)
+        return self._saving_goes_on(event)
+
     def _agent_lost(self, event: ev.AgentLost) -> list[ev.Command]:
         member = self._members[event.rank]
         if event.launch != self.launch or member.lost or self._ending:
             return []
         member.lost = member.died = True
-        return self._fail(event.at, self._failure(event.rank, "lost", event.detail))
+        return self._fail(event.at, self._loss(event.rank, event.detail))
+
+    def _agent_leaving(self, event: ev.AgentLeaving) -> list[ev.Command]:
+        member = self._members[event.rank]
+        if event.launch != self.launch or member.leaving or member.lost or self._ending:
+            return []
+        member.leaving = event.detail
+        if self.phase in {Phase.GATHERING, Phase.STARTING} and self._may_move():
+            return self._move(event.at)
+        if self.phase is not Phase.TRAINING or self._saving is not None:
+            return []
+        stays = self._may_move()
+        patience = self.deadlines.heartbeat_timeout
+        self._saving = Saving(self._savers, self.generation, patience, stays)
+        then = "moves" if stays else "goes on while it can (max_preemptions allows no move)"
+        words = f"{self.tasks[event.rank]}: {event.detail}. The group makes a checkpoint and {then}"
+        return [ev.Say(words), *self._saving.tick(event.at)]
+
+    def _saving_goes_on(self, event: ev.TaskCanSave | ev.TaskSaved) -> list[ev.Command]:
+        saving, is_late = self._saving, event.generation != self.generation
+        if saving is None or is_late or self.phase is not Phase.TRAINING:
+            return []
+        if isinstance(event, ev.TaskCanSave):
+            return saving.answered(event.at, event.rank, event.step)
+        return self._move(event.at) if saving.stays else []
+
+    def _may_move(self) -> bool:
+        return self.policy.restart([*self._causes(), self._preemption()])
+
+    def _preemption(self) -> TaskFailure:
+        rank = next(rank for rank, member in enumerate(self._members) if member.leaving)
+        return self._failure(rank, PREEMPTED, self._members[rank].leaving)
+
+    def _move(self, at: float) -> list[ev.Command]:
+        """Leave the executors that are taken away, before they are."""
+        self._note_attempt(at, self._preemption())
+        return self._next_generation(at)
 
     def _task_failed(self, event: ev.TaskFailed) -> list[ev.Command]:
         if event.failure.generation != self.generation or self._ending:
             return []
-        self._members[event.rank].armed = False
+        member = self._members[event.rank]
+        member.armed = False
+        if member.leaving and event.failure.kind in _GOES_WITH_EXECUTOR:
+            words = f"{member.leaving}. {event.failure.summary}"
+            event = replace(event, failure=replace(event.failure, kind=PREEMPTED, summary=words))
         if self._can_replace(event):
             return self._replace(event)
         return self._fail(event.at, event.failure)
@@ -230,7 +295,8 @@ class JobMachine:
         if known:
             return self._advance(event.at)
         detail = f"all agents ended early: {event.error or 'without an error'}"
-        return self._fail(event.at, self._failure(self._silent_rank(), "lost", detail))
+        leaving = (rank for rank, member in enumerate(self._members) if member.leaving)
+        return self._fail(event.at, self._loss(next(leaving, self._silent_rank()), detail))
 
     # The way forward -----------------------------------------------------------------------------
 
@@ -280,7 +346,7 @@ class JobMachine:
         self.generation += 1
         self.failures = []
         self._generation_began = at
-        if self._launch_alive and not any(member.lost for member in self._members):
+        if self._launch_alive and not any(m.lost or m.leaving for m in self._members):
             self._become(
                 [
                     Member(m.agent, m.host, m.address, m.environment, last_heard=m.last_heard)
@@ -308,7 +374,7 @@ class JobMachine:
         What most events ask for is counted from here on, so that their cost doesn't grow with the
         group.
         """
-        self._members = members
+        self._members, self._saving = members, None
         everyone = range(len(members))
         self._unregistered = {rank for rank in everyone if not members[rank].agent}
         self._unready, self._unfinished = set(everyone), set(everyone)
@@ -406,7 +472,7 @@ class JobMachine:
         for rank in self._silence.due(at):
             self._members[rank].lost = True
             detail = f"its agent was not heard of for {limit:g} seconds (heartbeat_timeout)"
-            return self._fail(at, self._failure(rank, "lost", detail))
+            return self._fail(at, self._loss(rank, detail))
         return []
 
     def _check_deadlines(self, at: float) -> list[ev.Command]:
@@ -418,7 +484,9 @@ class JobMachine:
             case Phase.GATHERING | Phase.STARTING:
                 return self._notice_silent(at)
             case Phase.TRAINING:
-                return self._notice_silent(at) or self._check_up(at) or self._check_steps(at)
+                asked = [] if self._saving is None else self._saving.tick(at)
+                late = self._notice_silent(at) or self._check_up(at) or self._check_steps(at)
+                return asked + late
             case Phase.EVALUATING:
                 return self._check_evaluation(at)
             case Phase.CLEARING if at > self._deadline:
@@ -558,6 +626,14 @@ class JobMachine:
     def _silent_rank(self) -> int:
         heard = [member.last_heard for member in self._members]
         return heard.index(min(heard))
+
+    def _loss(self, rank: int, detail: str) -> TaskFailure:
+        """Return the failure of an agent that is gone, whether or not that was announced."""
+        leaving = self._members[rank].leaving
+        if leaving:
+            failure = self._failure(rank, PREEMPTED, f"{leaving}. Now {detail}")
+            return replace(failure, hint="max_preemptions= says how often a job moves away.")
+        return self._failure(rank, "lost", detail)
 
     def _failure(self, rank: int, kind: str, summary: str) -> TaskFailure:
         host = self._members[rank].host

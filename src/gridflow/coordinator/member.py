@@ -35,6 +35,8 @@ class Member:
     succeeded: bool = False
     cleared: bool = False
     lost: bool = False
+    #: Why its executor or host will be taken away; empty: nobody says so.
+    leaving: str = ""
     #: Its agent was seen to die, or said its last word.
     died: bool = False
     gone: bool = False

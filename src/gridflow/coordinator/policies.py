@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from gridflow.errors import (
     DataError,
@@ -17,6 +17,7 @@ from gridflow.errors import (
     TrainingFailed,
 )
 from gridflow.spec.options import whole_number
+from gridflow.wire.failures import PREEMPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ _ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] =
     "data": DataError,
     "environment": EnvironmentMismatch,
     "lost": TaskLost,
+    "preempted": TaskLost,
     "start": StartTimeout,
     "steps": StepTimeout,
     "gpus": lambda text, failures: NotEnoughGpus(text, failures=failures),
@@ -35,6 +37,10 @@ _ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] =
 _FINAL_KINDS = frozenset({"data", "environment", "gpus", "start"})
 
 
+#: What is gone, with its host or executor: nothing that the program did.
+_GONE_KINDS: Final = frozenset({"lost", PREEMPTED})
+#: How often a job moves away from executors that are taken back, unless it says otherwise.
+MAX_PREEMPTIONS: Final = 10
 #: What a shell makes of an end by a signal begins here.
 _LEAST_RETRYABLE = 128
 
@@ -56,7 +62,8 @@ class RestartPolicy(Protocol):
         Parameters
         ----------
         causes : sequence of TaskFailure
-            What ended each generation so far, the one that has just ended last.
+            What ended each generation so far, the one that has just ended last. Executors that
+            were taken back with notice aren't among them: ``max_preemptions`` counts those.
         """
         ...
 
@@ -85,6 +92,8 @@ class PreemptionAware:
     """Count tasks whose host or executor went away apart from all other failures.
 
     A spot instance that is taken back says nothing about the program: it has a budget of its own.
+    Here that holds for those, too, that go without a word. Executors of which Spark says before
+    that they will be taken away have one in any case, ``TensorflowDistributor(max_preemptions=)``.
 
     Parameters
     ----------
@@ -105,8 +114,8 @@ class PreemptionAware:
         """Return True while the budget of this kind of failure isn't used up."""
         if causes[-1].kind in _FINAL_KINDS:
             return False
-        is_lost = causes[-1].kind == "lost"
-        alike = sum((cause.kind == "lost") == is_lost for cause in causes)
+        is_lost = causes[-1].kind in _GONE_KINDS
+        alike = sum((cause.kind in _GONE_KINDS) == is_lost for cause in causes)
         return alike <= (self.max_preemptions if is_lost else self.max_restarts)
 
 
@@ -136,6 +145,51 @@ class RetryableExits:
         if last.kind in _FINAL_KINDS or (ended_itself and not last.consequence):
             return False
         return len(causes) <= self.limit
+
+
+@dataclass(frozen=True)
+class ApartFromPreemptions:
+    """A policy for failures, beside a budget for executors that are taken back with notice.
+
+    Parameters
+    ----------
+    policy : RestartPolicy
+        Never hears of those.
+    max_preemptions : int
+    """
+
+    policy: RestartPolicy
+    max_preemptions: int
+
+    def restart(self, causes: Sequence[TaskFailure]) -> bool:
+        """Return True while the budget of this kind of failure isn't used up."""
+        others = [cause for cause in causes if cause.kind != PREEMPTED]
+        if causes[-1].kind == PREEMPTED:
+            return len(causes) - len(others) <= self.max_preemptions
+        return self.policy.restart(others)
+
+
+def with_preemptions(policy: RestartPolicy, max_preemptions: Any) -> RestartPolicy:
+    """Return a policy that counts executors that are taken back with notice apart.
+
+    None: `MAX_PREEMPTIONS`, or what a `PreemptionAware` says itself.
+
+    Raises
+    ------
+    InvalidArgument
+        It is no number; or both say one.
+    """
+    if max_preemptions is not None:
+        whole_number("max_preemptions", max_preemptions, 0)
+    if not isinstance(policy, PreemptionAware):
+        limit = MAX_PREEMPTIONS if max_preemptions is None else max_preemptions
+        return ApartFromPreemptions(policy, limit)
+    if max_preemptions is not None:
+        raise InvalidArgument(
+            f"give max_preemptions= once; got max_preemptions={max_preemptions} beside "
+            f"restart={policy!r}, which counts executors that are taken back, too."
+        )
+    return policy
 
 
 def policy_of(restart: Any, max_restarts: Any) -> RestartPolicy:
@@ -170,7 +224,7 @@ def choose_cause(failures: Iterable[TaskFailure]) -> list[TaskFailure]:
     Order of arrival, but echoes of another task's failure come last, and of two first-hand reports
     a lost agent comes behind: the task's own words say more.
     """
-    return sorted(failures, key=lambda failure: (failure.consequence, failure.kind == "lost"))
+    return sorted(failures, key=lambda failure: (failure.consequence, failure.kind in _GONE_KINDS))
 
 
 def to_error(failures: tuple[TaskFailure, ...]) -> GridflowError:

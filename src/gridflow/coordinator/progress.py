@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gridflow.wire.failures import PREEMPTED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -59,3 +61,8 @@ class JobReport:
     epochs: int
     failures: tuple[TaskFailure, ...]
     tensorboard_url: str | None
+
+    @property
+    def preemptions(self) -> int:
+        """How many of those were executors that were taken back with notice."""
+        return sum(failure.kind == PREEMPTED for failure in self.failures)

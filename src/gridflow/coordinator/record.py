@@ -91,6 +91,7 @@ def describe(job: Job, ending: Ending) -> dict[str, Any]:
         "backend": training.backend,
         "tasks": [str(task) for task in job.spec.tasks],
         "attempts": [_attempt(attempt) for attempt in ending.attempts],
+        "preemptions": sum(attempt.is_preempted for attempt in ending.attempts),
         "epochs": len(history),
         "place": _place(ending.last_step),
         "history": _finite(history[max(history)]) if history else {},

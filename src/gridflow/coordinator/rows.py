@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gridflow.feed.ledger import DatasetCounts
-from gridflow.wire import commands
+from gridflow.wire import commands, reports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridflow.wire.reports import Arriving, Spooled
+    from gridflow.wire.reports import Arriving, RowsWanted, Spooled
 
 
 class RowsPhase(enum.Enum):
@@ -102,6 +102,15 @@ class Rows:
     def counts(self) -> list[dict[str, DatasetCounts]]:
         """What each fed rank has, in order, as far as it is known."""
         return [self._counts[rank] for rank in self._fed if rank in self._counts]
+
+    def take(self, rank: int, report: Spooled | Arriving | RowsWanted) -> list[RowsAction]:
+        """Take what an agent reports of its rows."""
+        match report:
+            case reports.Spooled():
+                return self.spooled(rank, report)
+            case reports.Arriving():
+                return self.arriving(rank, report)
+        return self.wanted()
 
     def spooled(self, rank: int, report: Spooled) -> list[RowsAction]:
         """Take what a rank has, all of it or what it has borrowed."""

@@ -62,6 +62,8 @@ def distributor_options(job: Job) -> dict[str, Any]:
         "env": s3_settings(job),
         "classic_flags": job.classic_flags,
         "restart": _restart_policy(job),
+        # What may not be started again isn't, for whatever reason.
+        "max_preemptions": 0 if job.restart_policy == "never" else None,
         "start_timeout": job.start_timeout,
         "run_timeout": job.deadline,
         # A program's steps are not seen, and it imports what it likes.

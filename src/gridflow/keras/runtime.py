@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from gridflow.keras.resume.pause import Pause
     from gridflow.spec.place import Place
 
 #: What a model is doing, as reported to the driver.
@@ -71,6 +72,10 @@ class Runtime(Protocol):
         """Steps between two checkpoints; None checkpoints at the end of each epoch only."""
 
     @property
+    def pause(self) -> Pause:
+        """Whether a checkpoint is asked for while training runs, and after which step."""
+
+    @property
     def epoch_counters(self) -> Sequence[EpochCounter]:
         """Counters of all datasets made so far, in the order in which they were made."""
 
@@ -103,8 +108,11 @@ class Runtime(Protocol):
     def mark(self, place: Place) -> None:
         """Take note, on each rank, that a checkpoint is made here: what the data can go on from."""
 
-    def checkpoint(self, path: Path, place: Place) -> None:
+    def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
         """Take over a finished checkpoint file of the training up to a place."""
+
+    def rest(self) -> None:
+        """After a checkpoint that was asked for: make no further step, if that is wanted."""
 
 
 _current: Runtime | None = None

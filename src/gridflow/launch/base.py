@@ -63,8 +63,20 @@ class LaunchListener(Protocol):
         """Take note that an agent is gone."""
         ...
 
+    def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
+        """Take note that an agent will be gone, as its executor or host is taken away."""
+        ...
+
+    def slots_came(self, launch: int) -> None:
+        """Take note that the target has given the launch more room."""
+        ...
+
     def has_agents(self, launch: int) -> bool:
         """Return whether any agent of a launch has come up."""
+        ...
+
+    def executors(self, launch: int) -> Mapping[int, str]:
+        """Return the names of the executors that its agents run on, by rank, where known."""
         ...
 
     def launch_ended(

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,6 +18,8 @@ from gridflow.errors import GridflowError, MissingDependency
 from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 _START_SECONDS: Final = 60.0
@@ -38,6 +41,9 @@ class StandaloneCluster:
         Stand-ins for GPUs of each worker: addresses that Spark hands out, without devices. No two
         workers have the same. Sessions ask for them by ``spark.executor.resource.gpu.amount`` and
         ``spark.task.resource.gpu.amount``.
+    settings : dict, optional
+        Spark settings of the workers themselves, such as ``{"spark.decommission.enabled": "true"}``
+        for `decommission`.
 
     Attributes
     ----------
@@ -53,11 +59,19 @@ class StandaloneCluster:
     ...     spark = cluster.session()
     """
 
-    def __init__(self, workers: int = 2, cores: int = 1, memory: str = "2g", gpus: int = 0) -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        cores: int = 1,
+        memory: str = "2g",
+        gpus: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.workers = whole_number("workers", workers, 1)
         self.cores = whole_number("cores", cores, 1)
         self.memory = memory
         self.gpus = whole_number("gpus", gpus, 0)
+        self._settings = dict(settings or {})
         self.url = ""
         self.folder = Path()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -93,6 +107,16 @@ class StandaloneCluster:
         session: SparkSession = builder.getOrCreate()
         return session
 
+    def decommission(self, worker: int) -> None:
+        """Tell a worker that its machine will be taken away, as an operator or a cloud does.
+
+        Parameters
+        ----------
+        worker : int
+            From 0. Its executors' folders are ``work-<worker>/<application>/<executor>``.
+        """
+        self._processes[1 + worker].send_signal(signal.SIGPWR)
+
     def stop(self) -> None:
         """End all processes and delete the folder."""
         for process in reversed(self._processes):
@@ -117,12 +141,22 @@ class StandaloneCluster:
                 *arguments,
                 *("--cores", str(self.cores), "--memory", self.memory),
                 *("--work-dir", str(self.folder / f"work-{index}")),
-                *(self._gpu_arguments(index) if self.gpus else ()),
+                *self._own_settings(index),
                 self.url,
             )
             self._wait_for(log, r"(Successfully registered) with master")
 
-    def _gpu_arguments(self, index: int) -> tuple[str, str]:
+    def _own_settings(self, index: int) -> tuple[str, ...]:
+        """Return the arguments that give a worker settings of its own."""
+        settings = {**self._settings, **(self._gpu_settings(index) if self.gpus else {})}
+        if not settings:
+            return ()
+        file = self.folder / f"worker-{index}.properties"
+        lines = [f"{name} {value}\n" for name, value in settings.items()]
+        file.write_text("".join(lines), encoding="utf-8")
+        return "--properties-file", str(file)
+
+    def _gpu_settings(self, index: int) -> dict[str, str]:
         """Let a worker discover its GPUs, by a script that prints their addresses."""
         first = index * self.gpus
         addresses = [str(address) for address in range(first, first + self.gpus)]
@@ -130,13 +164,10 @@ class StandaloneCluster:
         answer = json.dumps({"name": "gpu", "addresses": addresses})
         script.write_text(f"#!/bin/sh\necho '{answer}'\n", encoding="utf-8")
         script.chmod(0o755)
-        settings = self.folder / f"worker-{index}.properties"
-        settings.write_text(
-            f"spark.worker.resource.gpu.amount {self.gpus}\n"
-            f"spark.worker.resource.gpu.discoveryScript {script}\n",
-            encoding="utf-8",
-        )
-        return "--properties-file", str(settings)
+        return {
+            "spark.worker.resource.gpu.amount": str(self.gpus),
+            "spark.worker.resource.gpu.discoveryScript": str(script),
+        }
 
     def _spawn(self, name: str, java_class: str, *arguments: str) -> Path:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gridflow.keras.resume.pause import Pause
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -43,6 +45,7 @@ class Life:
         self.work_dir: Path = ctx.work_dir
         self.seed: int | None = ctx.seed
         self.resume_from = resume_from
+        self.pause = Pause()
         # The second life must find the first one's last checkpoint, and not its own.
         self.checkpoint_every = 1 if resume_from is None else None
 
@@ -65,9 +68,12 @@ class Life:
     def mark(self, place: Place) -> None:
         """Ignore it: what is told here has no stream."""
 
-    def checkpoint(self, path: Path, place: Place) -> None:
+    def rest(self) -> None:
+        """Nobody wants it here."""
+
+    def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
         """Commit the first life's checkpoints."""
-        del place
+        del place, is_awaited
         if self.resume_from is None:
             beside = self._committed.with_suffix(".new")
             shutil.copyfile(path, beside)

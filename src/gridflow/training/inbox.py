@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gridflow.errors import WireError
 from gridflow.keras.cures.parts import WAITING_FILES
@@ -38,8 +38,13 @@ class Inbox:
         #: Whether the process ends when it is told to leave, whatever its main thread is doing:
         #: a server's ``join`` never returns.
         self.leaves_at_once = False
+        self._listeners: dict[type[Message], Callable[[Any], None]] = {}
         self._main = threading.main_thread().ident
         threading.Thread(target=self._read, name="gridflow-inbox", daemon=True).start()
+
+    def listen(self, kind: type[M], listener: Callable[[M], None]) -> None:
+        """Let messages of a kind be heard at once, in the thread that reads them."""
+        self._listeners[kind] = listener
 
     def wait(self, kind: type[M]) -> M:
         """Wait for a message; the agent ends this process if none is to come."""
@@ -72,6 +77,9 @@ class Inbox:
             for message in self._channel.receive():
                 if isinstance(message, LookAround):
                     self._inspect()
+                    continue
+                if type(message) in self._listeners:
+                    self._listeners[type(message)](message)
                     continue
                 if isinstance(message, Leave) and self.leaves_at_once:
                     sys.stdout.flush()

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridflow.keras.resume.pause import Pause
 from gridflow.spec import strategies
 from gridflow.spec.cluster import ClusterSpec, Task
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.training import modes
-from gridflow.wire import child, reports
+from gridflow.wire import child, commands, reports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +66,9 @@ class TaskRuntime:
         self.stream: StreamSource | None = None
         self.pulled: dict[str, str] = {}
         self._has_hurried = False
+        self.pause = Pause()
+        inbox.listen(commands.AskToSave, lambda _: self._asked_to_save())
+        inbox.listen(commands.SaveAfter, lambda told: self.pause.agree(told.step, stays=told.stays))
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.backend: str = setup.backend
         self.facts = strategies.of(setup.strategy)
@@ -132,9 +136,20 @@ class TaskRuntime:
             rows, section = source.rows_trained(), source.consumer.section + self.saves_sections
             self.channel.send(child.StreamMark(source.name, place, rows, section))
 
-    def checkpoint(self, path: Path, place: Place) -> None:
+    def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
         """Hand a finished checkpoint over."""
-        self.channel.send(child.MadeCheckpoint(str(path), place, self._label))
+        self.channel.send(child.MadeCheckpoint(str(path), place, self._label, is_awaited))
+
+    def rest(self) -> None:
+        """Make no further step, where the driver wants none, until it ends this process."""
+        if self.pause.stays:
+            self.close()
+            self.pause.stay()
+
+    def _asked_to_save(self) -> None:
+        # Where a chief hands out steps, some are under way at any time.
+        cannot = self.saves_sections or self.facts.hands_out_steps
+        self.channel.send(reports.CanSave(None if cannot else self.pause.ask()))
 
     def close(self) -> None:
         """Say that no further steps are to be expected."""

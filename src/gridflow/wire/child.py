@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from gridflow.spec.place import Place
-from gridflow.wire.commands import Arrived, Counts, EndEvaluation
+from gridflow.wire.commands import Arrived, AskToSave, Counts, EndEvaluation, SaveAfter
 from gridflow.wire.messages import Family, Message
 from gridflow.wire.reports import RELAYED
 
@@ -118,12 +118,16 @@ class RowsAwaited(Message):
 
 @dataclass(frozen=True)
 class MadeCheckpoint(Message):
-    """A checkpoint file is complete; the label is that of the last section that it covers."""
+    """A checkpoint file is complete; the label is that of the last section that it covers.
+
+    Whether it ``is_awaited``: somebody is to hear that the driver has it.
+    """
 
     kind: ClassVar[str] = "made_checkpoint"
     path: str
     place: Place
     label: str | None = None
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,7 @@ class StreamResults(Message):
 TO_CHILD: Final[Family[Message]] = Family(
     "the agent",
     *(Setup, Arrived, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave, StreamNews),
+    *(AskToSave, SaveAfter),
 )
 FROM_CHILD: Final[Family[Message]] = Family(
     "the training process",

@@ -145,6 +145,33 @@ class Replace(Command):
 
 
 @dataclass(frozen=True)
+class AskToSave(Command):
+    """A task of the group will be taken away: stop at the end of a step, and say which it is."""
+
+    kind: ClassVar[str] = "ask_to_save"
+    generation: int
+
+
+@dataclass(frozen=True)
+class SaveAfter(Command):
+    """Make a checkpoint at the end of a step, the same on all ranks.
+
+    Attributes
+    ----------
+    generation : int
+    step : int or None
+        Counted over all fits; None: go on, and make none.
+    stays : bool
+        Whether no step is made after it.
+    """
+
+    kind: ClassVar[str] = "save_after"
+    generation: int
+    step: int | None
+    stays: bool
+
+
+@dataclass(frozen=True)
 class Clear(Command):
     """End the generation's training process; another one may follow."""
 
@@ -203,5 +230,5 @@ class Close(Command):
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
     *(Start, Counts, Announce, Arrived, StreamStanding, EndSection, EndStreams, Replace, Clear),
-    *(Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
+    *(Fetch, EndEvaluation, Inspect, Lend, Borrow, AskToSave, SaveAfter, Close),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 #: ``exception``: the function raised; ``exit``: it called ``sys.exit``; ``signal``: its process
 #: was killed; ``stopped``: its process is frozen; ``lost``: the agent or its host is gone;
+#: ``preempted``: the same, and it was announced;
 #: ``data``: its rows can't be fed; ``environment``: its Python doesn't fit; ``start``: it did not
 #: come up; ``steps``: it stopped making steps; ``gpus``: it found too few on its host.
 FailureKind = Literal[
@@ -20,12 +21,16 @@ FailureKind = Literal[
     "signal",
     "stopped",
     "lost",
+    "preempted",
     "data",
     "environment",
     "start",
     "steps",
     "gpus",
 ]
+
+
+PREEMPTED: Final = "preempted"
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,11 @@ class Attempt:
     seconds: float
     failure: TaskFailure | None = None
     resumed_at: Place | None = None
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether it ended as an executor was taken back with notice."""
+        return self.failure is not None and self.failure.kind == PREEMPTED
 
     @property
     def resumed_from(self) -> tuple[int, int] | None:

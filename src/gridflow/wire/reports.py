@@ -281,6 +281,24 @@ class Evaluated(OfTraining):
 
 
 @dataclass(frozen=True)
+class CanSave(OfTraining):
+    """At the end of which step a checkpoint can be made, counted over all fits.
+
+    None: no fit is in progress that makes checkpoints between two steps.
+    """
+
+    kind: ClassVar[str] = "can_save"
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Saved(OfTraining):
+    """The checkpoint that was asked for is with the driver."""
+
+    kind: ClassVar[str] = "saved"
+
+
+@dataclass(frozen=True)
 class Stack(OfTraining):
     """Where the process stands, and whether it waits for a peer there."""
 
@@ -291,7 +309,7 @@ class Stack(OfTraining):
 
 RELAYED: Final = (
     *(Ready, Joined, RowsWanted, FeedingStopped, SectionTrained),
-    *(Progress, EpochEnded, EpochFed, Pulled, Evaluated, Stack),
+    *(Progress, EpochEnded, EpochFed, Pulled, Evaluated, CanSave, Saved, Stack),
 )
 REPORTS: Final[Family[Report]] = Family(
     "an agent",

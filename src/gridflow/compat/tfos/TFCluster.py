@@ -335,6 +335,7 @@ def run(
         ),
         start_timeout=reservation_timeout,
         step_timeout=None,
+        max_preemptions=0,  # its nodes have one life
         shutdown_timeout=_EVALUATOR_SECONDS if eval_node else _SHUTDOWN_SECONDS,
         env=_starting.keras_environment(),
         progress=False,

@@ -130,9 +130,21 @@ class _Joined:
         """Pass it on."""
         self._listener.agent_lost(launch, rank, detail)
 
+    def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
+        """Pass it on."""
+        self._listener.agent_leaving(launch, rank, detail)
+
+    def slots_came(self, launch: int) -> None:
+        """Pass it on."""
+        self._listener.slots_came(launch)
+
     def has_agents(self, launch: int) -> bool:
         """Ask the listener."""
         return self._listener.has_agents(launch)
+
+    def executors(self, launch: int) -> Mapping[int, str]:
+        """Ask the listener."""
+        return self._listener.executors(launch)
 
     def launch_ended(
         self, launch: int, error: GridflowError | None, *, outlived: bool = False

@@ -94,6 +94,8 @@ class CheckpointAndResume(NeutralCallback):
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
         self._began, self._batches_before = self._pending, self._batches
         self._drawn: list[bool] | None = None
+        self._is_asked = False
+        self._runtime.pause.begin(saves=self._fit >= self._awaited)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Restore what Keras has just reset: metrics and History."""
@@ -117,12 +119,15 @@ class CheckpointAndResume(NeutralCallback):
             now = [counter.pending for counter in self._runtime.epoch_counters]
             before = self._pending + now[len(self._pending) :]
             self._drawn = [old != new for old, new in zip(before, now, strict=True)]
+        is_asked = self._runtime.pause.step_ended()
         every = self._runtime.checkpoint_every
         steps = self.params.get("steps") or early.known_steps(self._data)
         # The last step's checkpoint is that of the epoch's end: an epoch can't go on with no step.
         is_last = steps is not None and batch + 1 >= steps
-        if every is not None and self._since >= every and not is_last:
-            self._save(self._epoch, batch + 1)
+        if is_last:
+            self._is_asked = is_asked
+        elif is_asked or (every is not None and self._since >= every):
+            self._save(self._epoch, batch + 1, is_asked=is_asked)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Write the epoch's checkpoint."""
@@ -133,12 +138,13 @@ class CheckpointAndResume(NeutralCallback):
         self._epochs.append(epoch)
         self._drawn = None
         self._step = 0
-        self._save(epoch + 1, 0)
+        self._save(epoch + 1, 0, is_asked=self._is_asked)
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Note that this fit is over, if it is so before its last epoch."""
         del logs
+        self._runtime.pause.end()
         if self._resumed is not None:
             self._restore_history()
         elif self._epoch + 1 < int(self.params.get("epochs") or 0):
@@ -207,9 +213,15 @@ class CheckpointAndResume(NeutralCallback):
         history.epoch[:] = self._epochs
 
     def _save(
-        self, epoch: int, step: int, *, finished: bool = False, at_section: bool = False
+        self,
+        epoch: int,
+        step: int,
+        *,
+        finished: bool = False,
+        at_section: bool = False,
+        is_asked: bool = False,
     ) -> None:
-        self._since = 0
+        self._since, self._is_asked = 0, False
         if self._fit < self._awaited or self._runtime.saves_sections != at_section:
             return
         place = Place(self._fit, epoch, step)
@@ -218,6 +230,8 @@ class CheckpointAndResume(NeutralCallback):
         statistics.synchronise(self.model)
         entries = state.collect(self.model, self.flavour, metrics=step > 0)
         if not self._runtime.is_chief:
+            if is_asked:
+                self._runtime.rest()
             return
         made = Checkpoint(
             flavour=self.flavour,
@@ -232,14 +246,17 @@ class CheckpointAndResume(NeutralCallback):
             epochs=list(self._epochs),
             entries=entries,
         )
-        self._writer.submit(lambda: self._write(made, place))
+        self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))
         if at_section:  # what it says of the stream holds now, and not once the next one has begun
             self._writer.wait()
+        if is_asked:
+            self._writer.wait()
+            self._runtime.rest()
 
-    def _write(self, made: Checkpoint, place: Place) -> None:
+    def _write(self, made: Checkpoint, place: Place, *, is_awaited: bool) -> None:
         path = self._runtime.work_dir / f"checkpoint-{place.fit}-{place.epoch}-{place.step}.npz"
         made.write(path)
-        self._runtime.checkpoint(path, place)
+        self._runtime.checkpoint(path, place, is_awaited=is_awaited)
         self._files = [each for each in self._files if each != path] + [path]
         while len(self._files) > _KEPT:
             self._files.pop(0).unlink(missing_ok=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.launch.spark import errors
 from gridflow.launch.spark.session import cancel, make_thread, name_this_thread, tag_this_thread
-from gridflow.launch.spark.slots import what_runs
+from gridflow.launch.spark.slots import wait_for_room, what_runs
+from gridflow.launch.spark.watch import ExecutorWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,6 +75,7 @@ class SparkLaunch:
             make_thread(spark, partial(self._run, places, need), self._tag)
             for places, need in stages
         ]
+        self._watch = ExecutorWatch(spark, payload.launch, listener, is_dynamic=not is_barrier)
         for job in self._jobs:
             job.start()
 
@@ -88,6 +90,7 @@ class SparkLaunch:
 
     def cancel(self) -> None:
         """Cancel the Spark jobs; returns at once."""
+        self._watch.stop()
         with self._lock:
             self._is_cancelled = True
             if self._canceller is not None or self._all_ended.is_set():
@@ -102,6 +105,7 @@ class SparkLaunch:
         for thread in (*self._jobs, self._canceller):
             if thread is not None:
                 thread.join(_CLOSE_SECONDS)
+        self._watch.close()
 
     def _cancel_until_all_have_ended(self) -> None:
         cancel(self._spark, self._tag)
@@ -116,6 +120,7 @@ class SparkLaunch:
             self._outlived |= outlived
             is_last = not self._left
         if is_last:
+            self._watch.stop()
             self._all_ended.set()
             self._listener.launch_ended(self._payload.launch, self._error, outlived=self._outlived)
         elif error is not None:
@@ -130,6 +135,8 @@ class SparkLaunch:
             if self._check is not None and places == self._first:
                 self._check()
             frame = self._make_frame(places, need)
+            if self._is_barrier and launch > 1:
+                wait_for_room(self._spark, len(places), lambda: self._is_cancelled)
             if self._is_cancelled:
                 return None, False
             frame.write.format("noop").mode("overwrite").save()

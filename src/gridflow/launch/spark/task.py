@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from gridflow.agent import stat
 from gridflow.agent.agent import Agent
 from gridflow.errors import InvalidArgument
 from gridflow.gpu.grant import SparkGpus
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
     from gridflow.feed.sources.base import RankRows
     from gridflow.wire.payload import AgentPayload
+
+
+_EXECUTOR: Final = b"--executor-id"
 
 
 def run_task(
@@ -43,5 +48,19 @@ def run_task(
     rank = places[partition]
     gpus = context.resources().get(GPU)
     spark_gpus = SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)
-    Agent(payload, rank, spark_gpus).run(() if rows is None else rows.batches(batches))
+    agent = Agent(payload, rank, spark_gpus, executor=executor_above(os.getpid()))
+    agent.run(() if rows is None else rows.batches(batches))
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
+
+
+def executor_above(pid: int) -> str:
+    """Return the name of the executor that a process belongs to; empty if none is found.
+
+    Spark tells its Python workers everything about their task but that.
+    """
+    while pid > 1:
+        words = stat.command_line(pid)
+        if _EXECUTOR in words[:-1]:
+            return words[words.index(_EXECUTOR) + 1].decode(errors="replace")
+        pid = stat.parent(pid)
+    return ""
