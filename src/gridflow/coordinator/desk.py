@@ -95,8 +95,7 @@ class Desk:
         self._checkpoints = checkpoints
         self._console = console
         self._lock = threading.Lock()
-        self._launch = 0
-        self._never_fed = left_out or {}
+        self._launch, self._never_fed = 0, left_out or {}
         self._rows = Rows(self._fed, self._never_fed)
         self._streams = Streams(self._pushed)
         self._mailboxes = [_Mailbox() for _ in parts]
@@ -322,8 +321,8 @@ class Desk:
             case reports.Cleared():
                 self.events.put(ev.TaskCleared(now, rank, report.generation))
             case reports.Stack():
-                generation, stack = report.generation, report.stack
-                self.events.put(ev.StackReported(now, rank, generation, stack, report.waiting))
+                where = report.generation, report.stack, report.waiting
+                self.events.put(ev.StackReported(now, rank, *where))
             case reports.CanSave():
                 self.events.put(ev.TaskCanSave(now, rank, report.generation, report.step))
             case reports.Saved():

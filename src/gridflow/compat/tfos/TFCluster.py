@@ -323,13 +323,12 @@ def run(
         )
     roles = _setting.template(num_executors, num_ps, master_node, eval_node=eval_node)
     gpus = _setting.num_gpus(tf_args)
-    spark = SparkSession.builder.getOrCreate()
     _alias.send_along(sc)
     distributor = TensorflowDistributor(
         roles=_setting.roles_of(roles, master_node, gpus),
         strategy="server",
         launcher=ClusterLauncher(
-            spark,
+            SparkSession.builder.getOrCreate(),
             detached=input_mode == InputMode.SPARK,
             ps_here=num_ps if driver_ps_nodes else 0,
         ),

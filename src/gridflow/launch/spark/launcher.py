@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.errors import InvalidArgument, NotEnoughSlots
+from gridflow.errors import NotEnoughSlots
 from gridflow.gpu.grant import check_host
 from gridflow.launch.base import Placement
 from gridflow.launch.spark import connect, detached_launch, feeding
@@ -35,9 +35,11 @@ from gridflow.launch.spark.session import (
 )
 from gridflow.launch.spark.slots import (
     is_dynamic,
+    most_executors,
     most_slots,
     no_slot_for_feeders,
     promised_slots,
+    refuse_speculation,
     slots_asked_for,
     slots_per_executor,
     too_few,
@@ -128,7 +130,7 @@ class SparkLauncher:
         source = self._source_of(data)
         fed = range(num_tasks) if fed is None else fed
         source.check(len(fed))
-        self._refuse_speculation()
+        refuse_speculation(self._setting)
         if self._is_detached:
             detached_launch.refuse(data, gpus, is_dynamic=self._is_dynamic())
         settings = self._gpu_settings()
@@ -316,8 +318,7 @@ class SparkLauncher:
     def _most_executors(self) -> int | None:
         """Return how many executors there are, or can come to be; None if that isn't known."""
         if self._is_dynamic():
-            limit = self._setting("spark.dynamicAllocation.maxExecutors", "")
-            return int(limit) if limit.isdigit() else None
+            return most_executors(self._setting)
         return registered_executors(self._spark)
 
     def _wait_for_slots(
@@ -356,13 +357,6 @@ class SparkLauncher:
             if slots != before:
                 settled = time.monotonic() + _SETTLE_SECONDS
         return slots
-
-    def _refuse_speculation(self) -> None:
-        if self._is_dynamic() and self._setting("spark.speculation", "false") == "true":
-            raise InvalidArgument(
-                "spark.speculation=true would start training tasks twice; turn it off, or turn "
-                "spark.dynamicAllocation.enabled off, as barrier stages are never speculated."
-            )
 
     def _is_dynamic(self) -> bool:
         return is_dynamic(self._setting)

@@ -6,6 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
+from gridflow.errors import InvalidArgument
 from gridflow.launch.spark.errors import slots_of_master
 from gridflow.launch.spark.session import classic_context, registered_executors, task_slots
 
@@ -109,13 +110,34 @@ def is_dynamic(setting: Setting) -> bool:
     return not is_here and setting("spark.dynamicAllocation.enabled", "false") == "true"
 
 
+def refuse_speculation(setting: Setting) -> None:
+    """Refuse copies of training tasks, which Spark makes of any but those of barrier stages.
+
+    Raises
+    ------
+    InvalidArgument
+        ``spark.speculation`` is on, and so is dynamic allocation.
+    """
+    if is_dynamic(setting) and setting("spark.speculation", "false") == "true":
+        raise InvalidArgument(
+            "spark.speculation=true would start training tasks twice; turn it off, or turn "
+            "spark.dynamicAllocation.enabled off, as barrier stages are never speculated."
+        )
+
+
+def most_executors(setting: Setting) -> int | None:
+    """Return how many executors dynamic allocation can come to; None where nothing limits them."""
+    limit = setting(_MOST_EXECUTORS, "")
+    return int(limit) if limit.isdigit() else None
+
+
 def most_slots(setting: Setting) -> int | None:
     """Return how many slots dynamic allocation can come to; None where nothing limits them."""
     cpus = int(setting("spark.task.cpus", "1"))
     limits = []
-    executors, each = setting(_MOST_EXECUTORS, ""), slots_per_executor(setting)
-    if executors.isdigit() and each is not None:
-        limits.append(int(executors) * each)
+    executors, each = most_executors(setting), slots_per_executor(setting)
+    if executors is not None and each is not None:
+        limits.append(executors * each)
     cores = setting("spark.cores.max", "")
     if cores.isdigit() and setting("spark.master", "").startswith("spark:"):
         limits.append(int(cores) // cpus)
@@ -163,7 +185,7 @@ def slots_asked_for(setting: Setting, per_executor: int) -> int:
     return int(setting("spark.executor.instances", "2")) * per_executor
 
 
-def promised_slots(setting: Callable[[str, str], str], per_executor: int) -> int | None:
+def promised_slots(setting: Setting, per_executor: int) -> int | None:
     """Return the slots that an application has by its settings alone; None if they don't tell.
 
     It is the most that can be said over Spark Connect, whose clients can't ask for executors.
