@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from gridflow import NotEnoughSlots, TrainingFailed
+from gridflow import InvalidArgument, NotEnoughSlots, TrainingFailed
 from gridflow.compat.tfos import TFCluster, TFNode, TFParallel, compat, dfutil
 from gridflow.compat.tfos.pipeline import (
     HasBatchSize,
@@ -163,6 +163,18 @@ def test_copies_that_know_nothing_of_each_other(spark, tmp_path):
 # Pipelines ---------------------------------------------------------------------------------------
 
 
+def save_as_tensorflow_1(folder):
+    import tensorflow as tf
+
+    classic = tf.compat.v1
+    with tf.Graph().as_default(), classic.Session() as session:
+        x = classic.placeholder(tf.float32, [None, 2], "x")
+        weights = classic.get_variable("w", initializer=[[2.0], [3.0]])
+        tf.sigmoid(tf.matmul(x, weights), name="layer/prediction")
+        session.run(classic.global_variables_initializer())
+        classic.train.Saver().save(session, f"{folder}/model", global_step=7)
+
+
 def test_an_estimator_trains_exports_and_its_model_predicts(spark, tmp_path):
     def train_fn(args, ctx):
         import tensorflow as tf
@@ -191,6 +203,8 @@ def test_an_estimator_trains_exports_and_its_model_predicts(spark, tmp_path):
         model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0)
         compat.export_saved_model(model, args.export_dir, ctx.job_name == "chief")
         feed.terminate()
+        if ctx.job_name == "chief":
+            save_as_tensorflow_1(args.model_dir)
 
     features = np.random.default_rng(1).random((1000, 2))
     labels = features @ [3.14, 1.618]
@@ -200,6 +214,7 @@ def test_an_estimator_trains_exports_and_its_model_predicts(spark, tmp_path):
         TFEstimator(train_fn, {})
         .setInputMapping({"col1": "x", "col2": "y_"})
         .setExportDir(str(tmp_path / "export"))
+        .setModelDir(str(tmp_path / "model"))
         .setClusterSize(2)
         .setBatchSize(1)
         .setEpochs(1)
@@ -214,6 +229,17 @@ def test_an_estimator_trains_exports_and_its_model_predicts(spark, tmp_path):
     found = model.transform(new)
     assert found.dtypes == [("out", "array<double>")]
     assert [row.out[0] for row in found.collect()] == pytest.approx([3.14 + 1.618] * 5, abs=0.05)
+
+    classic = TFModel({}).setModelDir(str(tmp_path / "model")).setInputMapping({"c1": "x"})
+    classic.setOutputMapping({"layer/prediction:0": "p"})
+    found = classic.transform(new).collect()
+    assert [row.p[0] for row in found] == pytest.approx([1 / (1 + np.exp(-5))] * 5)
+    with pytest.raises(Exception, match=r"no tensor 'y'; its placeholders are x\."):
+        classic.setOutputMapping({"y": "p"}).transform(new)
+    with pytest.raises(Exception, match="holds no checkpoint"):
+        classic.setModelDir(str(tmp_path)).transform(new)
+    with pytest.raises(InvalidArgument, match="setExportDir"):
+        classic.setSignatureDefKey("serving_default").transform(new)
 
 
 def test_arguments_and_parameters_come_together():

@@ -1,4 +1,4 @@
-"""A SavedModel on the executors: one for each Python worker, kept from partition to partition."""
+"""A model on the executors: one for each Python worker, kept from partition to partition."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gridflow.compat.tfos import _restoring
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
     import pandas as pd
@@ -25,7 +26,9 @@ class Work:
 
     Attributes
     ----------
-    export_dir : str
+    export_dir : str or None
+        None: the newest checkpoint of `model_dir`.
+    model_dir : str or None
     tags : tuple of str or None
     signature : str
     inputs : tuple of (column, tensor)
@@ -35,7 +38,8 @@ class Work:
     num_gpus : float or None
     """
 
-    export_dir: str
+    export_dir: str | None
+    model_dir: str | None
     tags: tuple[str, ...] | None
     signature: str
     inputs: tuple[tuple[str, str], ...]
@@ -88,7 +92,10 @@ class _Key:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.known_by = (work.export_dir, work.tags, work.signature, work.inputs, work.outputs)
+        self.known_by = (
+            *(work.export_dir, work.model_dir, work.tags, work.signature),
+            *(work.inputs, work.outputs),
+        )
 
     def __hash__(self) -> int:
         return hash(self.known_by)
@@ -103,35 +110,43 @@ def _model(key: _Key) -> _LoadedModel:
 
 
 class _LoadedModel:
-    """The SavedModel, with the tensors that are wanted of it."""
+    """The model, with the tensors that are wanted of it."""
 
     def __init__(self, work: Work) -> None:
         from gridflow.compat.tfos import pipeline
 
         pipeline.single_node_env(_Arguments(work))
-        import tensorflow as tf
-
         self._work = work
-        loaded = tf.saved_model.load(work.export_dir, tags=work.tags)
-        if work.signature not in loaded.signatures:
-            raise InvalidArgument(
-                f"the SavedModel has no signature {work.signature!r}, but "
-                f"{', '.join(loaded.signatures)}."
-            )
-        self._loaded = loaded  # a signature doesn't keep its model
-        self._function = loaded.signatures[work.signature]
-        self._specs = self._function.structured_input_signature[1]
-        given = self._function.structured_outputs
-        inputs = _names([tensor for _, tensor in work.inputs], list(self._specs), "input")
+        wanted = [tensor for _, tensor in work.inputs], [tensor for tensor, _ in work.outputs]
+        if work.export_dir is None:
+            restored = _restoring.Restored(str(work.model_dir), *wanted)
+            self._function, self._specs, given = restored.run, restored.inputs, restored.outputs
+        else:
+            self._function, self._specs, given = self._load(work.export_dir)
+        inputs = _names(wanted[0], list(self._specs), "input")
         self._columns = {
             name: column for (column, _), name in zip(work.inputs, inputs, strict=True)
         }
-        self._outputs = _names([tensor for tensor, _ in work.outputs], list(given), "output")
+        self._outputs = _names(wanted[1], list(given), "output")
         fields = [
             f"`{column}` {_spark_type(given[name])}"
             for (_, column), name in zip(work.outputs, self._outputs, strict=True)
         ]
         self.schema = ", ".join(fields)
+
+    def _load(self, export_dir: str) -> tuple[Callable[..., Any], Any, Any]:
+        """Return the function of a SavedModel, its inputs and outputs."""
+        import tensorflow as tf
+
+        loaded = tf.saved_model.load(export_dir, tags=self._work.tags)
+        if self._work.signature not in loaded.signatures:
+            raise InvalidArgument(
+                f"the SavedModel has no signature {self._work.signature!r}, but "
+                f"{', '.join(loaded.signatures)}."
+            )
+        self._loaded = loaded  # a signature doesn't keep its model
+        function = loaded.signatures[self._work.signature]
+        return function, function.structured_input_signature[1], function.structured_outputs
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the predictions for rows."""
@@ -186,7 +201,7 @@ def _nested(cell: Any) -> Any:
 
 
 def _names(wanted: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Return the signature's names of tensors; a single one may have been renamed by Keras 3."""
+    """Return the model's names of tensors; a single one may have been renamed by Keras 3."""
     found = [name.removesuffix(":0") for name in wanted]
     unknown = [name for name in found if name not in known]
     if unknown and len(wanted) == len(known) == 1:

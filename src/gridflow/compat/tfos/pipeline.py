@@ -172,9 +172,11 @@ class TFModel(
     HasSignatureDefKey,
     HasTagSet,
 ):
-    """Predicts with a SavedModel, on every executor for itself.
+    """Predicts on every executor for itself, with a SavedModel or a checkpoint of TensorFlow 1.
 
-    The result has the columns of ``output_mapping`` only, as in the original.
+    Without ``export_dir`` the newest checkpoint of ``model_dir`` is restored, with the graph that
+    lies beside it (``.meta``); the mappings name its tensors, with or without ``:0``. The result
+    has the columns of ``output_mapping`` only, as in the original.
 
     Parameters
     ----------
@@ -199,14 +201,24 @@ class TFModel(
         from gridflow.compat.tfos import _predicting
 
         merged = self.merge_args_params()
-        if not merged.export_dir:
-            raise InvalidArgument("setExportDir() names the SavedModel to predict with.")
+        if not merged.export_dir and not merged.model_dir:
+            raise InvalidArgument(
+                "setExportDir() names the SavedModel to predict with, or setModelDir() the folder "
+                "of a checkpoint of TensorFlow 1."
+            )
+        if not merged.export_dir and merged.signature_def_key:
+            raise InvalidArgument(
+                f"signature_def_key={merged.signature_def_key!r} is of a SavedModel, which "
+                "setExportDir() names. The tensors of a checkpoint (setModelDir()) are known by "
+                "their names in the graph, such as 'x' or 'layer/Sigmoid'."
+            )
         inputs, outputs = merged.input_mapping, merged.output_mapping
         for name, mapping in {"Input": inputs, "Output": outputs}.items():
             if not mapping:
                 raise InvalidArgument(f"set{name}Mapping() has to name at least one tensor.")
         work = _predicting.Work(
-            merged.export_dir,
+            merged.export_dir or None,
+            merged.model_dir,
             None if merged.tag_set is None else tuple(merged.tag_set.split(",")),
             merged.signature_def_key or "serving_default",
             tuple((column, inputs[column]) for column in sorted(inputs)),

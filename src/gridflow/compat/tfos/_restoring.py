@@ -1,0 +1,95 @@
+"""A checkpoint of TensorFlow 1's time with the graph beside it (``.meta``), as a function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Restored:
+    """The newest checkpoint of a folder, restored into a session.
+
+    Parameters
+    ----------
+    model_dir : str
+        The folder, or the checkpoint itself.
+    inputs, outputs : sequence of str
+        Names of tensors in the graph, with or without ``:0``.
+
+    Attributes
+    ----------
+    inputs, outputs : dict of str to tf.Tensor
+        By name, without ``:0``.
+
+    Raises
+    ------
+    GridflowError
+        There is no checkpoint, or no graph beside it.
+    InvalidArgument
+        The graph has no such tensor.
+    """
+
+    def __init__(self, model_dir: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        import tensorflow as tf
+
+        checkpoint = _newest(model_dir)
+        graph = tf.Graph()
+        with graph.as_default():
+            saver = tf.compat.v1.train.import_meta_graph(f"{checkpoint}.meta", clear_devices=True)
+            self._session = tf.compat.v1.Session(graph=graph)
+            if saver is not None:  # a graph without variables has none
+                saver.restore(self._session, checkpoint)
+        self.inputs = {_bare(name): _tensor(graph, name) for name in inputs}
+        self.outputs = {_bare(name): _tensor(graph, name) for name in outputs}
+
+    def run(self, **inputs: Any) -> dict[str, Any]:
+        """Return the outputs for a batch."""
+        import numpy as np
+
+        values = {self.inputs[name]: np.asarray(value) for name, value in inputs.items()}
+        found: dict[str, Any] = self._session.run(self.outputs, values)
+        return found
+
+
+def _newest(model_dir: str) -> str:
+    import tensorflow as tf
+
+    exists = tf.io.gfile.exists
+    found = model_dir if exists(f"{model_dir}.meta") else tf.train.latest_checkpoint(model_dir)
+    if found is None:
+        raise GridflowError(
+            f"model_dir={model_dir!r} holds no checkpoint. It is what tf.compat.v1.train.Saver has "
+            "written; setExportDir() names a SavedModel."
+        )
+    if not exists(f"{found}.meta"):
+        raise GridflowError(
+            f"the checkpoint {found} has no graph beside it ({found}.meta): TensorFlow 2 writes "
+            "none. Export the model, by compat.export_saved_model(model, export_dir, True), and "
+            "name it with setExportDir()."
+        )
+    return str(found)
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(":0")
+
+
+def _tensor(graph: Any, name: str) -> Any:
+    """Return a tensor of a graph."""
+    try:
+        return graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+    except (KeyError, ValueError) as error:
+        operations = graph.get_operations()
+        open_ones = [
+            each.name
+            for each in operations
+            if each.type.startswith("Placeholder") and not each.name.startswith("save")  # Saver's
+        ]
+        raise InvalidArgument(
+            f"the checkpoint's graph has no tensor {name!r}; its placeholders are "
+            f"{', '.join(open_ones) or 'none'}.{did_you_mean(name, [o.name for o in operations])}"
+        ) from error
