@@ -31,12 +31,16 @@ def test_a_function_runs_on_every_node_and_reads_its_arguments(spark, tmp_path, 
     def main_fun(args, ctx):
         import json
         import os
+        import socket
         import sys
 
         import tensorflow as tf
         from tensorflowonspark.TFNode import hdfs_path
 
         assert hdfs_path(ctx, "/x") == "file:///x"
+        assert ctx.tmp_socket is None
+        with socket.socket() as server:  # the port is free, for any server
+            server.bind(("", int(ctx.cluster_spec["worker"][ctx.task_index].split(":")[1])))
 
         assert tf.math.add(args["x"], args["y"]).numpy() == 3
         facts = {
@@ -73,7 +77,7 @@ def test_a_function_runs_on_every_node_and_reads_its_arguments(spark, tmp_path, 
     }
 
 
-def test_rows_are_answered_by_the_nodes_in_their_order(spark):
+def test_rows_are_answered_by_the_nodes_in_their_order(spark, capfd):
     def main_fun(args, ctx):
         import tensorflow as tf
 
@@ -91,6 +95,8 @@ def test_rows_are_answered_by_the_nodes_in_their_order(spark):
     assert [int(each[0]) for each in answers.collect()] == [x * x for x in range(1000)]
     assert answers.sum() == sum(x * x for x in range(1000))
     cluster.shutdown()
+    # All slots were taken, and given back: nobody is told to use fewer workers.
+    assert "to be fed later" not in "".join(capfd.readouterr())
 
 
 def test_a_failure_while_rows_are_fed_surfaces_at_once_and_another_cluster_works(spark, tmp_path):

@@ -35,11 +35,19 @@ def _callbacks(spark):
 def test_two_nodes_train_one_model_by_a_strategy_of_the_programs_own(spark, tmp_path):
     def main_fun(args, ctx):
         import os
+        import socket
 
         import numpy as np
         import tensorflow as tf
 
+        port = int(ctx.cluster_spec[ctx.job_name][ctx.task_index].rpartition(":")[2])
+        assert ctx.tmp_socket.getsockname()[1] == port
+        with socket.socket() as another, pytest.raises(OSError, match="in use"):
+            another.bind(("", port))
         ctx.release_port()
+        assert ctx.tmp_socket is None
+        with socket.socket() as another:
+            another.bind(("", port))
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         x = np.linspace(0, 1, 64, dtype="float32")[:, None]
         data = tf.data.Dataset.from_tensor_slices((x, 2 * x)).repeat().batch(16 * ctx.num_workers)

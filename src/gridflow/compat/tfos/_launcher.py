@@ -7,6 +7,7 @@ give theirs back (`gridflow.launch.spark.detached`).
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gridflow.launch.local import LocalLaunch
@@ -61,9 +62,11 @@ class ClusterLauncher(SparkLauncher):
         # Parameter servers come right behind the tasks that train.
         here = range(len(trained), len(trained) + self._ps_here)
         gpus = [need for place, need in enumerate(gpus) if place not in here]
-        return super().place(
+        found = super().place(
             num_tasks - len(here), data, deadlines, fed=trained, gpus=gpus, wait=wait
         )
+        # Nodes that are fed give their slots back, and others are never fed.
+        return replace(found, full="")
 
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener

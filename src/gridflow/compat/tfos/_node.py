@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util
 from gridflow.compat.tfos._fed import FeedServer
+from gridflow.compat.tfos._port import Port
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import MissingDependency
 from gridflow.spec.roles import CHIEF, PS, WORKER
@@ -53,7 +54,8 @@ def run(
     client = reservation.Client(meta["server_addr"], meta["server_key"])
     queues = NodeQueues([*meta["queues"], "control", "error"])
     queues.set("state", "running")
-    host, _, port = ctx.cluster_spec.address(ctx.task).rpartition(":")
+    host = ctx.cluster_spec.address(ctx.task).rpartition(":")[0]
+    port = Port()
     is_fed = meta["is_fed"] and ctx.rank >= 0
     feed = FeedServer(queues, host, meta["server_key"]) if is_fed else None
     board = (
@@ -66,7 +68,7 @@ def run(
         "host": host,
         "job_name": job_name,
         "task_index": task_index,
-        "port": int(port),
+        "port": port.number,
         "tb_pid": board.pid if board is not None else 0,
         "tb_port": board.port if board is not None else 0,
         "addr": None if feed is None else (host, feed.port),
@@ -79,9 +81,10 @@ def run(
     _setting.set_tf_config(spec, job_name, task_index)
     if ctx.task.role != PS and ctx.rank >= 0 and not meta["has_fraction"]:
         nodes = [address for hosts in spec.values() for address in hosts]
-        index = util.rank_on_host(nodes, nodes.index(f"{host}:{port}"))
+        index = util.rank_on_host(nodes, nodes.index(f"{host}:{port.number}"))
         TFSparkNode.choose_gpus(tf_args, ctx.gpus, index)
-    holder = None if meta["release_port"] else _hold(int(port))
+    if meta["release_port"]:
+        port.release_when_bound()
     util.expand_hadoop_classpath()
     node = TFSparkNode.TFNodeContext(
         executor_id,
@@ -91,7 +94,7 @@ def run(
         meta["default_fs"],
         meta["working_dir"],
         queues,
-        holder,
+        None if meta["release_port"] else port.holder,
     )
     TFSparkNode.TFSparkNode.mgr, TFSparkNode.TFSparkNode.cluster_id = queues, meta["id"]
     if ctx.rank >= 0:
@@ -141,14 +144,6 @@ def _go_where_the_executor_works() -> None:
     """Write relative paths where the original did: below the executor, not below this process."""
     with contextlib.suppress(OSError, KeyError):
         os.chdir(f"/proc/{int(os.environ[AGENT_VARIABLE])}/cwd")
-
-
-def _hold(port: int) -> socket.socket:
-    """Return a socket on the node's port, beside the agent's, which keeps it for TensorFlow."""
-    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    holder.bind(("", port))
-    return holder
 
 
 def _await_end(meta: Mapping[str, Any], queues: NodeQueues) -> None:

@@ -1,0 +1,49 @@
+"""The port of a node: kept from others until the program listens on it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from typing import Any
+
+from gridflow.errors import InvalidArgument
+
+
+class Port:
+    """A node's port: that of ``TENSORFLOW_PORT``, else a free one, which is kept.
+
+    TensorFlow's server can listen on a port that is kept, as both say ``SO_REUSEPORT``; any other
+    server couldn't.
+
+    Attributes
+    ----------
+    number : int
+    holder : socket or None
+        Keeps it.
+    """
+
+    def __init__(self) -> None:
+        named = os.environ.get("TENSORFLOW_PORT", "")
+        if named and not named.isdigit():
+            raise InvalidArgument(f"TENSORFLOW_PORT is a port such as 2222; it is {named!r}.")
+        self.holder: socket.socket | None = None
+        self.number = int(named or "0")
+        if not named:
+            self.holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            self.holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self.holder.bind(("", 0))
+            self.number = int(self.holder.getsockname()[1])
+
+    def release_when_bound(self) -> None:
+        """Keep it until something in this process binds it, by Python: it finds the port free."""
+        bind = socket.socket.bind
+        number, holder = self.number, self.holder
+
+        @functools.wraps(bind)
+        def bind_there(sock: socket.socket, address: Any) -> None:
+            if holder is not None and isinstance(address, tuple) and address[1:2] == (number,):
+                holder.close()
+            bind(sock, address)
+
+        socket.socket.bind = bind_there  # type: ignore[method-assign, assignment]
