@@ -18,6 +18,7 @@ from gridflow import (
     TrainingFailed,
 )
 from gridflow.feed.sources.frames import as_frames
+from gridflow.launch.spark import materializing, plans
 
 pytestmark = pytest.mark.slow
 QUIET = {"logs": "none", "progress": False}
@@ -39,6 +40,11 @@ def test_rows_are_written_once_in_balanced_files_and_again_when_the_source_chang
     def query():
         return spark.read.parquet(table).where("y < 90").selectExpr("x", "y + 1 as y")
 
+    # Where Spark doesn't list files with their sizes, they are asked for one by one.
+    relation = query()._jdf.queryExecution().analyzed().collectLeaves().apply(0).relation()
+    listed, _ = plans._files_of(spark, relation)
+    asked = [plans._status(spark, name) for name in relation.location().inputFiles()]
+    assert [each[1:] for each in sorted(asked)] == [each[1:] for each in listed]
     first = gridflow.materialize(query(), path, files=4)
     assert (first.is_new, first.rows, first.format) == (True, 90, "parquet")
     assert len(first.files) == 4
@@ -98,6 +104,14 @@ def test_what_a_plan_does_not_tell_needs_a_version(spark, table, tmp_path):
         gridflow.materialize(rows, path, files=1, rows_per_file=1)
     with pytest.raises(InvalidArgument, match="takes a DataFrame"):
         gridflow.materialize([1], path)
+
+
+def test_a_session_without_the_jar_is_told_what_it_lacks():
+    words = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: tfrecord."
+    refusal = materializing._refusal(words, "/x")
+    assert isinstance(refusal, InvalidArgument)
+    assert "tfrecord.configure(" in str(refusal)
+    assert isinstance(materializing._refusal("disk full", "/x"), DataError)
 
 
 def fit(ctx, rows, *, fail=False):

@@ -12,6 +12,9 @@ import pytest
 from pyspark.sql import functions as sf
 from test_types import error_of, read
 
+import gridflow
+from gridflow import tfrecord
+
 SCHEMA = "id bigint, x array<float>, s string"
 
 
@@ -458,3 +461,15 @@ def test_a_limit_reads_no_more_than_it_needs(spark, folder, rows):
     rows.coalesce(1).write.format("tfrecord").save(folder)
     assert len(with_partition_bytes(spark, 500, lambda: read(spark, folder).take(3))) == 3
     assert with_partition_bytes(spark, 500, lambda: read(spark, folder).limit(150).count()) == 150
+
+
+def test_materialized_rows_lie_in_files_that_others_read(spark, folder):
+    frame = spark.range(0, 100, 1, 2).selectExpr("id", "cast(id as float) / 2 as half")
+    rows = gridflow.materialize(frame, folder, format="tfrecord", files=3)
+    assert (rows.rows, rows.is_new) == (100, True)
+    assert len(rows.files) == 3
+    assert sorted(row.half for row in rows.read(spark).collect()) == [n / 2 for n in range(100)]
+    tables = [tfrecord.read_table(str(Path(rows, file["name"]))) for file in rows.files]
+    assert sorted(n for table in tables for n in table["id"].to_pylist()) == [*range(100)]
+    assert not gridflow.materialize(frame, folder, format="tfrecord", files=3).is_new
+    assert gridflow.materialize(frame, folder, files=3).is_new  # as Parquet

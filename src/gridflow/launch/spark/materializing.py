@@ -142,9 +142,7 @@ def _write(
     except Exception as error:
         with contextlib.suppress(GridflowError):
             delete(inside)
-        raise DataError(
-            f"the rows could not be written to {root}: {errors.words_of(str(error))}"
-        ) from error
+        raise _refusal(str(error), root) from error
     made = Materialized(
         root,
         folder,
@@ -164,6 +162,16 @@ def _write(
     if known is not None:
         delete(place.at(f"{place.path.rstrip('/')}/{known.folder}"))
     return made
+
+
+def _refusal(text: str, root: str) -> DataError | InvalidArgument:
+    """Return what Spark's error means for who wants to write to a folder."""
+    if "[DATA_SOURCE_NOT_FOUND]" in text:
+        return InvalidArgument(
+            "format='tfrecord' needs gridflow's jar in the session: spark = "
+            "gridflow.tfrecord.configure(SparkSession.builder).getOrCreate()."
+        )
+    return DataError(f"the rows could not be written to {root}: {errors.words_of(text)}")
 
 
 def _files_of(made: Materialized, filesystem: Any) -> tuple[dict[str, Any], ...]:

@@ -18,7 +18,7 @@ from gridflow.launch.spark.session import classic_context
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Identity", "identify"]
 
@@ -64,7 +64,8 @@ def identify(frame: DataFrame, version: str | None) -> Identity:
     told = [frame.schema.json()]
     if version is not None:
         told += ["version", version]
-    if classic_context(frame.sparkSession) is None:
+    spark = frame.sparkSession
+    if classic_context(spark) is None:
         if version is None:
             raise InvalidArgument(
                 f"over Spark Connect nobody tells what a DataFrame reads. {_WAY_OUT}"
@@ -79,7 +80,7 @@ def identify(frame: DataFrame, version: str | None) -> Identity:
             _refuse_unknown(frame, each)
     for each in plans:
         for leaf in _items(each.collectLeaves()):
-            name, known = _version_of(leaf, has_other=version is not None)
+            name, known = _version_of(spark, leaf, has_other=version is not None)
             sources.append(name)
             told += [name, known]
     return _identity(told, [*([f"version {version!r}"] if version else []), *sources])
@@ -125,7 +126,7 @@ def _refuse_unknown(frame: DataFrame, plan: Any) -> None:
         )
 
 
-def _version_of(leaf: Any, *, has_other: bool) -> tuple[str, str]:
+def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str, str]:
     """Return what a plan's leaf reads, and what tells that from others.
 
     Raises
@@ -141,7 +142,7 @@ def _version_of(leaf: Any, *, has_other: bool) -> tuple[str, str]:
         rows = str(leaf.data().mkString("\n"))
         return "rows of the query", f"{schema}\n{rows}"
     if kind.startswith(("LogicalRelation", "Relation")) and hasattr_java(leaf, "relation"):
-        found = _files_of(leaf.relation())
+        found = _files_of(spark, leaf.relation())
         if found is not None:
             files, options = found
             folders = sorted({path.rpartition("/")[0] for path, _, _ in files})
@@ -160,7 +161,7 @@ def _version_of(leaf: Any, *, has_other: bool) -> tuple[str, str]:
     )
 
 
-def _files_of(relation: Any) -> tuple[list[tuple[str, str, str]], str] | None:
+def _files_of(spark: SparkSession, relation: Any) -> tuple[list[tuple[str, str, str]], str] | None:
     """Return path, size and time of change of each file, and the reader's options."""
     if not hasattr_java(relation, "location"):
         return None
@@ -169,10 +170,20 @@ def _files_of(relation: Any) -> tuple[list[tuple[str, str, str]], str] | None:
     if hasattr_java(place, "allFiles"):
         text = str(place.allFiles().mkString("\n"))
         files = [(path, size, at) for path, size, at in _FILE.findall(text)]
-    else:  # of a table format: names that are never given twice
-        files = [(str(path), "", "") for path in place.inputFiles()]
+    else:  # of a table format, or a table of Hive's catalog
+        files = [_status(spark, str(path)) for path in place.inputFiles()]
     options = "\n".join(sorted(str(relation.options().mkString("\n")).split("\n")))
     return sorted(files), options
+
+
+def _status(spark: SparkSession, path: str) -> tuple[str, str, str]:
+    """Return path, size and time of change of one file."""
+    java = spark._jvm  # noqa: SLF001 (there is no public way)
+    assert java is not None
+    place = java.org.apache.hadoop.fs.Path(java.java.net.URI(path))
+    settings = classic_context(spark)._jsc.hadoopConfiguration()  # noqa: SLF001 (as above)
+    found = place.getFileSystem(settings).getFileStatus(place)
+    return str(place), str(found.getLen()), str(found.getModificationTime())
 
 
 def hasattr_java(thing: Any, method: str) -> bool:
