@@ -88,6 +88,18 @@ def test_what_a_dead_worker_had_goes_to_another_and_the_ledger_knows_what_came_t
     assert result.ledger.check() == []
 
 
+@pytest.mark.full(victim="ps:0")
+def test_a_dead_parameter_server_lets_all_go_on_where_the_checkpoint_was(distribute):
+    options = {"max_restarts": 1, "checkpoint_every": 4}
+    distributor = distribute("parameter_server", ps=1, worker=2, options=options)
+    with distributor.start(count, "ps:0", 14) as job:
+        assert job.feed(rows(), epochs=2) == 2 * ROWS
+    result = job.result()
+    assert result.attempts[0].failure.task == "ps:0"
+    assert result.value["times"] == [2] * ROWS
+    assert result.ledger.check() == []
+
+
 def test_what_a_stream_cant_be_for_parameter_servers_is_said(distribute):
     def several(ctx):
         import keras
