@@ -54,7 +54,7 @@ def rests(given, batches):
 
 def test_rows_rest_while_others_wait_for_a_processor(host):
     given = feature()
-    assert rests(given, 2) == []  # the first steps need rows
+    assert rests(given, 1) == []  # the first steps need rows
     assert len(rests(given, 5)) >= 4
     host.share = 0.0
     assert len(rests(given, 100)) <= 1

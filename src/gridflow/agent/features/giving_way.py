@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from gridflow.wire.messages import Message
 
 #: As many bytes come at once in any case: most of them are read by the first steps.
-_FREE_BYTES: Final = 2 << 20
+_FREE_BYTES: Final = 1 << 20
 #: A process that says nothing of its rows for so long may not need them; others may wait for them.
 _MOST_SECONDS: Final = 10.0
 #: A rest takes so many times as long as the batch before it, and as long as this at least, as
 #: Spark makes some batches ahead.
 _REST: Final = 8
-_LEAST_REST_SECONDS: Final = 0.05
+_LEAST_REST_SECONDS: Final = 0.1
 #: Processors are too few where somebody had to wait for one in this part of the time.
 _CONTENDED: Final = 0.2
 _LOOK_SECONDS: Final = 0.01
