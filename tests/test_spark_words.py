@@ -172,3 +172,19 @@ def test_the_executor_of_a_process_is_found_above_it():
             for each in psutil.Process(executor.pid).children():
                 each.kill()
             executor.kill()
+
+
+@pytest.mark.parametrize(
+    ("settings", "promised"),
+    [
+        ({"spark.master": "local[3]"}, 3),
+        ({"spark.master": "local-cluster[2,4,1024]", "spark.task.cpus": "2"}, 4),
+        ({"spark.master": "local[*]"}, None),
+        ({"spark.master": "spark://host:7077"}, None),
+        ({"spark.master": "spark://host:7077", "spark.cores.max": "5", "spark.task.cpus": "2"}, 2),
+        ({"spark.master": "yarn", "spark.executor.instances": "3"}, 6),
+        ({"spark.master": "k8s://host"}, 4),
+    ],
+)
+def test_the_slots_that_settings_promise_to_a_client_who_cant_count_them(settings, promised):
+    assert slots.promised_slots(settings.get, per_executor=2) == promised

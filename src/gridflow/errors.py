@@ -126,6 +126,10 @@ class NetworkError(GridflowError, OSError):
     """The coordinator can't listen where it is to, or executors can't connect to it there."""
 
 
+class ClientUnreachable(NetworkError):
+    """Executors can't connect to a client of Spark Connect."""
+
+
 class JobCancelled(GridflowError):
     """`JobHandle.cancel` has ended the job."""
 

@@ -8,12 +8,12 @@ import dataclasses
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from gridflow.coordinator import folders
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.pushing import Pushing, is_of_a_feeder
-from gridflow.errors import InvalidArgument, JobCancelled
+from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled
 from gridflow.result import Result
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import choose
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gridflow.coordinator.folders import Claim
     from gridflow.coordinator.loop import JobRun
     from gridflow.coordinator.progress import JobReport
+    from gridflow.coordinator.record import Outcome
     from gridflow.coordinator.recorded import RecordedRun
     from gridflow.launch.base import Launcher
 
@@ -235,10 +236,22 @@ class JobHandle(Pushing):
             if give_up is not None and time.monotonic() >= give_up:
                 return False
 
+    def _outcome(self) -> Outcome:
+        """Run the job, its coordinator here or, where nobody can reach it, beside rank 0."""
+        try:
+            return self._run.run()
+        except ClientUnreachable as error:
+            from gridflow.coordinator.inside import inside_of
+
+            run = cast("JobRun", self._run)  # no other has a coordinator
+            self._run = inside_of(run.job, self._launcher, error)
+            run.wake()
+        return self._run.run()
+
     def _work(self) -> None:
         try:
             with folders.running(self.job_dir):
-                self._result = Result(self._run.run(), self.job_dir)
+                self._result = Result(self._outcome(), self.job_dir)
         except BaseException as error:  # noqa: BLE001 (raised again by result())
             self._error = error
         finally:

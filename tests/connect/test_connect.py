@@ -157,28 +157,111 @@ def test_rows_are_pushed_and_asked_about_streams_refused_and_a_job_cancelled(cli
     assert free == 3
 
 
-def be_refused(spark):
+def train_out_of_reach(spark):
+    import contextlib
+    import io
     import time
 
-    from gridflow import NetworkError, NotEnoughSlots, TensorflowDistributor, exit_code
+    from gridflow import JobCancelled, TensorflowDistributor, TrainingFailed
+    from gridflow.testing.deaths import kill_task
 
-    options = {"logs": "none", "progress": False}
+    def train(ctx):
+        import keras
+
+        class Kill(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                if ctx.generation == 0 and ctx.rank == 0 and epoch == 1:
+                    kill_task(ctx, "worker:1")
+
+        print(f"rank {ctx.rank} in generation {ctx.generation}", flush=True)
+        with ctx.strategy.scope():
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        rows = ctx.dataset(batch_size=8, features=[["x"]], label="y")
+        model.fit(rows, epochs=3, verbose=0, callbacks=[*ctx.callbacks(), Kill()])
+        return model
+
+    def fail(ctx):
+        import time
+
+        if ctx.rank == 1:
+            raise ValueError("learning rate is -1")
+        time.sleep(60)
+
+    def sleep(ctx):
+        import time
+
+        time.sleep(600)
+
+    # An address that is set aside for documents: nobody has it.
+    options = {"advertise": "192.0.2.1", "progress": False}
+    rows = spark.range(160).selectExpr("id / 160 AS x", "id / 80 AS y")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        result = TensorflowDistributor(2, max_restarts=1, **options).run(train, data=rows)
+    predicted = rows.select(result.model.predict_udf()("x").alias("p")).count()
+    attempts = [each.failure.task if each.failure else None for each in result.attempts]
+    counts = sum(each.rows_in for each in result.ledger.counts.values())
+    trained = len(result.history["loss"]), attempts, counts, result.ledger.check(), predicted
+    try:
+        TensorflowDistributor(2, "none", logs="none", **options).run(fail)
+    except TrainingFailed as error:
+        failed = error.first.task, error.first.summary, ", in fail\n" in error.first.traceback
+    job = TensorflowDistributor(3, "none", logs="none", **options).start(sleep)
+    time.sleep(4)
+    job.cancel()
+    try:
+        job.result(60)
+    except JobCancelled:
+        cancelled = True
+    return printed.getvalue(), trained, failed, cancelled, spark.range(3).repartition(3).count()
+
+
+def test_where_nobody_reaches_the_client_the_coordinator_runs_beside_the_agents(client):
+    printed, trained, failed, cancelled, free = client(train_out_of_reach)
+    assert "the coordinator runs in the task of worker:0" in printed
+    for line in ("[worker:1] rank 1 in generation 0", "[worker:0] rank 0 in generation 1"):
+        assert line in printed
+    assert trained == (3, ["worker:1", None], 160, [], 160)
+    assert failed == ("worker:1", "the function raised ValueError: learning rate is -1", True)
+    assert cancelled
+    assert free == 3
+
+
+def be_refused(spark):
+    import tempfile
+    import time
+
+    from gridflow import NetworkError, NotEnoughSlots, Role, TensorflowDistributor, exit_code
+
+    options = {"advertise": "192.0.2.1", "logs": "none", "progress": False}
+    roles = [Role("chief"), Role("ps", 1), Role("worker", 1)]
     began = time.monotonic()
-    try:  # an address that is set aside for documents: nobody has it
-        TensorflowDistributor(2, "none", advertise="192.0.2.1", **options).run(lambda: 1)
-    except NetworkError as error:
-        unreachable = str(error), exit_code(error), time.monotonic() - began
+    unreachable = []
+    with tempfile.TemporaryDirectory() as folder:
+        for other, data in (
+            ({"num_workers": 2, "checkpoint_dir": folder}, None),
+            ({"roles": roles}, spark.range(10)),
+        ):
+            try:
+                TensorflowDistributor(**other, **options).run(lambda: 1, data=data)
+            except NetworkError as error:
+                unreachable.append((str(error), exit_code(error)))
+    seconds = time.monotonic() - began
     try:
         TensorflowDistributor(4, "none", **options).plan(lambda: 1)
     except NotEnoughSlots as error:
         few = error.required, error.available
-    return unreachable, few
+    return unreachable, seconds, few
 
 
-def test_a_client_that_executors_cant_reach_and_too_few_slots_are_told(client):
-    (said, code, seconds), few = client(be_refused)
-    assert re.search(r"can't connect to it at 192\.0\.2\.1:\d+ \(\S+: ", said)
-    assert "Say by advertise=" in said
-    assert code == 71
-    assert seconds < 40  # not start_timeout, nor what Spark waits for slots
+def test_a_client_out_of_reach_and_too_few_slots_are_told_where_nothing_else_would_do(client):
+    unreachable, seconds, few = client(be_refused)
+    for said, code in unreachable:
+        assert re.search(r"can't connect to it at 192\.0\.2\.1:\d+ \(\S+: ", said)
+        assert "Say by advertise=" in said
+        assert code == 71
+    assert "checkpoint_dir= is a folder of this machine" in unreachable[0][0]
+    assert re.search(r"its tasks are \d Spark jobs: those that are fed", unreachable[1][0])
+    assert seconds < 60  # not start_timeout, nor what Spark waits for slots
     assert few == (4, 3)

@@ -31,7 +31,7 @@ from gridflow.wire.payload import AgentPayload
 from gridflow.wire.server import CoordinatorServer, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from gridflow.coordinator.checkpoints import Checkpoint
@@ -126,10 +126,8 @@ class JobRun:
         if job.notice:
             self._console.say(job.notice)
         function, modules = job.job_dir / "function", job.job_dir / "modules"
-        mirrored = None
-        if job.tensorboard_mirror is not None:
-            place = job.tensorboard_mirror
-            mirrored = EventFiles(job.job_dir / "tensorboard", place, self._console.say)
+        place, local = job.tensorboard_mirror, job.job_dir / "tensorboard"
+        mirrored = EventFiles(local, place, self._console.say) if place is not None else None
         try:
             self._latest = self._latest_checkpoint()  # raises before anything is launched
             ours, agents = make_identities()
@@ -184,6 +182,11 @@ class JobRun:
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
             tensorboard_url=self._desk.tensorboard_url,
         )
+
+    @property
+    def job(self) -> Job:
+        """What it runs."""
+        return self._job
 
     @property
     def spec(self) -> JobSpec:
@@ -297,8 +300,10 @@ class JobRun:
                 self._desk.broadcast(commands.Clear(command.generation, command.restart))
             case ev.ReplaceTask():
                 self._desk.send(command.rank, commands.Replace(command.generation))
-            case ev.AskToSave() | ev.SaveAfter():
-                self._let_save(command)
+            case ev.AskToSave(ranks, generation):
+                self._send_to(ranks, commands.AskToSave(generation))
+            case ev.SaveAfter(ranks, generation, step, stays):
+                self._send_to(ranks, commands.SaveAfter(generation, step, stays))
             case ev.EndEvaluation():
                 self._desk.tell_evaluators(commands.EndEvaluation())
             case ev.Say():
@@ -310,12 +315,9 @@ class JobRun:
             case ev.Finish():
                 self._finish = command
 
-    def _let_save(self, command: ev.AskToSave | ev.SaveAfter) -> None:
-        told: commands.Command = commands.AskToSave(command.generation)
-        if isinstance(command, ev.SaveAfter):
-            told = commands.SaveAfter(command.generation, command.step, command.stays)
-        for rank in command.ranks:
-            self._desk.send(rank, told)
+    def _send_to(self, ranks: Iterable[int], command: commands.Command) -> None:
+        for rank in ranks:
+            self._desk.send(rank, command)
 
     def _start(self, command: ev.StartGeneration) -> None:
         if command.generation > 0:  # until then none was made, and the first look read all of it

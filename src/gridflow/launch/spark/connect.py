@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.environment import local_address
-from gridflow.errors import InvalidArgument, NetworkError
-from gridflow.launch.spark.session import classic_context
+from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled, StartTimeout
+from gridflow.launch.spark import errors
+from gridflow.launch.spark.session import (
+    cancel,
+    classic_context,
+    forget_tag,
+    tag_this_thread,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 #: For a task to open a connection to the coordinator.
 _KNOCK_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.5
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -57,7 +66,7 @@ def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) ->
 
     Raises
     ------
-    NetworkError
+    ClientUnreachable
         With the executors' hosts, and the ways out.
     """
     host, _, port = coordinator.rpartition(":")
@@ -79,7 +88,7 @@ def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) ->
     tried = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(knock, "problem string").collect()
     problems = sorted({row.problem for row in tried} - {""})
     if problems:
-        raise NetworkError(
+        raise ClientUnreachable(
             f"the coordinator runs in this client of Spark Connect, and executors can't connect to "
             f"it at {coordinator} ({'; '.join(problems)}). Say by advertise= by which name or "
             "address they reach this machine (host= or interface=: what is bound, port=: which "
@@ -101,3 +110,90 @@ def refuse_streams(spark: SparkSession) -> None:
             "in the server, which knows nothing of the job in this client. Feed DataFrames that "
             "end, or run the program with a classic session, beside the server."
         )
+
+
+class WholeJob:
+    """A job that is one Spark job, coordinator included; its rows are what it leaves.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    tag : str
+    start_timeout : float
+        Seconds without a task that runs, after which it is ended.
+    has_data : bool
+        Whether Spark computes rows of the user's.
+    """
+
+    def __init__(
+        self, spark: SparkSession, tag: str, start_timeout: float, *, has_data: bool
+    ) -> None:
+        self._has_data = has_data
+        self._spark, self._tag, self._limit = spark, tag, start_timeout
+        self._alive = time.monotonic()
+        self._ended = threading.Event()
+        self._is_cancelled = self._is_late = False
+
+    def rows(self, make_frame: Callable[[], DataFrame]) -> Iterator[Any]:
+        """Yield the rows of a DataFrame, in a job that can be cancelled.
+
+        Raises
+        ------
+        GridflowError
+            What Spark failed with.
+        StartTimeout
+            Its tasks don't start.
+        JobCancelled
+            After `cancel`.
+        """
+        watcher = threading.Thread(target=self._watch, name=f"{self._tag}-watch", daemon=True)
+        self._spark.registerProgressHandler(self._take_note)
+        tag_this_thread(self._spark, self._tag)
+        watcher.start()
+        try:
+            yield from make_frame().toLocalIterator()
+        except Exception as caught:
+            _, _, error = errors.explain(
+                caught,
+                has_data=self._has_data,
+                was_cancelled=self._was_ended,
+                agents_ran=False,
+            )
+            if self._is_late:
+                raise StartTimeout(
+                    f"no task of the job ran for {self._limit:g} seconds (start_timeout): all of "
+                    "them have to run at the same time. Look at the server's Spark UI for what "
+                    "takes the slots."
+                ) from caught
+            if error is None:
+                raise JobCancelled(f"{self._tag} was cancelled.") from caught
+            raise error from caught
+        finally:
+            self._ended.set()
+            forget_tag(self._spark, self._tag)
+            self._spark.removeProgressHandler(self._take_note)
+            watcher.join()
+
+    @property
+    def _was_ended(self) -> bool:
+        return self._is_cancelled or self._is_late
+
+    def cancel(self) -> None:
+        """End it; returns at once."""
+        self._is_cancelled = True
+
+    def _take_note(
+        self,
+        stages: object = None,  # noqa: ARG002 (what pyspark calls it with)
+        inflight_tasks: int = 0,
+        operation_id: object = None,  # noqa: ARG002
+        done: bool = False,  # noqa: ARG002
+    ) -> None:
+        if inflight_tasks:
+            self._alive = time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            self._is_late = self._is_late or time.monotonic() - self._alive > self._limit
+            if self._was_ended:  # again, until it is: the job may not have been there
+                cancel(self._spark, self._tag)

@@ -35,7 +35,7 @@ _CANCELLED: Final = re.compile(
 _REFUSED: Final = re.compile(r"^gridflow\.errors\.InvalidArgument: (.+)", re.MULTILINE)
 #: Not of the user's making: an agent's own error, or rows lost between two stages.
 _OURS: Final = re.compile(
-    r"gridflow/(?:agent|launch/spark|deploy/inside)/|FetchFailed|MetadataFetchFailed"
+    r"gridflow/(?:agent|launch/spark|deploy/inside|coordinator)/|FetchFailed|MetadataFetchFailed"
 )
 #: What Spark says before the error itself: who called, which task of which stage it was.
 _PREAMBLES: Final = (

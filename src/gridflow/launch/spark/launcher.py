@@ -7,10 +7,9 @@ evaluator, the chief of parameter servers) form a stage of their own, in a Spark
 from __future__ import annotations
 
 import os
-import time
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import NotEnoughSlots
 from gridflow.gpu.grant import check_host
@@ -18,7 +17,6 @@ from gridflow.launch.base import Placement
 from gridflow.launch.spark import connect, detached_launch, feeding
 from gridflow.launch.spark.bodies import agent_body
 from gridflow.launch.spark.detached_launch import DetachedLaunch
-from gridflow.launch.spark.errors import slots_of_master
 from gridflow.launch.spark.gpus import SparkGpuSettings, make_profile, shortage
 from gridflow.launch.spark.launch import SparkLaunch
 from gridflow.launch.spark.session import (
@@ -36,38 +34,32 @@ from gridflow.launch.spark.session import (
 from gridflow.launch.spark.slots import (
     is_dynamic,
     most_executors,
-    most_slots,
     no_slot_for_feeders,
-    promised_slots,
     refuse_speculation,
-    slots_asked_for,
-    slots_per_executor,
     too_few,
+    wait_for_slots,
 )
 from gridflow.spec.gpus import group
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from gridflow.errors import NotEnoughGpus
     from gridflow.feed.push.sender import Destination
+    from gridflow.feed.sources.base import RankRows
     from gridflow.feed.sources.frames import FrameSource
     from gridflow.feed.sources.partitions import Repartition
     from gridflow.launch.base import Launch, LaunchListener
     from gridflow.spec.gpus import GpuNeed
+    from gridflow.spec.job import JobSpec
     from gridflow.spec.options import Deadlines
     from gridflow.wire.payload import AgentPayload
 
-#: Executors of a young application may still be registering: so long, fewer slots than tasks are no
-#: error yet.
-_REGISTRATION_SECONDS: Final = 30.0
-_SETTLE_SECONDS: Final = 4.0
-#: Those that YARN or Kubernetes was asked for, at first or in place of one that died: a node may
-#: have an environment to unpack.
-_ASKED_SECONDS: Final = 120.0
+    #: From the places, the rows and the shares of GPUs to the function of the stage.
+    MakeBody = Callable[[tuple[int, ...], RankRows | None, int], Any]
 
 
 class SparkLauncher:
@@ -144,7 +136,9 @@ class SparkLauncher:
         if lean:
             plain = make_profile(Fraction(0), settings, self._setting)
             profile = register_profile(self._spark, plain)
-        slots = self._wait_for_slots(
+        slots = wait_for_slots(
+            self._spark,
+            self._setting,
             num_tasks,
             deadlines if wait else None,
             profile,
@@ -163,7 +157,9 @@ class SparkLauncher:
             **source.details(),
         }
         if connect.is_connect(self._spark):
-            details["connect"] = "the coordinator runs in this client; a task tries to reach it"
+            details["connect"] = (
+                "the coordinator runs in this client if a first task reaches it, else in that task"
+            )
         if len(fed) < num_tasks:
             details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
         target = f"spark ({master})"
@@ -252,6 +248,33 @@ class SparkLauncher:
         self._refuse_full()
         return feeding.infer(destination, rows, schema, timeout)
 
+    def why_not_inside(self, spec: JobSpec, data: Mapping[str, Any]) -> str:
+        """Return why a job can't be one Spark job, coordinator included; empty if it can."""
+        if self._is_dynamic():
+            return "dynamic allocation is on, which keeps the tasks from finding one another"
+        stages = _stages(len(spec.tasks), spec.fed, spec.gpus, has_data=bool(data))
+        if len(stages) > 1:
+            return f"its tasks are {len(stages)} Spark jobs: those that are fed, and others"
+        return ""
+
+    def run_inside(
+        self, job: str, spec: JobSpec, data: Mapping[str, Any], schema: str, make_body: MakeBody
+    ) -> tuple[connect.WholeJob, Iterator[Any]]:
+        """Start a job that is one Spark job; return it, and the rows that it leaves."""
+        ((places, need),) = _stages(len(spec.tasks), spec.fed, spec.gpus, has_data=bool(data))
+        limit = spec.deadlines.start_timeout
+        whole = connect.WholeJob(self._spark, f"gridflow-{job}", limit, has_data=bool(data))
+
+        def make_frame() -> DataFrame:
+            rows = None
+            frame = self._spark.range(0, len(places), 1, len(places))
+            if data:
+                frame, rows = self._source_of(data).stage(len(places), spec.feed.columns)
+            shares = self._gpu_settings().shares if need.count is None else 1
+            return self._stage(frame, make_body(places, rows, shares), need, schema)
+
+        return whole, whole.rows(make_frame)
+
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Return a thread that has the caller's Spark properties (job group, description, tags)."""
         return make_thread(self._spark, target, name)
@@ -286,13 +309,15 @@ class SparkLauncher:
         body = agent_body(payload, places, rows, settings.shares if need.count is None else 1)
         return self._stage(frame, body, need)
 
-    def _stage(self, frame: DataFrame, body: Any, need: GpuNeed) -> DataFrame:
+    def _stage(
+        self, frame: DataFrame, body: Any, need: GpuNeed, schema: str = "rank int"
+    ) -> DataFrame:
         """Return the stage whose tasks run a function, with their GPUs."""
         settings = self._gpu_settings()
         amount = settings.stage_amount(need)
         profile = None if amount is None else make_profile(amount, settings, self._setting)
         barrier = not self._is_dynamic()
-        return frame.mapInArrow(body, "rank int", barrier=barrier, profile=profile)
+        return frame.mapInArrow(body, schema, barrier=barrier, profile=profile)
 
     def _refuse_full(self) -> None:
         """Refuse to push rows where no slot is left for the tasks that do it.
@@ -321,51 +346,8 @@ class SparkLauncher:
             return most_executors(self._setting)
         return registered_executors(self._spark)
 
-    def _wait_for_slots(
-        self,
-        num_tasks: int,
-        deadlines: Deadlines | None,
-        profile: Any,
-        lacks_gpus: Callable[[], NotEnoughGpus | None],
-    ) -> int | None:
-        """Return the slots, after giving executors that are still to come their time."""
-        if connect.is_connect(self._spark) and not self._is_dynamic():
-            return promised_slots(self._setting, slots_per_executor(self._setting) or 1)
-        if self._is_dynamic():
-            # The stage itself makes Spark ask for executors; start_timeout watches over that.
-            can_be = most_slots(self._setting)
-            return can_be if can_be is not None and can_be < num_tasks else None
-        if deadlines is None:
-            return task_slots(self._spark, profile)
-        most = slots_of_master(self._setting("spark.master", ""))
-        asked = slots_asked_for(self._setting, slots_per_executor(self._setting) or 1)
-        patience = max(_REGISTRATION_SECONDS - self._seconds_up(), _SETTLE_SECONDS)
-        if asked >= num_tasks:
-            patience = max(patience, _ASKED_SECONDS)
-        give_up = time.monotonic() + min(patience, deadlines.start_timeout)
-        slots = task_slots(self._spark, profile)
-        settled = time.monotonic() + _SETTLE_SECONDS
-        while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
-            now = time.monotonic()
-            if (most is not None and most < num_tasks) or now > give_up:
-                break
-            are_to_come = slots < num_tasks <= asked
-            if slots and now > settled and not are_to_come:  # some came, and no more do
-                break
-            time.sleep(0.1)
-            before, slots = slots, task_slots(self._spark, profile)
-            if slots != before:
-                settled = time.monotonic() + _SETTLE_SECONDS
-        return slots
-
     def _is_dynamic(self) -> bool:
         return is_dynamic(self._setting)
-
-    def _seconds_up(self) -> float:
-        context = classic_context(self._spark)
-        if context is None:
-            return float("inf")
-        return time.time() - float(context.startTime) / 1000
 
     def _driver_addresses(self) -> tuple[str, str]:
         """Return what Spark's own driver binds, and the name by which executors reach it."""

@@ -1,10 +1,10 @@
-"""Why tasks don't start: what Spark runs in the meantime."""
+"""The slots of a session: how many there are and can be, what takes them, how long to wait."""
 
 from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.launch.spark.errors import slots_of_master
@@ -15,13 +15,21 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from gridflow.errors import NotEnoughGpus
+    from gridflow.spec.options import Deadlines
+
     #: From the name of a setting of Spark's and a default to its value.
     Setting = Callable[[str, str], str]
 
+#: Executors of a young application may still be registering: so long, fewer slots than tasks are no
+#: error yet.
+_REGISTRATION_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 4.0
+#: Those that YARN or Kubernetes was asked for, at first or in place of one that died: a node may
+#: have an environment to unpack.
+_ASKED_SECONDS: Final = 120.0
 _MOST_EXECUTORS: Final = "spark.dynamicAllocation.maxExecutors"
 _ROOM_SECONDS: Final = 14.0
-
-
 #: Over Spark Connect, where nothing can be known: by then tasks come up that have a slot.
 _A_START_SECONDS: Final = 30.0
 
@@ -226,3 +234,49 @@ def _stages_of(context: object, tag: str) -> set[int]:
         if info.isDefined():
             found.update(info.get().stageIds())
     return found
+
+
+def wait_for_slots(
+    spark: SparkSession,
+    setting: Setting,
+    num_tasks: int,
+    deadlines: Deadlines | None,
+    profile: Any,
+    lacks_gpus: Callable[[], NotEnoughGpus | None],
+) -> int | None:
+    """Return the slots, after giving executors that are still to come their time."""
+    if classic_context(spark) is None and not is_dynamic(setting):
+        return promised_slots(setting, slots_per_executor(setting) or 1)
+    if is_dynamic(setting):
+        # The stage itself makes Spark ask for executors; start_timeout watches over that.
+        can_be = most_slots(setting)
+        return can_be if can_be is not None and can_be < num_tasks else None
+    if deadlines is None:
+        return task_slots(spark, profile)
+    most = slots_of_master(setting("spark.master", ""))
+    asked = slots_asked_for(setting, slots_per_executor(setting) or 1)
+    patience = max(_REGISTRATION_SECONDS - _seconds_up(spark), _SETTLE_SECONDS)
+    if asked >= num_tasks:
+        patience = max(patience, _ASKED_SECONDS)
+    give_up = time.monotonic() + min(patience, deadlines.start_timeout)
+    slots = task_slots(spark, profile)
+    settled = time.monotonic() + _SETTLE_SECONDS
+    while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
+        now = time.monotonic()
+        if (most is not None and most < num_tasks) or now > give_up:
+            break
+        are_to_come = slots < num_tasks <= asked
+        if slots and now > settled and not are_to_come:  # some came, and no more do
+            break
+        time.sleep(0.1)
+        before, slots = slots, task_slots(spark, profile)
+        if slots != before:
+            settled = time.monotonic() + _SETTLE_SECONDS
+    return slots
+
+
+def _seconds_up(spark: SparkSession) -> float:
+    context = classic_context(spark)
+    if context is None:
+        return float("inf")
+    return time.time() - float(context.startTime) / 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -31,26 +31,50 @@ def run_task(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Run the task of this partition, to which ``rows`` go; yields one row when it is over."""
-    from pyspark import BarrierTaskContext, TaskContext
+    rank = place_of_this_task(places)
+    agent = Agent(
+        payload, rank, gpus_of_this_task(gpu_shares), executor=executor_above(os.getpid())
+    )
+    agent.run(() if rows is None else rows.batches(batches))
+    yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
+
+
+def place_of_this_task(places: tuple[int, ...]) -> int:
+    """Return which of the places this task has.
+
+    Raises
+    ------
+    InvalidArgument
+        There are more or fewer tasks than places.
+    """
+    from pyspark import BarrierTaskContext
 
     from gridflow.feed.sources.partitions import wrong_partitions
 
-    context = TaskContext.get()
-    if context is None:
-        raise AssertionError("run_task() runs in a Spark task")
-    partition = context.partitionId()
+    context = _context()
+    partition = int(context.partitionId())
     if isinstance(context, BarrierTaskContext):
         partitions = len(context.getTaskInfos())
     else:  # a plain task doesn't know how many there are
         partitions = max(len(places), partition + 1)
     if partitions != len(places):
         raise InvalidArgument(wrong_partitions(partitions, len(places)))
-    rank = places[partition]
-    gpus = context.resources().get(GPU)
-    spark_gpus = SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)
-    agent = Agent(payload, rank, spark_gpus, executor=executor_above(os.getpid()))
-    agent.run(() if rows is None else rows.batches(batches))
-    yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
+    return places[partition]
+
+
+def gpus_of_this_task(gpu_shares: int) -> SparkGpus:
+    """Return what Spark gave to this task."""
+    gpus = _context().resources().get(GPU)
+    return SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)
+
+
+def _context() -> Any:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise AssertionError("an agent's body runs in a Spark task")
+    return context
 
 
 def executor_above(pid: int) -> str:
