@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from gridflow.errors import GridflowError
     from gridflow.launch.base import Launch, Launcher
     from gridflow.spec.cluster import Task
-    from gridflow.spec.job import JobSpec
     from gridflow.wire.failures import Attempt
 
 _TICK_SECONDS: Final = 0.1
@@ -187,11 +186,6 @@ class JobRun:
     def job(self) -> Job:
         """What it runs."""
         return self._job
-
-    @property
-    def spec(self) -> JobSpec:
-        """Its settings."""
-        return self._job.spec
 
     @property
     def log_paths(self) -> dict[Task, Path]:
