@@ -60,8 +60,9 @@ class JobRun:
     is_recorded = False
 
     def __init__(self, job: Job, launcher: Launcher) -> None:
-        self._job, self._launcher = job, launcher
+        self.job, self._launcher = job, launcher
         spec, training = job.spec, job.spec.training
+        self.spec = spec
         self._num_workers = spec.num_workers
         self._checkpoints = store_of(job.checkpoint_dir, job.checkpoint_mirror, self._num_workers)
         self._console = Console(
@@ -99,11 +100,11 @@ class JobRun:
         """
         began = time.time()
         # Of a run that has failed before, under the same id.
-        (self._job.job_dir / record.RESULT).unlink(missing_ok=True)
+        (self.job.job_dir / record.RESULT).unlink(missing_ok=True)
         try:
             outcome = self._run()
-            if self._job.run_id is not None:
-                record.write_outcome(self._job.job_dir, outcome)
+            if self.job.run_id is not None:
+                record.write_outcome(self.job.job_dir, outcome)
         except BaseException as error:
             self._note_end(began, error)
             raise
@@ -113,7 +114,7 @@ class JobRun:
         return outcome
 
     def _note_end(self, began: float, error: BaseException | None) -> None:
-        job, desk = self._job, self._desk
+        job, desk = self.job, self._desk
         ending = Ending(began, time.time(), error, self._attempts(), desk.history, desk.last_step)
         try:
             record.write(job.job_dir, record.RESULT, record.describe(job, ending))
@@ -121,7 +122,7 @@ class JobRun:
             self._console.say(f"{record.RESULT} can't be written: {problem}")
 
     def _run(self) -> Outcome:
-        job = self._job
+        job = self.job
         if job.notice:
             self._console.say(job.notice)
         function, modules = job.job_dir / "function", job.job_dir / "modules"
@@ -174,18 +175,13 @@ class JobRun:
                     phase=report.phase,
                     logs=report.logs,
                 )
-                for rank, task in enumerate(self._job.spec.tasks)
+                for rank, task in enumerate(self.job.spec.tasks)
                 if (report := known.get(rank)) is not None
             },
             epochs=len(self._desk.history),
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
             tensorboard_url=self._desk.tensorboard_url,
         )
-
-    @property
-    def job(self) -> Job:
-        """What it runs."""
-        return self._job
 
     @property
     def log_paths(self) -> dict[Task, Path]:
@@ -284,7 +280,7 @@ class JobRun:
                 self._desk.new_launch(command.launch)
                 self._obstacle, self._look_at = "", time.monotonic() + _OBSTACLE_SECONDS
                 now = replace(payload, launch=command.launch, generation=self._machine.generation)
-                launched = self._launcher.launch(now, self._job.data, self)
+                launched = self._launcher.launch(now, self.job.data, self)
                 self._launches[command.launch] = launched
             case ev.CancelLaunch():
                 self._launches[command.launch].cancel()
@@ -346,7 +342,7 @@ class JobRun:
             )
 
     def _payload(self, identity: Identity, port: int) -> AgentPayload:
-        job = self._job
+        job = self.job
         return AgentPayload(
             job=job.id,
             launch=1,
@@ -373,11 +369,11 @@ class JobRun:
         if error is not None:
             raise error
         if self._finish.interrupted:
-            raise JobCancelled(f"job {self._job.id} was cancelled while it was {self._been[-1]}.")
+            raise JobCancelled(f"job {self.job.id} was cancelled while it was {self._been[-1]}.")
         return Outcome(
             results=tuple(
                 self._desk.results.get(place, _NO_VALUE)
-                for place, task in enumerate(self._job.spec.tasks)
+                for place, task in enumerate(self.job.spec.tasks)
                 if task.role in TRAINING_ROLES
             ),
             history=self._desk.history,

@@ -274,7 +274,7 @@ class Pushing:
 
     def _refuse_dealt(self, what: str) -> None:
         """Refuse what is for processes that read their rows themselves."""
-        name = self._run.job.spec.training.strategy
+        name = self._run.spec.training.strategy
         if strategies.of(name).hands_out_steps:
             raise InvalidArgument(
                 f"{what} isn't there for strategy={name!r}, whose chief deals rows out to workers "
@@ -291,7 +291,7 @@ class Pushing:
 
     def _destination(self, timeout: float | None) -> Destination:
         """Wait until all ranks take rows; return where they are to go."""
-        limit = self._run.job.spec.deadlines.start_timeout if timeout is None else timeout
+        limit = self._run.spec.deadlines.start_timeout if timeout is None else timeout
         give_up = time.monotonic() + limit
         while True:
             if self._ended.is_set() and not self._run.is_recorded:
@@ -312,7 +312,7 @@ class Pushing:
 
     def _wait_for_failure(self) -> None:
         """Wait for as long as a job may take to fail, when something of it has."""
-        self._wait(self._run.job.spec.deadlines.heartbeat_timeout + _SETTLE_SECONDS)
+        self._wait(self._run.spec.deadlines.heartbeat_timeout + _SETTLE_SECONDS)
 
 
 def is_of_a_feeder(error: BaseException | None) -> bool:
