@@ -18,7 +18,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow import GridflowError, InvalidArgument, NetworkError, NotEnoughGpus
+from gridflow import (
+    GridflowError,
+    InvalidArgument,
+    NetworkError,
+    NotEnoughGpus,
+    StartTimeout,
+)
 from gridflow.compat.tfos import (
     TFManager,
     TFNode,
@@ -340,6 +346,20 @@ def test_nodes_register_and_wait_for_each_other(no_leaks):
         server.stop()
 
 
+def test_waiting_for_nodes_that_do_not_come_ends_in_words(no_leaks):
+    with pytest.raises(InvalidArgument, match="at least one node"):
+        reservation.Server(0)
+    server = reservation.Server(2, host="127.0.0.1")
+    server.start()
+    try:
+        with pytest.raises(StartTimeout, match="2 of 2 nodes did not register"):
+            server.await_reservations(timeout=0.2)
+        with pytest.raises(GridflowError, match="what went wrong"):
+            server.await_reservations(status={"error": "what went wrong"})
+    finally:
+        server.stop()
+
+
 def test_another_process_of_the_same_user_finds_the_key_and_others_need_it(tmp_path):
     server = reservation.Server(1, host="127.0.0.1")
     host, port = server.start()
@@ -446,6 +466,22 @@ def test_a_node_can_be_run_in_this_process(meta):
     assert (ctx.job_name, ctx.task_index, ctx.num_workers) == ("chief", 0, 1)
     assert json.loads(os.environ["TF_CONFIG"])["task"] == {"type": "chief", "index": 0}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(("args", "chosen"), [({}, "3,4"), ({"num_gpus": 1}, "3")])
+def test_a_node_finds_the_gpus_that_spark_gave_to_its_task(meta, monkeypatch, args, chosen):
+    import pyspark
+    from pyspark.resource import ResourceInformation
+
+    task = SimpleNamespace(resources=lambda: {"gpu": ResourceInformation("gpu", ["3", "4"])})
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: task)
+    seen = []
+    node = TFSparkNode.run(
+        lambda *_: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]),
+        *(argparse.Namespace(**args), meta, False, None, [], False),
+    )
+    node([0])
+    assert seen == [chosen]
 
 
 @pytest.mark.parametrize(
