@@ -88,7 +88,7 @@ def test_what_a_dead_worker_had_goes_to_another_and_the_ledger_knows_what_came_t
     assert result.ledger.check() == []
 
 
-@pytest.mark.full(victim="ps:0")
+@pytest.mark.full
 def test_a_dead_parameter_server_lets_all_go_on_where_the_checkpoint_was(distribute):
     options = {"max_restarts": 1, "checkpoint_every": 4}
     distributor = distribute("parameter_server", ps=1, worker=2, options=options)
