@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop classes examples demo test test-all quick lint conformance bench docs clean
+.PHONY: help setup torch sparks pythons hadoop kafka classes examples demo test test-all quick lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -44,6 +44,12 @@ hadoop: .cache/.hadoop  ## HDFS's and YARN's daemons, for the tests of files and
 	@$(PY) tests/suite/stores.py
 	@touch $@
 
+# What the tests of streams read from, beside files.
+kafka: .cache/.kafka  ## a broker of Kafka and Spark's source of its topics, for the tests of streams
+.cache/.kafka: tests/suite/kafka_jars/pom.xml tests/suite/kafka.py .venv/.ready
+	@$(PY) tests/suite/kafka.py
+	@touch $@
+
 # Java starts Spark with half of the work.
 classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once for all tests
 .cache/classes.jsa: tests/suite/classes.py .venv/.ready
@@ -58,7 +64,7 @@ AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 test: torch examples jar sparks hadoop classes  ## every case of the suite
 	$(PY) -m pytest $(AT_ONCE)
 
-test-all: torch examples jar sparks pythons hadoop classes  ## the same with all products in full, on all versions: for a release
+test-all: torch examples jar sparks pythons hadoop kafka classes  ## the same with all products in full, on all versions: for a release
 	$(PY) -m pytest $(AT_ONCE) --all
 
 quick: setup  ## what needs neither Spark nor TensorFlow: while writing

@@ -28,6 +28,7 @@ pytest_plugins = (
     "suite.schedule",
     "suite.selection",
     "suite.stores",
+    "suite.kafka",  # behind the one that it imports
     "suite.times",
     "suite.yarn",
 )

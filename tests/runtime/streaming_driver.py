@@ -1,4 +1,4 @@
-"""A driver that trains on a stream of five files, each a micro-batch."""
+"""A driver that trains on a stream of five micro-batches: files, or rows of a topic of Kafka."""
 
 import json
 import os
@@ -24,6 +24,30 @@ def train(ctx):
     return model.get_weights()[0].tolist(), int(model.optimizer.iterations.numpy())
 
 
+def of_files(spark, folder):
+    """Return a stream of five files, written if need be."""
+    if not folder.exists():
+        for number in range(5):
+            rows = spark.range(number * 20, number * 20 + 20, 1, 1)
+            frame = rows.selectExpr("id * 0.01d x", "id * 0.03d y")
+            frame.write.mode("append").parquet(str(folder))
+            time.sleep(0.01)
+    stream = spark.readStream.schema("x double, y double").option("maxFilesPerTrigger", 1)
+    return stream.parquet(str(folder))
+
+
+def of_a_topic(spark):
+    """Return a stream of a topic's rows, of which the first driver is told to write them."""
+    options = {"kafka.bootstrap.servers": os.environ["BROKER"]}
+    if "PRODUCE" in os.environ:
+        rows = spark.range(0, 100, 1, 1).selectExpr("concat(id * 0.01d, ' ', id * 0.03d) value")
+        rows.write.format("kafka").options(**options, topic="rows").save()
+    options |= {"subscribe": "rows", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+    found = spark.readStream.format("kafka").options(**options).load()
+    parts = "split(cast(value as string), ' ')"
+    return found.selectExpr(f"double({parts}[0]) x", f"double({parts}[1]) y")
+
+
 def main():
     """Train to the end, or stop where the environment says."""
     folder = Path(sys.argv[1])
@@ -32,16 +56,11 @@ def main():
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.jars", os.environ.get("JARS", ""))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    files = folder / "files"
-    if not files.exists():
-        for number in range(5):
-            rows = spark.range(number * 20, number * 20 + 20, 1, 1)
-            frame = rows.selectExpr("id * 0.01d x", "id * 0.03d y")
-            frame.write.mode("append").parquet(str(files))
-            time.sleep(0.01)
+    stream = of_a_topic(spark) if "BROKER" in os.environ else of_files(spark, folder / "files")
     stop_at = int(os.environ.get("STOP_AT", "-1"))
     original = StreamDesk.end_section
 
@@ -61,10 +80,9 @@ def main():
         logs="none",
         progress=False,
     )
-    stream = spark.readStream.schema("x double, y double").option("maxFilesPerTrigger", 1)
     with distributor.start(train) as job:
         taken = job.feed(
-            stream.parquet(str(files)),
+            stream,
             checkpoint_location=str(folder / "noted"),
             trigger={"availableNow": True},
         )

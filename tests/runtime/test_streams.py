@@ -14,6 +14,7 @@ import pytest
 from pyspark.java_gateway import ensure_callback_server_started
 
 from gridflow import InvalidArgument, SparkLauncher, TensorflowDistributor
+from suite import kafka
 
 pytestmark = [
     pytest.mark.slow,
@@ -122,7 +123,19 @@ def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(tmp_path)
     rest = run(broken)
     assert rest["weights"] == whole["weights"]
     assert rest["iterations"] == whole["iterations"]
+    assert whole["taken"] == 100
     assert rest["taken"] == whole["taken"] - 3 * whole["taken"] // 5
+
+
+@pytest.mark.full
+def test_a_topic_of_kafka_is_trained_on_and_the_next_driver_takes_what_came_since(
+    tmp_path, request
+):
+    broker = {"BROKER": request.getfixturevalue("kafka"), "JARS": kafka.jars_of_spark()}
+    first = run(tmp_path, **broker, PRODUCE="1")
+    # Five micro-batches of twenty rows, each of which makes steps of eight, eight and four.
+    assert (first["taken"], first["iterations"]) == (100, 15)
+    assert run(tmp_path, **broker, PRODUCE="1")["taken"] == 100
 
 
 @pytest.mark.filterwarnings("ignore:DStream is deprecated:FutureWarning")

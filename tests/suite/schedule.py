@@ -19,6 +19,7 @@ _SHARED = {
     "run_script": "local masters",
     "s3": "stores",
     "stored": "stores",
+    "kafka": "kafka",
     "uninterrupted": "resume",
     "reference": "parity",
     "unpacked": "packed environment",

@@ -1,0 +1,85 @@
+"""A broker of Kafka on this machine, in a process of its own: KRaft, one node, on the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if __name__ == "__main__":  # the set-up: the tests import it as a part of theirs
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+from suite import stores
+
+_FOLDER = Path(__file__).parents[2] / ".cache" / "kafka"
+_SETTINGS = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/topics
+num.partitions=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+_CLUSTER = "4L6g3nShT-eMCtK--X86sw"
+
+
+def fetch(folder=_FOLDER):
+    """Copy the broker's jars, and those of Spark's source, each into a folder; by Maven."""
+    pom = Path(__file__).parent / "kafka_jars" / "pom.xml"
+    for profile, jar in (("broker", "kafka_2.13-*.jar"), ("spark", "spark-sql-kafka-*.jar")):
+        if not any((folder / profile).glob(jar)):
+            words = ["mvn", "-q", "-f", str(pom), "-P", profile, "dependency:copy-dependencies"]
+            words += ["-DincludeScope=runtime", f"-DoutputDirectory={folder / profile}"]
+            subprocess.run(words, check=True)
+    return folder
+
+
+def jars_of_spark():
+    """Return what ``spark.jars`` needs for the source ``kafka``; Spark has the rest itself."""
+    return ",".join(str(jar) for jar in sorted((fetch() / "spark").glob("*.jar")))
+
+
+@contextlib.contextmanager
+def broker(folder):
+    """Run a broker that keeps its topics in a folder; give its address."""
+    port, controller = stores.free_ports(2)
+    settings = folder / "server.properties"
+    settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
+    classes = str(fetch() / "broker" / "*")
+    words = [shutil.which("java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    words += ["-cp", classes]
+    subprocess.run(
+        [*words, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)],
+        check=True,
+        capture_output=True,
+    )
+    log = folder / "broker.log"
+    with stores.running([*words, "kafka.Kafka", str(settings)], log, {}) as process:
+
+        def is_there():
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return True
+
+        stores.wait(is_there, "Kafka", process, log)
+        yield f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory):
+    """Give the address of a broker."""
+    with broker(tmp_path_factory.mktemp("kafka")) as address:
+        yield address
+
+
+if __name__ == "__main__":
+    fetch()
