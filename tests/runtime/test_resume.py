@@ -26,7 +26,7 @@ def data():
     return {"train": {"x": x, "y": (x @ [1.0, -2.0, 0.5, 3.0]).astype("float32")}}
 
 
-def train(ctx, kill_at=None):
+def train(ctx, kill_at=None, make_callback=None):
     """Train; in the first generation rank 1 is killed after a number of steps."""
     import os
     import signal
@@ -53,7 +53,8 @@ def train(ctx, kill_at=None):
         )
         model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     rows = ctx.dataset("train", batch_size=8, features="x", label="y")
-    model.fit(rows, epochs=3, verbose=0, callbacks=[*ctx.callbacks(), Kill()])
+    callbacks = [*ctx.callbacks(), Kill(), *([make_callback(ctx)] if make_callback else [])]
+    model.fit(rows, epochs=3, verbose=0, callbacks=callbacks)
     return model.get_weights()
 
 
@@ -87,6 +88,68 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(uninterrupted, kill_at
     for name, values in result.history.items():
         np.testing.assert_allclose(values, uninterrupted.history[name], rtol=1e-4, atol=1e-6)
     assert result.ledger.check() == []
+
+
+def slow(folder):
+    """Return what makes a callback that notes each step, and gives others time to do something."""
+
+    def make(ctx):
+        import time
+
+        import keras
+
+        class Steps(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None):
+                with (folder / f"steps-{ctx.rank}-{ctx.generation}").open("a") as file:
+                    file.write(f"{self.model.optimizer.iterations.numpy()}\n")
+                time.sleep(0.2)
+
+        return Steps()
+
+    return make
+
+
+def steps(folder, rank):
+    """Return the steps that a rank has begun, by generation."""
+    files = sorted(folder.glob(f"steps-{rank}-*"))
+    return [[int(line) for line in file.read_text().split()] for file in files]
+
+
+def check_steps(folder, done_before):
+    """Fail if a generation went on elsewhere, or more than one step was made in vain."""
+    for rank in (0, 1):
+        before, after = steps(folder, rank)
+        assert after == list(range(done_before, 3 * STEPS))
+        assert len(before) + len(after) <= 3 * STEPS + 1
+
+
+def check_same(weights, history, uninterrupted):
+    for ours, theirs in zip(weights, uninterrupted.value, strict=True):
+        assert np.abs(ours - theirs).max() <= 1e-6
+    for name, values in history.items():
+        np.testing.assert_allclose(values, uninterrupted.history[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_group_that_is_to_move_saves_where_it_stands_and_ends_with_the_same_weights(
+    uninterrupted, tmp_path, capsys
+):
+    options = {**OPTIONS, "checkpoint_every": None, "logs": "none", "progress": False}
+    distributor = TensorflowDistributor(2, **options, launcher=LocalLauncher(), max_preemptions=1)
+    handle = distributor.start(train, None, slow(tmp_path), data=data())
+    give_up = time.monotonic() + 60
+    while "worker:0" not in handle.report.tasks and time.monotonic() < give_up:
+        time.sleep(0.02)
+    handle._run.agent_leaving(1, 1, "its host is taken back")
+    result = handle.result(timeout=100)
+    assert result.preemptions == handle.report.preemptions == 1
+    moved, last = result.attempts
+    assert (moved.failure.task, moved.failure.kind) == ("worker:1", "preempted")
+    epoch, step = last.resumed_from
+    check_steps(tmp_path, epoch * STEPS + step)
+    check_same(result.value, result.history, uninterrupted)
+    assert result.ledger.check() == []
+    said = capsys.readouterr().out
+    assert "worker:1: its host is taken back. The group makes a checkpoint and moves" in said
 
 
 def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(uninterrupted, tmp_path):
