@@ -106,7 +106,7 @@ def test_a_failure_is_named_and_a_killed_process_is_followed_by_another_generati
 
 
 def push_ask_and_cancel(spark):
-    from gridflow import InvalidArgument, JobCancelled, TensorflowDistributor
+    from gridflow import InvalidArgument, JobCancelled, NotEnoughSlots, TensorflowDistributor
 
     def answer(ctx):
         total = 0.0
@@ -117,12 +117,6 @@ def push_ask_and_cancel(spark):
 
     def add(ctx):
         return sum(float(sum(x.numpy())) for x in ctx.stream(4, features="x"))
-
-    def sleep(ctx):
-        import time
-
-        print("asleep", flush=True)
-        time.sleep(600)
 
     options = {"logs": "none", "progress": False}
     rows = spark.range(0, 20, 1, 1).selectExpr("float(id) AS x")
@@ -137,22 +131,26 @@ def push_ask_and_cancel(spark):
         taken = job.feed(rows)
     fed = taken, job.result().value
 
-    job = TensorflowDistributor(3, "none", **options).start(sleep)
-    job.wait_until("training", 120)
+    job = TensorflowDistributor(3, "none", **options).start(add)
+    try:
+        job.feed(rows, timeout=120)
+    except NotEnoughSlots as error:
+        full = str(error)
     job.cancel()
     try:
         job.result(60)
     except JobCancelled as error:
         cancelled = str(error)
     free = spark.range(3).repartition(3).count()  # with all slots taken it would wait
-    return refused, [tuple(row) for row in answers], fed, cancelled, free
+    return refused, [tuple(row) for row in answers], fed, full, cancelled, free
 
 
 def test_rows_are_pushed_and_asked_about_streams_refused_and_a_job_cancelled(client):
-    refused, answers, fed, cancelled, free = client(push_ask_and_cancel)
+    refused, answers, fed, full, cancelled, free = client(push_ask_and_cancel)
     assert "can't be fed over Spark Connect" in refused
     assert answers == [(float(i), 2.0 * i) for i in range(20)]
     assert fed == (20, sum(range(20)))
+    assert "the job's 3 tasks take all 3 task slots" in full
     assert "was cancelled" in cancelled
     assert free == 3
 

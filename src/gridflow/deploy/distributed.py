@@ -63,7 +63,7 @@ def distributor_options(job: Job) -> dict[str, Any]:
         "classic_flags": job.classic_flags,
         "restart": _restart_policy(job),
         # What may not be started again isn't, for whatever reason.
-        "max_preemptions": 0 if job.restart_policy == "never" else None,
+        "max_preemptions": None if _may_restart(job) else 0,
         "start_timeout": job.start_timeout,
         "run_timeout": job.deadline,
         # A program's steps are not seen, and it imports what it likes.
@@ -71,6 +71,10 @@ def distributor_options(job: Job) -> dict[str, Any]:
         "warm_seconds": 0,
         "progress": False,
     }
+
+
+def _may_restart(job: Job) -> bool:
+    return job.restart_policy != "never" and job.restart_limit > 0
 
 
 def _restart_policy(job: Job) -> RestartPolicy:

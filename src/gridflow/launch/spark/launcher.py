@@ -35,7 +35,9 @@ from gridflow.launch.spark.slots import (
     is_dynamic,
     most_executors,
     no_slot_for_feeders,
+    promised_slots,
     refuse_speculation,
+    slots_per_executor,
     too_few,
     wait_for_slots,
 )
@@ -327,7 +329,11 @@ class SparkLauncher:
         NotEnoughSlots
             With the numbers, and the ways out.
         """
-        slots = None if self._is_dynamic() else task_slots(self._spark)
+        slots = None
+        if not self._is_dynamic():
+            slots = task_slots(self._spark)
+            if connect.is_connect(self._spark):
+                slots = promised_slots(self._setting, slots_per_executor(self._setting) or 1)
         full = no_slot_for_feeders(self._launched, slots)
         if full:
             raise NotEnoughSlots(full, 1, 0)
