@@ -53,20 +53,19 @@ print("SAID", json.dumps({
 """
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
-def test_a_keras_model_is_trained_on_two_executors(version, no_leaks, tmp_path):
+def told_by(python, version, folder):
+    """Return what the script tells, run by a Python with a version of Spark."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(spark_of(version) or ""),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
     }
     for name in ("SPARK_HOME", "JDK_JAVA_OPTIONS"):  # the archive of classes is another Spark's
         environment.pop(name, None)
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (folder / "script.py").write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
+        [python, "script.py"],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
@@ -75,7 +74,16 @@ def test_a_keras_model_is_trained_on_two_executors(version, no_leaks, tmp_path):
     )
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     assert said, done.stdout[-4000:] + done.stderr[-9000:]
-    expected = {"version": version, "loss": 1, "rows": 64, "model": "TrainedModel"}
-    found = json.loads(said[0].removeprefix("SAID "))
+    return json.loads(said[0].removeprefix("SAID "))
+
+
+def expected_of(version):
+    return {"version": version, "loss": 1, "rows": 64, "model": "TrainedModel"}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
+def test_a_keras_model_is_trained_on_two_executors(version, no_leaks, tmp_path):
+    found = told_by(sys.executable, version, tmp_path)
     assert found.pop("python") == [platform.python_version()] * 3
-    assert found == expected
+    assert found == expected_of(version)

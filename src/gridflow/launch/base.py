@@ -86,6 +86,38 @@ class LaunchListener(Protocol):
         ...
 
 
+class PassesOn:
+    """What a listener that stands between a launch and another listener doesn't change.
+
+    Parameters
+    ----------
+    listener : LaunchListener
+    """
+
+    def __init__(self, listener: LaunchListener) -> None:
+        self._listener = listener
+
+    def agent_lost(self, launch: int, rank: int, detail: str) -> None:
+        """Pass it on."""
+        self._listener.agent_lost(launch, rank, detail)
+
+    def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
+        """Pass it on."""
+        self._listener.agent_leaving(launch, rank, detail)
+
+    def slots_came(self, launch: int) -> None:
+        """Pass it on."""
+        self._listener.slots_came(launch)
+
+    def has_agents(self, launch: int) -> bool:
+        """Ask the listener."""
+        return self._listener.has_agents(launch)
+
+    def executors(self, launch: int) -> Mapping[int, str]:
+        """Ask the listener."""
+        return self._listener.executors(launch)
+
+
 class Launch(Protocol):
     """One launch: agents that were started together, until the last of them has ended."""
 

@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gridflow.launch.base import PassesOn
 from gridflow.launch.local import LocalLaunch
 from gridflow.launch.spark.launch import SparkLaunch
 from gridflow.launch.spark.launcher import SparkLauncher
@@ -99,7 +100,7 @@ class ClusterLauncher(SparkLauncher):
         )
 
 
-class _Joined:
+class _Joined(PassesOn):
     """Several launches as one; and the listener of each.
 
     Parameters
@@ -109,8 +110,9 @@ class _Joined:
     """
 
     def __init__(self, listener: LaunchListener, count: int) -> None:
+        super().__init__(listener)
         self.parts: list[Launch] = []
-        self._listener, self._left = listener, count
+        self._left = count
         self._lock = threading.Lock()
         self._error: GridflowError | None = None
         self._outlived = False
@@ -128,26 +130,6 @@ class _Joined:
         """End what still runs, and wait for it."""
         for part in self.parts:
             part.close()
-
-    def agent_lost(self, launch: int, rank: int, detail: str) -> None:
-        """Pass it on."""
-        self._listener.agent_lost(launch, rank, detail)
-
-    def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
-        """Pass it on."""
-        self._listener.agent_leaving(launch, rank, detail)
-
-    def slots_came(self, launch: int) -> None:
-        """Pass it on."""
-        self._listener.slots_came(launch)
-
-    def has_agents(self, launch: int) -> bool:
-        """Ask the listener."""
-        return self._listener.has_agents(launch)
-
-    def executors(self, launch: int) -> Mapping[int, str]:
-        """Ask the listener."""
-        return self._listener.executors(launch)
 
     def launch_ended(
         self, launch: int, error: GridflowError | None, *, outlived: bool = False

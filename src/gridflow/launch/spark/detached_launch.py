@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gridflow.errors import InvalidArgument
+from gridflow.launch.base import PassesOn
 from gridflow.launch.spark.detached import BYE, END, END_SECONDS, Line
 from gridflow.launch.spark.launch import SparkLaunch
 from gridflow.wire import door
@@ -58,7 +59,7 @@ def refuse(data: Mapping[str, Any], gpus: Sequence[GpuNeed], *, is_dynamic: bool
         )
 
 
-class DetachedLaunch:
+class DetachedLaunch(PassesOn):
     """Agents without Spark tasks; the listener of the Spark job that starts them.
 
     Parameters
@@ -83,7 +84,8 @@ class DetachedLaunch:
         listener: LaunchListener,
         host: str,
     ) -> None:
-        self._payload, self._listener = payload, listener
+        super().__init__(listener)
+        self._payload = payload
         self._changed = threading.Condition()
         self._lines: dict[int, Connection] = {}
         self._is_started = self._is_cancelled = self._is_over = False
@@ -125,26 +127,6 @@ class DetachedLaunch:
         self._door.close()
 
     # The listener of the job that starts the agents ----------------------------------------------
-
-    def agent_lost(self, launch: int, rank: int, detail: str) -> None:
-        """Pass it on."""
-        self._listener.agent_lost(launch, rank, detail)
-
-    def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
-        """Pass it on."""
-        self._listener.agent_leaving(launch, rank, detail)
-
-    def slots_came(self, launch: int) -> None:
-        """Pass it on."""
-        self._listener.slots_came(launch)
-
-    def has_agents(self, launch: int) -> bool:
-        """Ask the listener."""
-        return self._listener.has_agents(launch)
-
-    def executors(self, launch: int) -> Mapping[int, str]:
-        """Ask the listener."""
-        return self._listener.executors(launch)
 
     def launch_ended(
         self, launch: int, error: GridflowError | None, *, outlived: bool = False
