@@ -42,6 +42,7 @@ __all__ = ["RecordFiles"]
 _PIECE_BYTES: Final = 8 << 20
 _SAMPLE_RECORDS: Final = 100
 _BUFFER_BYTES: Final = 1 << 20
+_FAR_BYTES: Final = 16 << 10
 _HEADER: Final = struct.Struct("<QI")
 #: Besides a record's own bytes: its length, and the checksums of that and of the bytes.
 _FRAME_BYTES: Final = 16
@@ -101,11 +102,25 @@ class RecordFiles(Format):
     def load(self, piece: Piece) -> pa.RecordBatch:
         """Read and parse the records of a piece."""
         tf, found = self._tf, self.files[piece.file]
-        with (
-            self._copied(found, piece.place, piece.size) as path,
-            tf.device("CPU:0"),
-        ):
-            records = tf.data.TFRecordDataset(str(path), _NAMES[self._compression[piece.file]])
+        compression = self._compression[piece.file]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tf.device("CPU:0"))
+            if compression == "none" and is_local(found.path):
+                path, place = Path(found.path), piece.place
+            else:
+                path = stack.enter_context(self._copied(found, piece.place, piece.size))
+                place = 0
+            # tf.data.TFRecordDataset begins at a file's beginning. Of this one no iterator can be
+            # made in 2.21, whose kernel forgets the offsets where graphs are rewritten.
+            records = tf.data.experimental.from_variant(
+                tf.raw_ops.TFRecordDatasetV2(
+                    filenames=[str(path)],
+                    compression_type=_NAMES[compression],
+                    buffer_size=_BUFFER_BYTES,
+                    byte_offsets=[place],
+                ),
+                tf.TensorSpec((), tf.string),
+            )
             wanted = records.skip(piece.first).take(piece.rows).batch(max(1, piece.rows))
             try:
                 return self._parsed(wanted.get_single_element())
@@ -196,12 +211,14 @@ class RecordFiles(Format):
 
 def _stretches(file: Any, found: FoundFile) -> Iterator[Stretch]:
     """Yield ranges of records of an uncompressed file, going from header to header."""
-    offset = begin = start = rows = index = 0
+    offset = begin = start = rows = index = length = 0
     buffer = b""
     while offset < found.size:
         if not start <= offset <= start + len(buffer) - _HEADER.size:
             file.seek(offset)
-            buffer, start = file.read(_BUFFER_BYTES), offset
+            # Between headers that lie far apart in a local file nothing has to be read.
+            far = length > _FAR_BYTES and is_local(found.path)
+            buffer, start = file.read(_HEADER.size if far else _BUFFER_BYTES), offset
         if len(buffer) < _HEADER.size:
             raise _corrupt("the file ends inside a record's header", found, offset, index)
         length, _ = _HEADER.unpack_from(buffer, offset - start)
