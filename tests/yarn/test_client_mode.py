@@ -99,56 +99,6 @@ def test_an_old_program_is_fed_from_hdfs(notebook, tmp_path):
     assert {path for _, _, path in told} == {"hdfs://cluster/user/tests/out"}
 
 
-def save_to_hdfs(spark):
-    from pyspark.ml import Pipeline, PipelineModel
-    from pyspark.ml.feature import VectorAssembler
-
-    from gridflow import InvalidArgument
-    from gridflow.ml import KerasEstimator, KerasModel
-
-    def line():
-        import keras
-
-        model = keras.Sequential([keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        return model
-
-    rows = spark.read.csv("rows", header=True, schema="x double, y double").cache()
-    quiet = {"logs": "none", "progress": False}
-    # As others name it, and complete by Spark's default file system.
-    alone, within, begun = "hdfs://cluster/user/tests/ml/alone", "ml/within", "ml/begun"
-    estimator = KerasEstimator(model=line, labelCol="y", distributor=quiet)
-    estimator.save(begun)
-    vector = VectorAssembler(inputCols=["x"], outputCol="features")
-    fitted = Pipeline(stages=[vector, KerasEstimator.load(begun)]).fit(rows)
-    fitted.save(within)
-    fitted.stages[-1].save(alone)
-    try:
-        fitted.stages[-1].save(alone)
-    except InvalidArgument as error:
-        refused = str(error)
-    fitted.stages[-1].write().overwrite().save(alone)
-
-    def predicted(model, rows):
-        return [row.prediction for row in model.transform(rows).orderBy("x").collect()]
-
-    expected = predicted(fitted, rows)
-    again = KerasModel.load(alone)
-    found = [
-        predicted(PipelineModel.load(within), rows),
-        predicted(again, vector.transform(rows)),
-    ]
-    return [each == expected for each in found], again.summary.totalEpochs, refused
-
-
-def test_models_and_pipelines_are_saved_in_hdfs_and_loaded_from_there(notebook, as_the_user):
-    same, epochs, refused = notebook(save_to_hdfs)
-    assert (same, epochs) == ([True, True], 1)
-    assert "there is something at hdfs://cluster/user/tests/ml/alone already" in refused
-    names = transfer.names_in(where("hdfs://cluster/user/tests/ml/alone"))
-    assert {"model.keras", "summary.json"} <= set(names)
-
-
 def train_until_a_node_dies(spark, checkpoints):
     from gridflow import TensorflowDistributor
 
@@ -231,3 +181,54 @@ def test_who_takes_more_memory_than_its_container_has_is_told_so_and_the_next_ru
     assert task == "worker:1"
     assert re.search(r"killed by YARN for exceeding physical memory limits", said)
     assert "spark.executor.memoryOverhead" in said
+
+
+def save_to_hdfs(spark):
+    from pyspark.ml import Pipeline, PipelineModel
+    from pyspark.ml.feature import VectorAssembler
+
+    from gridflow import InvalidArgument
+    from gridflow.ml import KerasEstimator, KerasModel
+
+    def line():
+        import keras
+
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    rows = spark.read.csv("rows", header=True, schema="x double, y double").cache()
+    quiet = {"logs": "none", "progress": False}
+    # As others name it, and complete by Spark's default file system.
+    alone, within, begun = "hdfs://cluster/user/tests/ml/alone", "ml/within", "ml/begun"
+    estimator = KerasEstimator(model=line, labelCol="y", distributor=quiet)
+    estimator.save(begun)
+    vector = VectorAssembler(inputCols=["x"], outputCol="features")
+    fitted = Pipeline(stages=[vector, KerasEstimator.load(begun)]).fit(rows)
+    fitted.save(within)
+    fitted.stages[-1].save(alone)
+    try:
+        fitted.stages[-1].save(alone)
+    except InvalidArgument as error:
+        refused = str(error)
+    fitted.stages[-1].write().overwrite().save(alone)
+
+    def predicted(model, rows):
+        return [row.prediction for row in model.transform(rows).orderBy("x").collect()]
+
+    expected = predicted(fitted, rows)
+    again = KerasModel.load(alone)
+    found = [
+        predicted(PipelineModel.load(within), rows),
+        predicted(again, vector.transform(rows)),
+    ]
+    return [each == expected for each in found], again.summary.totalEpochs, refused
+
+
+def test_models_and_pipelines_are_saved_in_hdfs_and_loaded_from_there(notebook, as_the_user):
+    # The last one: Python workers that have TensorFlow stay in the containers, beside a job's own.
+    same, epochs, refused = notebook(save_to_hdfs)
+    assert (same, epochs) == ([True, True], 1)
+    assert "there is something at hdfs://cluster/user/tests/ml/alone already" in refused
+    names = transfer.names_in(where("hdfs://cluster/user/tests/ml/alone"))
+    assert {"model.keras", "summary.json"} <= set(names)
