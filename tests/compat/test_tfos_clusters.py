@@ -130,7 +130,7 @@ def test_a_failure_while_rows_are_fed_surfaces_at_once_and_another_cluster_works
     began = time.monotonic()
     with pytest.raises(TrainingFailed, match="what a pity"):
         cluster.train(rows, num_epochs=2)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120  # by far less than feed_timeout
     assert "what a pity" in TFCluster.tf_status["error"]
     with pytest.raises(TrainingFailed, match="what a pity"):
         cluster.shutdown()

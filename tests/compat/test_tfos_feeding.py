@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow import TaskLost
-from gridflow.compat.tfos import TFNode, _fed, reservation
+from gridflow import GridflowError, TaskLost
+from gridflow.compat.tfos import TFNode, _fed, _node, reservation
 from gridflow.compat.tfos._feeding import ASK, Attempt, Feeder
 from gridflow.compat.tfos._queues import NodeQueues
 
@@ -183,6 +183,18 @@ def test_who_listens_on_the_wire_reads_nothing_of_rows_answers_and_keys(there, n
     assert len(wire) > 1000
     assert server.key not in wire
     assert b"await" not in wire
+
+
+def test_the_driver_knows_what_a_node_died_of_before_its_feeders_do(there):
+    # Spark gives up on feeders that fail four times, which is a matter of a moment.
+    first, told = there.nodes[0].feed, []
+    client = SimpleNamespace(report_failure=lambda text: told.append((text, first.failure)))
+    _node._tell(client, first, ValueError("what a pity"))
+    ((text, known_by_then),) = told
+    assert "ValueError: what a pity" in text
+    assert not known_by_then
+    with pytest.raises(GridflowError, match="what a pity"):
+        train(there.info[:1], range(10), 1)
 
 
 @contextlib.contextmanager

@@ -157,14 +157,19 @@ def _await_end(meta: Mapping[str, Any], queues: NodeQueues) -> None:
 
 
 def _tell(client: reservation.Client, feed: FeedServer | None, error: BaseException) -> None:
-    """Let those who feed this node, and the driver, know why it has failed."""
+    """Let the driver, and those who feed this node, know why it has failed.
+
+    The driver first: Spark may give up on feeders in a moment, and it is to know what they died of.
+    """
     if isinstance(error, SystemExit) and not error.code:
         return
     text = "".join(traceback.format_exception(error))
-    if feed is not None:
-        feed.fail(text)
-    with contextlib.suppress(OSError, EOFError):
-        client.report_failure(text)
+    try:
+        with contextlib.suppress(OSError, EOFError):
+            client.report_failure(text)
+    finally:
+        if feed is not None:
+            feed.fail(text)
 
 
 def _has_board(meta: Mapping[str, Any], executor_id: int) -> bool:
