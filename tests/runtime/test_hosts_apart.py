@@ -165,9 +165,9 @@ def test_a_driver_behind_a_gate_that_each_side_names_in_its_own_way(hosts, tmp_p
 
 
 def test_hosts_that_speak_ipv6(hosts, tmp_path, no_leaks):
-    # Each for itself: a group of TensorFlow did not come up on addresses of IPv6 when it was tried.
-    network = {"host": "fd77::1", "port": (40000, 40010)}
-    assert run_on(hosts, tmp_path, train="alone", strategy="none", **network) == [0, 1]
+    for total, workers in run_on(hosts, tmp_path, host="fd77::1", port=(40000, 40010)):
+        assert total == 3.0
+        assert hosts_of(workers) == ["[fd77::2]", "[fd77::3]"]
 
 
 def hosts_of(addresses):

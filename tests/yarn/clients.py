@@ -17,6 +17,7 @@ import pytest
 
 from gridflow.files import transfer
 from gridflow.files.systems import where
+from suite import classes
 from suite.stores import fetch_hadoop
 
 MODEL = "hdfs://cluster/user/tests/models/rows.keras"
@@ -35,6 +36,8 @@ spark.sql.shuffle.partitions        2
 spark.executorEnv.TMPDIR            {scratch}
 spark.executorEnv.GRIDFLOW_TEST_MARK  {mark}
 spark.yarn.appMasterEnv.GRIDFLOW_TEST_MARK  {mark}
+spark.executorEnv.JDK_JAVA_OPTIONS  {java}
+spark.yarn.appMasterEnv.JDK_JAVA_OPTIONS  {java}
 """
 
 
@@ -66,7 +69,9 @@ class Client:
         (folder / "train.py").write_text(self.program)
         own = {"jars": _JARS, "python": sys.executable, "scratch": scratch}
         mark = os.environ["GRIDFLOW_TEST_MARK"]
-        (folder / "spark-defaults.conf").write_text(settings + _OWN.format(**own, mark=mark))
+        (folder / "spark-defaults.conf").write_text(
+            settings + _OWN.format(**own, mark=mark, java=classes.options())
+        )
         self._make_hdfs_command(folder / "hdfs")
         binaries = Path(sys.executable).parent
         self.environment = {

@@ -34,6 +34,7 @@ from gridflow.gpu.grant import SparkGpus, take
 from gridflow.spec import modules
 from gridflow.spec.backends import needed
 from gridflow.spec.gpus import VISIBLE, GpuNeed
+from gridflow.spec.network import host_and_port
 from gridflow.wire.client import CoordinatorClient
 from gridflow.wire.commands import Close
 from gridflow.wire.reports import Gone, Spooled
@@ -247,7 +248,7 @@ class Agent:
         message = {
             **me,
             "host": socket.gethostname(),
-            "address": f"{address}:{port}",
+            "address": host_and_port(address, port),
             "environment": versions,
             "executor": self._executor,
         }

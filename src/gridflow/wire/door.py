@@ -294,7 +294,8 @@ def listen(host: str, ports: list[int] | range | tuple[int, ...] = (0,)) -> sock
     """
     failure: OSError | None = None
     for port in ports:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))

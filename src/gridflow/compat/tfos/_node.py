@@ -55,11 +55,12 @@ def run(
     queues = NodeQueues([*meta["queues"], "control", "error"])
     queues.set("state", "running")
     host = ctx.cluster_spec.address(ctx.task).rpartition(":")[0]
+    bare = host.strip("[]")  # of IPv6
     port = Port()
     is_fed = meta["is_fed"] and ctx.rank >= 0
-    feed = FeedServer(queues, host, meta["server_key"]) if is_fed else None
+    feed = FeedServer(queues, bare, meta["server_key"]) if is_fed else None
     board = (
-        _Board(host, meta["log_dir"] or f"tensorboard_{executor_id}")
+        _Board(bare, meta["log_dir"] or f"tensorboard_{executor_id}")
         if _has_board(meta, executor_id)
         else None
     )
@@ -71,7 +72,7 @@ def run(
         "port": port.number,
         "tb_pid": board.pid if board is not None else 0,
         "tb_port": board.port if board is not None else 0,
-        "addr": None if feed is None else (host, feed.port),
+        "addr": None if feed is None else (bare, feed.port),
         "authkey": meta["server_key"],
         "server_addr": meta["server_addr"],
     }

@@ -26,7 +26,7 @@ def join(runtime: TaskRuntime, timeout: float) -> None:
     # Its handler of SIGTERM would keep the process from being ended.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    parts.listen_as(own)
+    parts.listen_as(own.strip("[]"))
     host, port = base.address(runtime.cluster_spec, 0)
     jax.distributed.initialize(
         coordinator_address=f"{host}:{port}",

@@ -24,7 +24,7 @@ def join(runtime: TaskRuntime, timeout: float) -> None:
     host, port = base.address(runtime.cluster_spec, 0)
     listener = _listen(host, port) if runtime.is_chief else None
     store = distributed.TCPStore(
-        host,
+        host.strip("[]"),
         port,
         runtime.num_workers,
         runtime.is_chief,
