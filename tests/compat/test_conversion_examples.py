@@ -37,7 +37,7 @@ def test_a_program_of_its_time_runs_as_it_is(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.full(time="today")  # what they are written with is tried everywhere else
+@pytest.mark.full  # the old ones' parts: test_tfos_programs.py; today's are tried everywhere else
 @pytest.mark.parametrize("time", ["old", "today"])
 def test_programs_of_both_times_learn(jar, tmp_path, time):
     ended = subprocess.run(

@@ -34,6 +34,7 @@ def test_the_programs_of_the_page_on_failure_show_a_failure(tmp_path):
     assert "exception the function raised ValueError: no such luck" in output
 
 
+@pytest.mark.full  # ml/test_estimator.py tunes, saves and loads such a pipeline
 def test_the_program_of_the_page_on_spark_ml_saves_a_pipeline(tmp_path):
     (program,) = python_blocks("docs/spark-ml.md")
     assert len([line for line in program.splitlines() if line.strip()]) <= 32

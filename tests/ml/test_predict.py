@@ -267,6 +267,7 @@ def test_columns_become_inputs_and_outputs_columns():
 
 
 @pytest.mark.slow
+@pytest.mark.full  # tests/connect predicts there, too
 def test_it_predicts_over_spark_connect(tmp_path):
     import keras
 

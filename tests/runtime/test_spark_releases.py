@@ -14,6 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "tfrecord"))
 from packages import VERSIONS, spark_of
 
+from suite import classes
+
 pytestmark = pytest.mark.slow
 
 SCRIPT = """
@@ -59,9 +61,9 @@ def told_by(python, version, folder):
         **os.environ,
         "PYTHONPATH": str(spark_of(version) or ""),
         "PYSPARK_PYTHON": python,
+        "JDK_JAVA_OPTIONS": classes.QUICK,  # the archive of classes is another Spark's
     }
-    for name in ("SPARK_HOME", "JDK_JAVA_OPTIONS"):  # the archive of classes is another Spark's
-        environment.pop(name, None)
+    environment.pop("SPARK_HOME", None)
     (folder / "script.py").write_text(SCRIPT)
     done = subprocess.run(
         [python, "script.py"],

@@ -17,7 +17,6 @@ import pytest
 
 from gridflow.files import transfer
 from gridflow.files.systems import where
-from suite import classes
 from suite.stores import fetch_hadoop
 
 MODEL = "hdfs://cluster/user/tests/models/rows.keras"
@@ -36,8 +35,6 @@ spark.sql.shuffle.partitions        2
 spark.executorEnv.TMPDIR            {scratch}
 spark.executorEnv.GRIDFLOW_TEST_MARK  {mark}
 spark.yarn.appMasterEnv.GRIDFLOW_TEST_MARK  {mark}
-spark.executorEnv.JDK_JAVA_OPTIONS  {java}
-spark.yarn.appMasterEnv.JDK_JAVA_OPTIONS  {java}
 """
 
 
@@ -69,9 +66,7 @@ class Client:
         (folder / "train.py").write_text(self.program)
         own = {"jars": _JARS, "python": sys.executable, "scratch": scratch}
         mark = os.environ["GRIDFLOW_TEST_MARK"]
-        (folder / "spark-defaults.conf").write_text(
-            settings + _OWN.format(**own, mark=mark, java=classes.options())
-        )
+        (folder / "spark-defaults.conf").write_text(settings + _OWN.format(**own, mark=mark))
         self._make_hdfs_command(folder / "hdfs")
         binaries = Path(sys.executable).parent
         self.environment = {
