@@ -301,38 +301,6 @@ def test_a_session_that_was_stopped_is_refused(run_script):
     assert printed.count("refused: the SparkSession was stopped. Make a new one") == 2
 
 
-DYNAMIC = """
-from gridflow import SparkLauncher, TensorflowDistributor, errors
-from gridflow.testing.cluster import StandaloneCluster
-with StandaloneCluster(workers=2, cores=1) as cluster:
-    spark = cluster.session(
-        spark_dynamicAllocation_enabled="true",
-        spark_dynamicAllocation_shuffleTracking_enabled="true",
-        spark_executor_memory="600m",
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    def run(workers, **options):
-        quiet = dict(launcher=SparkLauncher(spark), logs="none", progress=False)
-        def train(ctx):
-            return [ctx.num_workers, sum(len(x) for x in ctx.dataset(batch_size=1, features="x"))]
-        data = spark.range(10).selectExpr("float(id) AS x")
-        return TensorflowDistributor(workers, "none", **quiet, **options).run(train, data=data)
-    print("value:", run(2).value)
-    try:
-        run(3, start_timeout=8)
-    except errors.GridflowError as error:
-        print(type(error).__name__, error)
-    spark.stop()
-"""
-
-
-def test_under_dynamic_allocation_executors_are_waited_for_until_start_timeout():
-    printed = run_alone(DYNAMIC)
-    assert "value: [2, 5]" in printed
-    assert "StartTimeout" in printed
-    assert "start_timeout" in printed
-
-
 def test_a_full_disk_under_the_spool_is_named(tmp_path):
     """The spool's folder is a file system of 1 MiB, in a mount namespace of its own."""
     script = tmp_path / "job.py"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,6 +155,42 @@ def test_a_group_that_is_to_move_saves_where_it_stands_and_ends_with_the_same_we
     assert result.ledger.check() == []
     said = capsys.readouterr().out
     assert "worker:1: its host is taken back. The group makes a checkpoint and moves" in said
+
+
+def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_is_taken_back(
+    uninterrupted, tmp_path
+):
+    """On a cluster of its own, one worker of which is decommissioned."""
+    driver = Path(__file__).with_name("dynamic_driver.py")
+    done = subprocess.run(
+        [sys.executable, str(driver), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert "plain (dynamic allocation is on)" in told["plan"]
+    assert "can't give it more than 4" in told["too many"]
+    assert "spark.dynamicAllocation.maxExecutors=4" in told["too many"]
+    assert "start_timeout" in told["waited"]
+    assert re.search(r"Spark has [0-3] of the 4 task slots that the job needs, on", told["waited"])
+
+    # It began with fewer executors than workers, and took longer than an idle one may live.
+    assert told["executors"] < 2
+    # Neither a restart was allowed, nor a checkpoint wanted between two epochs.
+    job = told["job"]
+    assert job["preemptions"] == 1
+    (_, failure), (resumed_from, no_failure) = job["attempts"]
+    assert failure["kind"] == "preempted"
+    assert "is being decommissioned" in failure["summary"]
+    assert no_failure is None
+    done_before = resumed_from[0] * STEPS + resumed_from[1]
+    assert 8 < done_before < 3 * STEPS
+    check_steps(tmp_path, done_before)
+    check_same(job["weights"], job["history"], uninterrupted)
+    assert job["ledger"] == []
 
 
 def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(uninterrupted, tmp_path):

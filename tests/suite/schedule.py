@@ -40,6 +40,7 @@ _FIRST = (
     "conformance",
     "spark",
     "stores",
+    "resume",
     "tests/tfrecord/test_spark_versions",
     "tests/tfrecord/test_java",
     "tests/tfrecord/test_packaging",
