@@ -132,10 +132,10 @@ class StandaloneCluster:
 
     def _start(self) -> None:
         arguments = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        log = self._spawn("master", "org.apache.spark.deploy.master.Master", *arguments)
-        self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)")
-        for index in range(self.workers):
-            log = self._spawn(
+        master = self._spawn("master", "org.apache.spark.deploy.master.Master", *arguments)
+        self.url = self._wait_for(*master, r"Starting Spark master at (spark://\S+)")
+        workers = [
+            self._spawn(
                 f"worker-{index}",
                 "org.apache.spark.deploy.worker.Worker",
                 *arguments,
@@ -144,7 +144,10 @@ class StandaloneCluster:
                 *self._own_settings(index),
                 self.url,
             )
-            self._wait_for(log, r"(Successfully registered) with master")
+            for index in range(self.workers)
+        ]
+        for worker in workers:
+            self._wait_for(*worker, r"(Successfully registered) with master")
 
     def _own_settings(self, index: int) -> tuple[str, ...]:
         """Return the arguments that give a worker settings of its own."""
@@ -169,7 +172,9 @@ class StandaloneCluster:
             "spark.worker.resource.gpu.discoveryScript": str(script),
         }
 
-    def _spawn(self, name: str, java_class: str, *arguments: str) -> Path:
+    def _spawn(
+        self, name: str, java_class: str, *arguments: str
+    ) -> tuple[Path, subprocess.Popen[bytes]]:
         try:
             import pyspark
         except ImportError as error:
@@ -197,16 +202,16 @@ class StandaloneCluster:
                     start_new_session=True,  # Ctrl-C is for the driver
                 )
             )
-        return log
+        return log, self._processes[-1]
 
-    def _wait_for(self, log: Path, pattern: str) -> str:
+    def _wait_for(self, log: Path, process: subprocess.Popen[bytes], pattern: str) -> str:
         give_up = time.monotonic() + _START_SECONDS
         while time.monotonic() < give_up:
             with contextlib.suppress(OSError):
                 found = re.search(pattern, log.read_text(errors="replace"))
                 if found:
                     return found[1]
-            if self._processes[-1].poll() is not None:
+            if process.poll() is not None:
                 break
             time.sleep(0.1)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
