@@ -1,8 +1,11 @@
-"""A driver whose application grows while a job waits, and whose executors are taken back."""
+"""A driver whose executors come while a job waits, and are taken back while it trains.
+
+``dynamic_driver.py FOLDER``: under dynamic allocation; what Spark does without it, but no job.
+``dynamic_driver.py FOLDER static``: a job without dynamic allocation.
+"""
 
 import json
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -10,17 +13,24 @@ import cloudpickle
 import test_resume
 
 from gridflow import SparkLauncher, TensorflowDistributor, errors
-from gridflow.launch.spark.watch import leaves
-from gridflow.testing.cluster import StandaloneCluster
+from gridflow.launch.spark.session import task_slots
+from gridflow.launch.spark.slots import wait_for_room
+from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
 WAITS_AT = 8
+PATIENCE = 150
+DYNAMIC = {
+    "spark_dynamicAllocation_enabled": "true",
+    "spark_dynamicAllocation_shuffleTracking_enabled": "true",
+    "spark_dynamicAllocation_initialExecutors": "1",
+    "spark_dynamicAllocation_maxExecutors": "4",
+    "spark_dynamicAllocation_executorIdleTimeout": "1s",
+    "spark_dynamicAllocation_cachedExecutorIdleTimeout": "1s",
+}
 
 
 def watched(folder):
-    """Return what makes a callback that notes each step, and waits in the middle of the first life.
-
-    It waits until one of the executors is to go, and lets the job have the time to hear of it.
-    """
+    """Return what makes a callback that notes each step, and waits before one of the first life."""
 
     def make(ctx):
         import time
@@ -32,60 +42,46 @@ def watched(folder):
                 step = int(self.model.optimizer.iterations.numpy())
                 with (folder / f"steps-{ctx.rank}-{ctx.generation}").open("a") as file:
                     file.write(f"{step}\n")
-                if ctx.generation == 0 and step >= WAITS_AT:
+                if ctx.generation == 0 and step == WAITS_AT:
                     (folder / f"here-{ctx.rank}").touch()
                     while not (folder / "go").exists():
                         time.sleep(0.01)
-                    time.sleep(0.5)
 
         return Steps()
 
     return make
 
 
-def executors(spark):
-    """Return the names of the executors that are there."""
-    found = spark.sparkContext._jsc.sc().getExecutorIds()
-    return {found.apply(i) for i in range(found.size())}
-
-
-def take_back(spark, cluster, folder):
-    """Let the worker of an executor go in the middle of the training, and let that go on."""
-    while len(list(folder.glob("here-*"))) < 2:
+def until(holds, job=None):
+    """Wait until something holds, as long as a job runs."""
+    give_up = time.monotonic() + PATIENCE
+    while not holds():
+        if job is not None and job.done():
+            raise AssertionError(f"the job has ended: {job.result()}")
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"{PATIENCE} seconds are over; the job: {job and job.report}")
         time.sleep(0.02)
-    name = min(executors(spark))
+
+
+def take_back(spark, cluster, name):
+    """Let the worker of an executor go."""
     (place,) = cluster.folder.glob(f"work-*/{spark.sparkContext.applicationId}/{name}")
     cluster.decommission(int(place.parts[-3].removeprefix("work-")))
-    while leaves(spark, name) is None:
-        time.sleep(0.02)
-    (folder / "go").touch()
 
 
-def run(spark, cluster, folder):
-    """Return what became of all that is tried."""
-    told = {}
-
-    def distributor(workers=2, **options):
-        # As it lies, cached or not: so each rank gets the rows that it gets elsewhere.
-        launcher = SparkLauncher(spark, repartition="never")
-        quiet = {"logs": "none", "progress": False, "launcher": launcher}
-        return TensorflowDistributor(workers, **quiet, **options)
-
-    rows = test_resume.data()["train"]
-    pairs = [(x.tolist(), float(y)) for x, y in zip(rows["x"], rows["y"], strict=True)]
-    frame = spark.sparkContext.parallelize(pairs, 2).toDF("x array<float>, y float").cache()
-    data = {"train": frame}
-
-    told["plan"] = str(distributor().plan(print, data=data))
-    try:
-        distributor(5).plan(print, data=data)
-    except errors.NotEnoughSlots as error:
-        told["too many"] = str(error)
-    told["executors"] = len(executors(spark))
-    threading.Thread(target=take_back, args=(spark, cluster, folder), daemon=True).start()
+def train_elsewhere(spark, cluster, distributor, folder, data):
+    """Return what became of a job one of whose executors is taken back before a step."""
     options = {**test_resume.OPTIONS, "checkpoint_every": None}
-    result = distributor(**options).run(test_resume.train, None, watched(folder), data=data)
-    told["job"] = {
+    train = test_resume.train, None, watched(folder)
+    job = distributor(**options).start(*train, data=data)
+    until(lambda: len(list(folder.glob("here-*"))) == 2, job)
+    take_back(spark, cluster, job._run.executors(1)[1])
+    machine = job._run._machine
+    # Both have said by now where they can stop, whatever they are at.
+    until(lambda: machine._saving is not None and machine._saving._step is not None, job)
+    (folder / "go").touch()
+    result = job.result()
+    return {
         "weights": [weights.tolist() for weights in result.value],
         "history": result.history,
         "ledger": result.ledger.check(),
@@ -95,34 +91,83 @@ def run(spark, cluster, folder):
             for attempt in result.attempts
         ],
     }
+
+
+def frame(spark):
+    """Return the rows in two partitions, as they lie elsewhere."""
+    rows = test_resume.data()["train"]
+    pairs = [(x.tolist(), float(y)) for x, y in zip(rows["x"], rows["y"], strict=True)]
+    return spark.sparkContext.parallelize(pairs, 2).toDF("x array<float>, y float").cache()
+
+
+def executors(spark):
+    """Return the names of the executors that are there."""
+    found = spark.sparkContext._jsc.sc().getExecutorIds()
+    return [found.apply(i) for i in range(found.size())]
+
+
+def distributor_on(spark):
+    def distributor(workers=2, **options):
+        # As it lies, cached or not: so each rank gets the rows that it gets elsewhere.
+        launcher = SparkLauncher(spark, repartition="never")
+        quiet = {"logs": "none", "progress": False, "launcher": launcher}
+        return TensorflowDistributor(workers, **quiet, **options)
+
+    return distributor
+
+
+def with_dynamic_allocation(spark, cluster, folder):
+    told, distributor, data = {}, distributor_on(spark), {"train": frame(spark)}
+    told["plan"] = str(distributor().plan(print, data=data))
     try:
-        distributor(4, strategy="none", start_timeout=6).run(print)
+        distributor(5).plan(print, data=data)
+    except errors.NotEnoughSlots as error:
+        told["too many"] = str(error)
+    told["executors"] = len(executors(spark))
+    told["job"] = train_elsewhere(spark, cluster, distributor, folder, data)
+    try:
+        distributor(4, strategy="none", start_timeout=8).run(print)
     except errors.StartTimeout as error:
         told["waited"] = str(error)
     return told
 
 
-def main():
+def look_for_room(spark, cluster):
+    """Return the slots that a static application has, its only executor being taken back."""
+    wait_for_slots(spark, 1, PATIENCE)
+    take_back(spark, cluster, *executors(spark))
+    until(lambda: task_slots(spark) == 0)
+    wait_for_room(spark, 1, lambda: False)
+    return task_slots(spark)
+
+
+def session(cluster, **settings):
+    sizes = {"spark_executor_cores": "1", "spark_executor_memory": "600m"}
+    spark = cluster.session(spark_decommission_enabled="true", **sizes, **settings)
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main(folder, mode="dynamic"):
     """Print what became of all that is tried, as JSON on the last line."""
     cloudpickle.register_pickle_by_value(test_resume)
     settings = {"spark.decommission.enabled": "true"}
     with StandaloneCluster(workers=3, cores=1, settings=settings) as cluster:
-        spark = cluster.session(
-            spark_decommission_enabled="true",
-            spark_dynamicAllocation_enabled="true",
-            spark_dynamicAllocation_shuffleTracking_enabled="true",
-            spark_dynamicAllocation_initialExecutors="1",
-            spark_dynamicAllocation_maxExecutors="4",
-            spark_dynamicAllocation_executorIdleTimeout="1s",
-            spark_dynamicAllocation_cachedExecutorIdleTimeout="1s",
-            spark_executor_cores="1",
-            spark_executor_memory="600m",
-        )
-        spark.sparkContext.setLogLevel("OFF")
-        told = run(spark, cluster, Path(sys.argv[1]))
+        if mode == "static":
+            spark = session(cluster, spark_cores_max="2")
+            data = {"train": frame(spark)}
+            told = {"job": train_elsewhere(spark, cluster, distributor_on(spark), folder, data)}
+        else:
+            spark = session(cluster, **DYNAMIC)
+            told = with_dynamic_allocation(spark, cluster, folder)
+            spark.stop()
+            # What the first application was made with holds in its Java process.
+            static = {"spark_dynamicAllocation_enabled": "false", "spark_cores_max": "1"}
+            spark = session(cluster, **static)
+            told["room"] = look_for_room(spark, cluster)
         spark.stop()
     print(json.dumps(told))
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -157,40 +157,57 @@ def test_a_group_that_is_to_move_saves_where_it_stands_and_ends_with_the_same_we
     assert "worker:1: its host is taken back. The group makes a checkpoint and moves" in said
 
 
-def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_is_taken_back(
-    uninterrupted, tmp_path
-):
-    """On a cluster of its own, one worker of which is decommissioned."""
+def told_by_driver(*arguments):
+    """Run a driver on a cluster of its own, one worker of which is decommissioned."""
     driver = Path(__file__).with_name("dynamic_driver.py")
     done = subprocess.run(
-        [sys.executable, str(driver), str(tmp_path)],
+        [sys.executable, str(driver), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert "plain (dynamic allocation is on)" in told["plan"]
-    assert "can't give it more than 4" in told["too many"]
-    assert "spark.dynamicAllocation.maxExecutors=4" in told["too many"]
-    assert "start_timeout" in told["waited"]
-    assert re.search(r"Spark has [0-3] of the 4 task slots that the job needs, on", told["waited"])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
-    # It began with fewer executors than workers, and took longer than an idle one may live.
-    assert told["executors"] < 2
-    # Neither a restart was allowed, nor a checkpoint wanted between two epochs.
-    job = told["job"]
+
+def check_moved(job, folder, uninterrupted):
+    """Look whether a job has moved, though no restart was allowed, and lost nothing."""
     assert job["preemptions"] == 1
     (_, failure), (resumed_from, no_failure) = job["attempts"]
     assert failure["kind"] == "preempted"
     assert "is being decommissioned" in failure["summary"]
     assert no_failure is None
-    done_before = resumed_from[0] * STEPS + resumed_from[1]
-    assert 8 < done_before < 3 * STEPS
-    check_steps(tmp_path, done_before)
+    # The step before which it was told was the last one.
+    assert resumed_from[0] * STEPS + resumed_from[1] == 9
+    check_steps(folder, 9)
     check_same(job["weights"], job["history"], uninterrupted)
     assert job["ledger"] == []
+
+
+@pytest.mark.timeout(450)
+def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_is_taken_back(
+    uninterrupted, tmp_path
+):
+    told = told_by_driver(tmp_path)
+    assert "plain (dynamic allocation is on)" in told["plan"]
+    assert "can't give it more than 4" in told["too many"]
+    assert "spark.dynamicAllocation.maxExecutors=4" in told["too many"]
+    assert "start_timeout" in told["waited"]
+    assert re.search(r"Spark has [0-3] of the 4 task slots that the job needs, on", told["waited"])
+    # It began with fewer executors than workers, and took longer than an idle one may live.
+    assert told["executors"] < 2
+    check_moved(told["job"], tmp_path, uninterrupted)
+    # Without dynamic allocation a standalone cluster has to be asked for another executor.
+    assert told["room"] == 1
+
+
+@pytest.mark.full
+@pytest.mark.timeout(450)
+def test_without_dynamic_allocation_a_job_moves_where_a_standalone_cluster_has_room(
+    uninterrupted, tmp_path
+):
+    check_moved(told_by_driver(tmp_path, "static")["job"], tmp_path, uninterrupted)
 
 
 def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(uninterrupted, tmp_path):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+#: Of executors, as a standalone master counts them.
+_UNLIMITED: Final = (1 << 31) - 1
 #: In Java's milliseconds.
 _FAR_FUTURE: Final = 1 << 62
 #: Of a context's environment.
@@ -108,6 +110,19 @@ def registered_executors(spark: SparkSession) -> int | None:
     if context is None:
         return None
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001 (the driver is counted)
+
+
+def ask_for_executors(spark: SparkSession) -> None:
+    """Let a standalone cluster start the executors that an application still lacks.
+
+    Its master looks for room after each event but one: when it has taken executors back from a
+    worker that is decommissioned (`Master.decommissionWorker`, Spark 4.0 to 4.3). A request is an
+    event. This one names the limit that an application begins with: none but ``spark.cores.max``.
+    """
+    context = classic_context(spark)
+    if context is not None and str(context.master).startswith("spark:"):
+        nowhere = context._jvm.PythonUtils.toScalaMap({})  # noqa: SLF001 (there is no public way)
+        context._jsc.sc().requestTotalExecutors(_UNLIMITED, 0, nowhere)  # noqa: SLF001
 
 
 def register_profile(spark: SparkSession, profile: Any) -> Any:

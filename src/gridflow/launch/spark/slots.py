@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.launch.spark.errors import slots_of_master
-from gridflow.launch.spark.session import classic_context, registered_executors, task_slots
+from gridflow.launch.spark.session import (
+    ask_for_executors,
+    classic_context,
+    registered_executors,
+    task_slots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,10 +107,14 @@ def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) 
     Spark looks for the slots of a barrier stage when that is submitted, and again after 15 seconds.
     """
     end = time.monotonic() + _ROOM_SECONDS
+    has_asked = False
     while not give_up() and time.monotonic() < end:
         slots = task_slots(spark)
         if slots is None or slots >= tasks:
             return
+        if not has_asked:
+            ask_for_executors(spark)
+            has_asked = True
         time.sleep(0.1)
 
 
