@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -24,11 +27,33 @@ from suite.stores import fetch_hadoop, free_ports, running, wait
 #: Room in each for an application master of the tests and two executors.
 _NODE_MEGABYTES = 6144
 _NODES = ("node-0", "node-1")
+#: As YARN counts them; what nodes have are stand-ins.
+_GPU, _NODE_GPUS = "yarn.io/gpu", 2
 _PR_SET_CHILD_SUBREAPER = 36
 _OPENED = ("lang", "util", "util.concurrent", "net")
 _JAVA = ["-Xmx192m", "-Djava.net.preferIPv4Stack=true"]
 _JAVA += [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED]
 _SERVER = "org.apache.hadoop.yarn.server"
+_RESOURCE = "org.apache.hadoop.yarn.util.resource"
+#: What YARN's isolation would leave of a node's GPUs for a container to see: the first that none
+#: other has which is there. Its folder ends with a container.
+_SMI = """#!{python}
+import fcntl, os, pathlib, sys
+
+own = os.getcwd()
+node = pathlib.Path(__file__).parent / os.environ["NM_PORT"]
+node.mkdir(exist_ok=True)
+with (node / "lock").open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    owners = {{index: node / str(index) for index in range({gpus})}}
+    there = {{i: path.read_text() for i, path in owners.items() if path.exists()}}
+    mine = [i for i, owner in there.items() if owner == own]
+    mine += [i for i in owners if not os.path.exists(there.get(i, "nobody's"))]
+    if not mine:
+        sys.exit("another container has each of the GPUs")
+    owners[mine[0]].write_text(own)
+    print(mine[0])
+"""
 _LOG = """log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
@@ -45,10 +70,13 @@ class Yarn:
         Of its clients: what ``HADOOP_CONF_DIR`` names.
     user : str
         Who submits; the daemons run as another.
+    binaries : Path
+        What nodes have besides this machine's: an ``nvidia-smi``.
     """
 
     def __init__(self, folder, keeper):
         self.folder, self.conf, self.user = folder, folder / "conf", "tests"
+        self.binaries = folder / "bin"
         self._keeper = keeper
 
     def start(self, node):
@@ -74,6 +102,20 @@ class Yarn:
         """Return what all containers of an application have printed."""
         found = sorted(self.folder.glob(f"node-*/logs/{application}/*/*"))
         return "\n".join(f"== {path}\n{path.read_text(errors='replace')}" for path in found)
+
+    def gpus_in_use(self):
+        """Return how many GPUs of each node YARN's scheduler has given away."""
+        site = (self.conf / "yarn-site.xml").read_text()
+        address = re.search(r"yarn.resourcemanager.webapp.address</name><value>([^<]+)", site)[1]
+        with urllib.request.urlopen(f"http://{address}/ws/v1/cluster/nodes", timeout=30) as answer:
+            nodes = json.load(answer)["nodes"]["node"]
+        return [
+            resource["value"]
+            for node in nodes
+            if node["state"] == "RUNNING"
+            for resource in node["usedResource"]["resourceInformations"]["resourceInformation"]
+            if resource["name"] == _GPU
+        ]
 
 
 @pytest.fixture(scope="session")
@@ -138,6 +180,7 @@ def _manager(ports):
     return {
         "yarn.resourcemanager.hostname": "127.0.0.1",
         **addresses,
+        "yarn.resource-types": _GPU,
         "yarn.scheduler.minimum-allocation-mb": "128",
         "yarn.scheduler.maximum-allocation-mb": str(_NODE_MEGABYTES),
         # A node that is gone is missed within seconds, not ten minutes.
@@ -166,6 +209,7 @@ def _node(folder, ports):
         "yarn.nodemanager.bind-host": "127.0.0.1",
         "yarn.nodemanager.resource.memory-mb": str(_NODE_MEGABYTES),
         "yarn.nodemanager.resource.cpu-vcores": "8",
+        f"yarn.nodemanager.resource-type.{_GPU}": str(_NODE_GPUS),
         "yarn.nodemanager.local-dirs": f"{folder}/local",
         "yarn.nodemanager.log-dirs": f"{folder}/logs",
         # As most clusters have it: who takes more memory than was asked for is killed.
@@ -187,6 +231,14 @@ def _write(folder, **files):
     return folder
 
 
+def _make_smi(folder):
+    """Make the stand-in of `nvidia-smi` in a folder."""
+    folder.mkdir()
+    script = folder / "nvidia-smi"
+    script.write_text(_SMI.format(python=sys.executable, gpus=_NODE_GPUS))
+    script.chmod(0o755)
+
+
 class _Keeper:
     def __init__(self, folder, jars, hdfs, stack):
         self._folder, self._jars, self._stack = folder, jars, stack
@@ -198,10 +250,13 @@ class _Keeper:
             f"{scheduler}.root.queues": "default",
             f"{scheduler}.root.default.capacity": "100",
             f"{scheduler}.maximum-am-resource-percent": "0.9",
+            # The default one counts memory alone.
+            f"{scheduler}.resource-calculator": f"{_RESOURCE}.DominantResourceCalculator",
         }
         conf = _write(folder / "manager", core=self._core, yarn=self._manager)
         (conf / "capacity-scheduler.xml").write_text(_configuration(**queues))
         self._nodes, self._started = {}, []
+        _make_smi(folder / "bin")
         self._run(conf, "resourcemanager.ResourceManager")
         self._wait_for(conf, "Transitioned to active state")
 

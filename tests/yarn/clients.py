@@ -62,8 +62,11 @@ class Client:
     def __init__(self, yarn, folder, scratch):
         self.yarn, self.folder = yarn, folder
         (self.program,) = blocks("python")
-        (settings,) = blocks("properties")
+        settings, self.gpu_settings = blocks("properties")
         (folder / "train.py").write_text(self.program)
+        (script,) = blocks("bash")
+        (folder / "getGpusResources.sh").write_text(script)
+        (folder / "getGpusResources.sh").chmod(0o755)
         own = {"jars": _JARS, "python": sys.executable, "scratch": scratch}
         mark = os.environ["GRIDFLOW_TEST_MARK"]
         (folder / "spark-defaults.conf").write_text(settings + _OWN.format(**own, mark=mark))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from multiprocessing.connection import Listener
@@ -36,10 +37,15 @@ def as_the_user(client, monkeypatch):
 
 @pytest.fixture(scope="module")
 def notebook(client):
-    """Give a session that the guide's first command has submitted."""
+    """Give a session that the guide's first command has submitted, with a GPU for each executor."""
     program = Path(__file__).with_name("notebook.py")
     address = str(client.folder / "socket")
-    command = blocks("sh")[1].replace("train.py", shlex.join([str(program), address]))
+    gpus = (line.split() for line in client.gpu_settings.splitlines())
+    words = [word for name, value in gpus for word in ("--conf", f"{name}={value}")]
+    # Containers have bash's own PATH, whatever their node's is.
+    path = f"{client.yarn.binaries}{os.pathsep}{os.environ['PATH']}"
+    words += ["--conf", f"spark.executorEnv.PATH={path}"]
+    command = blocks("sh")[1].replace("train.py", shlex.join([*words, str(program), address]))
     log = client.folder / "notebook.log"
     with Listener(address) as listener, log.open("wb") as out:
         submitted = subprocess.Popen(

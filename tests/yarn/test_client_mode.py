@@ -153,6 +153,32 @@ def test_a_job_goes_on_when_a_node_dies_under_it(notebook, yarn, tmp_path):
     assert (went, resumed, epochs) == (["lost", None], Place(0, 0, 6), 2)
 
 
+def look_for_gpus(spark):
+    from gridflow import TensorflowDistributor
+
+    def look(ctx):
+        import os
+
+        place = os.environ["NM_PORT"], os.environ["CONTAINER_ID"]
+        return place, list(ctx.gpus), os.environ["CUDA_VISIBLE_DEVICES"]
+
+    quiet = {"logs": "none", "progress": False}
+    given = TensorflowDistributor(2, "none", **quiet).run(look)
+    none = TensorflowDistributor(2, "none", gpus=0, **quiet).run(look)
+    return list(given.values), list(none.values)
+
+
+def test_tasks_have_the_gpus_that_yarn_counted_for_their_executors(notebook, yarn):
+    # Behind the node that died: both executors are on the other now.
+    given, none = notebook(look_for_gpus)
+    assert all(len(gpus) == 1 and visible == gpus[0] for _, gpus, visible in given)
+    assert len({(node, *gpus) for (node, _), gpus, _ in given}) == 2
+    assert len({container for (_, container), _, _ in given}) == 2
+    assert sum(yarn.gpus_in_use()) == 2
+    # A stage with a profile of its own, on the same executors.
+    assert [(gpus, visible) for _, gpus, visible in none] == [([], "-1")] * 2
+
+
 def take_too_much(spark):
     from gridflow import TaskLost, TensorflowDistributor
 
