@@ -1,6 +1,7 @@
 """(e) The same program as (c), its import changed: the feed of ``gridflow.compat.tfos``.
 
-A benchmark of its own, ``python benchmarks/feed/compat_feed.py [times]``; it runs (c) beside it.
+A benchmark of its own, ``python benchmarks/feed/compat_feed.py [times]``. It runs (c) beside it,
+and what every feed of an RDD contains: tasks that iterate over the same RDD and do nothing else.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import measure
 import psutil
+import tfos_feed
 
 HERE = Path(__file__).resolve().parent
 #: Inherited by all that is started here: nodes live apart from the tree of the driver's processes.
@@ -37,17 +39,36 @@ def marked_cpu() -> float:
 
 
 def work(program: str, times: str) -> None:
-    """Be the one or the other."""
+    """Be one of the programs."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(tfos_feed)
     measure.tree_cpu = marked_cpu
     if program == "compat":
         from gridflow.compat.tfos import _alias
 
         _alias.install()
-    import tfos_feed
-    from pyspark import cloudpickle
+    (iterate if program == "floor" else tfos_feed.main)(int(times))
 
-    cloudpickle.register_pickle_by_value(tfos_feed)
-    tfos_feed.main(int(times))
+
+def iterate(times: int) -> None:
+    """Read the RDD of each shape, which (c) feeds, in Spark's Python workers: nothing else."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    results = {}
+    for shape, options in measure.SHAPES.items():
+        rows = options["rows_slow"]
+        spark = measure.session("an RDD")
+        rdd = tfos_feed.rows_of(measure.cached_frame(spark, shape, rows), shape)
+
+        def read(rdd=rdd):
+            rdd.foreachPartition(lambda found: sum(1 for _ in found))
+
+        read()
+        idle = measure.idle_rate()
+        samples = [vars(measure.measured(read, idle)) for _ in range(times)]
+        results[shape] = {"rows": rows, "idle": idle, "samples": {"tfos": samples}}
+        spark.stop()
+    print("RESULT " + json.dumps(results))
 
 
 def rate(python: Path | str, program: str, times: int) -> dict[str, float]:
@@ -76,13 +97,18 @@ def main() -> None:
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     ours = rate(sys.executable, "compat", times)
     theirs = rate(tfos_python(), "original", times)
-    print(f"{'rows per CPU-second':<24}{'compat.tfos':>14}{'original':>12}{'ratio':>10}")
+    floor = rate(sys.executable, "floor", times)
+    print(f"{'rows per CPU-second':<22}{'compat.tfos':>12}{'original':>10}{'ratio':>8}", end="")
+    print(f"{'the RDD alone':>16}{'ratio':>8}   µs of CPU a row: ours, its, the RDD alone")
     for shape, value in ours.items():
-        print(f"{shape:<24}{value:>14,.0f}{theirs[shape]:>12,.0f}{value / theirs[shape]:>9.1f}x")
+        its, most = theirs[shape], floor[shape]
+        print(f"{shape:<22}{value:>12,.0f}{its:>10,.0f}{value / its:>7.1f}x", end="")
+        print(f"{most:>16,.0f}{most / its:>7.1f}x", end="   ")
+        print(", ".join(f"{1e6 / each:.0f}" for each in (value, its, most)))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["compat"], ["original"]):
+    if sys.argv[1:2] in (["compat"], ["original"], ["floor"]):
         work(sys.argv[1], sys.argv[2])
     else:
         main()

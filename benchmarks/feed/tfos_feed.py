@@ -24,6 +24,13 @@ def drain(args, ctx):
             np.array([row[1] for row in batch])
 
 
+def rows_of(frame, shape: str):
+    """Return the RDD that is fed."""
+    if shape == "784 floats":
+        return frame.rdd.map(lambda row: (row.x, row.y))
+    return frame.rdd.map(lambda row: (list(row)[:10], row[10]))
+
+
 def main(repetitions: int) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from tensorflowonspark import TFCluster
@@ -32,11 +39,7 @@ def main(repetitions: int) -> None:
     for shape, options in SHAPES.items():
         rows, batch = options["rows_slow"], options["batch"]
         spark = session("TensorFlowOnSpark feed")
-        frame = cached_frame(spark, shape, rows)
-        if shape == "784 floats":
-            rdd = frame.rdd.map(lambda row: (row.x, row.y))
-        else:
-            rdd = frame.rdd.map(lambda row: (list(row)[:10], row[10]))
+        rdd = rows_of(cached_frame(spark, shape, rows), shape)
         cluster = TFCluster.run(
             spark.sparkContext, drain, {"batch": batch}, 2, 0, input_mode=TFCluster.InputMode.SPARK
         )

@@ -56,7 +56,9 @@ def test_batches_cross_chunks_and_end_with_the_feed(queues):
     rows = queues.get_queue("input")
     rows.put_rows(list(range(7)))
     rows.put(7)
-    rows.put_rows([8, 9])
+    rows.put_rows([8])
+    rows.put_pickled(memoryview(pickle.dumps([7, 8, 9])), range(2, 3))  # two came otherwise
+    assert rows.qsize() == 10
     rows.put(None)
     feed = TFNode.DataFeed(queues)
     assert feed.next_batch(2) == [0, 1]
@@ -285,6 +287,28 @@ def test_what_the_rows_themselves_fail_with_stays_what_it_is(there):
     assert time.monotonic() - began < 5
     there.servers[0].end()
     thread.join(10)
+
+
+def test_rows_that_a_node_cannot_read_fail_in_its_program(there):
+    class Foreign:
+        def __reduce__(self):
+            return __import__, ("a_module_of_the_driver",)
+
+    failures = []
+
+    def program():
+        try:
+            TFNode.DataFeed(there.nodes[0]).next_batch(3)
+        except ModuleNotFoundError as error:
+            failures.append(error)
+            there.servers[0].fail(str(error))  # as a node does
+
+    thread = threading.Thread(target=program, name="program")
+    thread.start()
+    with pytest.raises(GridflowError, match="a_module_of_the_driver"):
+        _feeding.Feeder(there.info[:1], 5, "input", 0).train([1, Foreign(), 3])
+    thread.join(10)
+    assert len(failures) == 1
 
 
 def test_a_program_that_wants_no_more_rows_leaves_no_question_open(there):

@@ -6,7 +6,6 @@ See `gridflow.compat.tfos._feeding` for the other side, and for what they say to
 from __future__ import annotations
 
 import contextlib
-import pickle
 import queue
 import threading
 import time
@@ -23,13 +22,13 @@ from gridflow.compat.tfos._feeding import (
     DONE,
     EXPLAIN_SECONDS,
     FAILED,
-    FIRST,
     HELLO,
     LATER,
     LOOK_SECONDS,
     PARTITION,
     PROGRESS,
     ROWS,
+    SPAN,
     TAKEN,
     UNWANTED,
     WELCOME,
@@ -283,14 +282,14 @@ class _Visit:
                 return
             if not message.startswith(ROWS):
                 raise EOFError
-            (first,) = FIRST.unpack_from(message, 1)
-            rows = pickle.loads(memoryview(message)[1 + FIRST.size :])  # noqa: S301 (one of ours)
-            self._count += len(rows)
+            first, count = SPAN.unpack_from(message, 1)
+            rows = memoryview(message)[1 + SPAN.size :]
+            self._count += count
             with self._partition.lock:
-                new = rows[max(self._partition.rows - first, 0) :]
+                new = range(min(max(self._partition.rows - first, 0), count), count)
                 self._partition.rows += len(new)
                 self._partition.waiting += 1
-                self._rows.put_rows(new, self._chunk_taken, self)
+                self._rows.put_pickled(rows, new, self._chunk_taken, self)
 
     def _chunk_taken(self) -> None:
         with self._partition.lock:

@@ -57,8 +57,8 @@ FAILED: Final = b"F"
 
 #: Rows are sent in chunks of about this size; a slow source's are sent sooner.
 _CHUNK_BYTES: Final = 512 << 10
-#: The place of a chunk's first row in its partition.
-FIRST: Final = struct.Struct(">Q")
+#: The place of a chunk's first row in its partition, and how many rows it has.
+SPAN: Final = struct.Struct(">QQ")
 _FIRST_ROWS: Final = 16
 _MOST_ROWS: Final = 8192
 _FLUSH_SECONDS: Final = 0.1
@@ -344,13 +344,17 @@ def _chunks(rows: Iterable[Any], first: int = 0) -> Iterator[tuple[bytes, int]]:
             len(chunk) % _FIRST_ROWS or time.monotonic() - began < _FLUSH_SECONDS
         ):
             continue
-        message = b"".join((ROWS, FIRST.pack(first), pickled(chunk)))
+        message = _message(chunk, first)
         limit = max(1, min(_MOST_ROWS, _CHUNK_BYTES * len(chunk) // len(message)))
         yield message, len(chunk)
         first += len(chunk)
         chunk, began = [], time.monotonic()
     if chunk:
-        yield b"".join((ROWS, FIRST.pack(first), pickled(chunk))), len(chunk)
+        yield _message(chunk, first), len(chunk)
+
+
+def _message(chunk: list[Any], first: int) -> bytes:
+    return b"".join((ROWS, SPAN.pack(first, len(chunk)), pickled(chunk)))
 
 
 def _with_first(
