@@ -120,21 +120,19 @@ def _quoted(column: str) -> Column:
     return functions.col(quoted(column))
 
 
-def _most_frequent(
-    counted: DataFrame, most: Mapping[int, int | None], *before: Column
-) -> DataFrame:
-    """Return the most frequent tokens of each want, as many as are needed.
-
-    What is put before them by an order of its own counts as one.
-    """
+def _most_frequent(counted: DataFrame, most: Mapping[int, int | None]) -> DataFrame:
+    """Return the states, and the most frequent tokens of each want, as many as are needed."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     limited = {want: limit for want, limit in most.items() if limit is not None}
     if not limited:
         return counted
-    order = [*before, f.desc("n"), f.desc("number"), f.desc("token")]
-    place = f.row_number().over(Window.partitionBy("want").orderBy(*order))
+    order = [f.desc("n"), f.desc("number"), f.desc("token")]
+    # Each state is the first of its own group: an exception for states in the condition would keep
+    # Spark from leaving out what comes later in a group before the shuffle.
+    groups = Window.partitionBy("want", "part")
+    place = f.row_number().over(groups.orderBy(*order))
     is_wanted = f.col("place") <= max(limited.values())
     if len(limited) < len(most):
         is_wanted = is_wanted | ~f.col("want").isin(list(limited))
@@ -170,34 +168,36 @@ def _found(
     def part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return iter(tokens.parts(wants, iter(batches)))
 
-    parts = chosen.mapInArrow(part, _PART_DDL)
-    summed = parts.groupBy("want", "token", "number").agg(
-        f.sum("n").alias("n"),
-        f.sum("documents").alias("documents"),
-        f.collect_list("state").alias("states"),
+    # States are keys of their own, by their partition: as something to be collected, they would
+    # keep Spark from its plain hash aggregate, and the other one sorts all that has more than 128
+    # keys (spark.sql.objectHashAggregate.sortBased.fallbackThreshold).
+    of_state = f.expr("CASE WHEN state IS NOT NULL THEN spark_partition_id() END")
+    parts = chosen.mapInArrow(part, _PART_DDL).withColumn("part", of_state)
+    summed = parts.groupBy("want", "token", "number", "part", "state").agg(
+        f.sum("n").alias("n"), f.sum("documents").alias("documents")
     )
-    summed = summed.withColumn("is_state", f.expr("token IS NULL AND number IS NULL"))
     most: dict[int, int | None] = {}
     for place, want in enumerate(wants):
         limit = limits[want]
         if isinstance(want, Vocabulary):
-            most[place] = None if limit is None else limit + 1
-    table = _most_frequent(summed, most, f.desc("is_state")).toArrow()
-    states = {row["want"]: row for row in table.filter(table["is_state"]).to_pylist()}
-    rest = table.filter(pc.invert(table["is_state"]))
+            most[place] = limit
+    table = _most_frequent(summed, most).toArrow()
+    rest = table.filter(pc.is_null(table["part"]))
+    rows = table.filter(pc.is_valid(table["part"])).sort_by("part").to_pylist()
     found: dict[Want, Any] = {}
     for place, want in enumerate(wants):
-        row = states.get(place)
-        if row is None or not row["n"]:
+        mine = [row for row in rows if row["want"] == place]
+        count, states = sum(row["n"] for row in mine), [row["state"] for row in mine]
+        if not count:
             raise DataError(f"there is no row without a null in {titles[place]}: nothing to learn.")
         if isinstance(want, Vocabulary):
-            found[want] = _vocabulary(rest, place, int(row["n"]))
+            found[want] = _vocabulary(rest, place, count)
         elif isinstance(want, Moments):
-            found[want] = _moments(row["states"], titles[place])
+            found[want] = _moments(states, titles[place])
         elif isinstance(want, Quantiles):
-            found[want] = quantiles.boundaries(row["states"], want.bins)
+            found[want] = quantiles.boundaries(states, want.bins)
         else:
-            found[want] = tokens.extremes(row["states"])
+            found[want] = tokens.extremes(states)
     return found
 
 
