@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop kafka classes examples demo test test-all quick lint conformance bench docs clean
+.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -50,6 +50,12 @@ kafka: .cache/.kafka  ## a broker of Kafka and Spark's source of its topics, for
 	@$(PY) tests/suite/kafka.py
 	@touch $@
 
+# What the test of tables with snapshots reads.
+tables: .cache/.tables  ## Delta and Iceberg, for the test of materialized tables
+.cache/.tables: tests/suite/table_jars/pom.xml tests/suite/tables.py .venv/.ready
+	@$(PY) tests/suite/tables.py
+	@touch $@
+
 # Java starts Spark with half of the work.
 classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once for all tests
 .cache/classes.jsa: tests/suite/classes.py .venv/.ready
@@ -64,7 +70,7 @@ AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 test: torch examples jar sparks hadoop classes  ## every case of the suite
 	$(PY) -m pytest $(AT_ONCE)
 
-test-all: torch examples jar sparks pythons hadoop kafka classes  ## the same with all products in full, on all versions: for a release
+test-all: torch examples jar sparks pythons hadoop kafka tables classes  ## the same with all products in full, on all versions: for a release
 	$(PY) -m pytest $(AT_ONCE) --all
 
 quick: setup  ## what needs neither Spark nor TensorFlow: while writing

@@ -2,7 +2,8 @@
 
 The text is the analyzed plan in its canonical form (without the numbers and names that Spark gives
 anew each time), with the schema of the rows, and of each source what tells its version: of files
-their paths, sizes and times of change, as Spark will read them.
+their paths, sizes and times of change, as Spark will read them; of tables of Delta and Iceberg
+the snapshot.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _FIELDS: Final = "spark.sql.debug.maxToStringFields"
 _FILE: Final = re.compile(r"path=(.*?); isDirectory=.*?length=(\d+);.*?modification_time=(\d+);")
 #: Nodes that run functions of the user's; a plan doesn't show their code.
 _FUNCTIONS: Final = re.compile(r"Python|InArrow|InPandas|MapPartitions|MapElements|InR\b")
+#: Spark's lists of files, unlike those of table formats.
+_OWN_LISTS: Final = "org.apache.spark.sql.execution."
 _WAY_OUT: Final = (
     "Say which version it is: gridflow.materialize(df, path, version='…'), any text that you "
     "change when the rows are to be written again."
@@ -142,7 +145,11 @@ def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str
         rows = str(leaf.data().mkString("\n"))
         return "rows of the query", f"{schema}\n{rows}"
     if kind.startswith(("LogicalRelation", "Relation")) and hasattr_java(leaf, "relation"):
-        found = _files_of(spark, leaf.relation())
+        relation = leaf.relation()
+        if (snapshot := _snapshot_of(relation)) is not None:
+            name, table = snapshot
+            return name, f"{schema}\n{_options_of(relation)}\n{table}"
+        found = _files_of(spark, relation)
         if found is not None:
             files, options = found
             folders = sorted({path.rpartition("/")[0] for path, _, _ in files})
@@ -152,7 +159,9 @@ def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str
     if kind.startswith(("DataSourceV2", "RelationV2")) and hasattr_java(leaf, "table"):
         table = leaf.table()
         if hasattr_java(table, "version") and (number := table.version()) is not None:
-            return f"{table.name()}, version {number}", schema
+            # Options may ask for a part of it, which the table doesn't see.
+            asked = "\n".join(sorted(f"{key} {value}" for key, value in leaf.options().items()))
+            return f"{table.name()}, version {number}", f"{schema}\n{asked}"
     if has_other:
         return kind, schema
     raise InvalidArgument(
@@ -161,19 +170,39 @@ def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str
     )
 
 
+def _snapshot_of(relation: Any) -> tuple[str, str] | None:
+    """Return a table of Delta with the version that will be read, and what else it is known by.
+
+    Its files don't tell: rows that were deleted may be noted beside files that stay as they were.
+    """
+    if not hasattr_java(relation, "location"):
+        return None
+    place = relation.location()
+    if not (hasattr_java(place, "deltaLog") and hasattr_java(place, "getSnapshot")):
+        return None
+    snapshot = place.getSnapshot()
+    # One that was made anew at the same place counts its versions anew.
+    return f"{place.path()}, version {snapshot.version()}", str(snapshot.metadata().id())
+
+
+def _options_of(relation: Any) -> str:
+    return "\n".join(sorted(str(relation.options().mkString("\n")).split("\n")))
+
+
 def _files_of(spark: SparkSession, relation: Any) -> tuple[list[tuple[str, str, str]], str] | None:
     """Return path, size and time of change of each file, and the reader's options."""
     if not hasattr_java(relation, "location"):
         return None
     place = relation.location()
+    if not str(place.getClass().getName()).startswith(_OWN_LISTS):
+        return None  # what its files alone say of the rows is the format's own matter
     place.refresh()  # Spark lists them when a DataFrame is made, and reads those of its list
     if hasattr_java(place, "allFiles"):
         text = str(place.allFiles().mkString("\n"))
         files = [(path, size, at) for path, size, at in _FILE.findall(text)]
-    else:  # of a table format, or a table of Hive's catalog
+    else:  # a table of Hive's catalog
         files = [_status(spark, str(path)) for path in place.inputFiles()]
-    options = "\n".join(sorted(str(relation.options().mkString("\n")).split("\n")))
-    return sorted(files), options
+    return sorted(files), _options_of(relation)
 
 
 def _status(spark: SparkSession, path: str) -> tuple[str, str, str]:
