@@ -234,6 +234,7 @@ def test_no_command_for_a_chief_is_refused():
     assert "only ps and workers run standard servers" in out
 
 
+@pytest.mark.slow  # waits between the starts, as the launcher does
 @pytest.mark.parametrize(
     ("policy", "script", "runs"),
     [
@@ -364,6 +365,7 @@ def test_waiting_for_peers_raises_the_start_timeout():
         wait_for_peers(who, 0, threading.Event(), never)
 
 
+@pytest.mark.slow  # a launcher for each task, on four targets
 def test_servers_end_when_all_who_train_have_ended():
     """Two workers, and a parameter server with a program that never ends by itself."""
     roles = {"worker": Role(2), "ps": Role(command=["sleep", "300"], args=[])}

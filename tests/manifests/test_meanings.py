@@ -176,6 +176,7 @@ def test_tfjobs_operator_restarts_nothing_by_itself():
         assert "backoffLimit" not in spec["runPolicy"]
 
 
+@pytest.mark.slow  # four launchers with their restarts
 def test_each_task_of_a_tfjob_has_a_limit_of_its_own(tmp_path):
     """Four workers that fail once each, with a limit of three."""
     script = f"mkdir {tmp_path}/$GRIDFLOW_INDEX 2>/dev/null && exit 1; exit 0"

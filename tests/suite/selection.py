@@ -32,8 +32,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "slow: starts Spark, TensorFlow or Maven, beyond what its fixtures tell, or computes for "
-        "many seconds; not in make quick",
+        "slow: starts Spark, TensorFlow or Maven, beyond what its fixtures tell, or computes or "
+        "waits for seconds; not in make quick",
     )
     config.addinivalue_line(
         "markers",
