@@ -13,9 +13,10 @@ import pytest
 
 if __name__ == "__main__":  # the set-up: the tests import it as a part of theirs
     sys.path.insert(0, str(Path(__file__).parents[1]))
-from suite import stores
+from suite import maven, stores
 
 _FOLDER = Path(__file__).parents[2] / ".cache" / "kafka"
+_JARS = {"broker": "kafka_2.13-*.jar", "spark": "spark-sql-kafka-*.jar"}
 _SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -36,12 +37,7 @@ _CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 def fetch(folder=_FOLDER):
     """Copy the broker's jars, and those of Spark's source, each into a folder; by Maven."""
     pom = Path(__file__).parent / "kafka_jars" / "pom.xml"
-    for profile, jar in (("broker", "kafka_2.13-*.jar"), ("spark", "spark-sql-kafka-*.jar")):
-        if not any((folder / profile).glob(jar)):
-            words = ["mvn", "-q", "-f", str(pom), "-P", profile, "dependency:copy-dependencies"]
-            words += ["-DincludeScope=runtime", f"-DoutputDirectory={folder / profile}"]
-            subprocess.run(words, check=True)
-    return folder
+    return maven.fetch(pom, folder, _JARS)
 
 
 def jars_of_spark():

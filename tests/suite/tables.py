@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
+import sys
 from pathlib import Path
+
+if __name__ == "__main__":  # the set-up: the tests import it as a part of theirs
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+from suite import maven
 
 _FOLDER = Path(__file__).parents[2] / ".cache" / "tables"
 _JARS = {"delta": "delta-spark_*.jar", "iceberg": "iceberg-spark-runtime-*.jar"}
@@ -12,12 +16,7 @@ _JARS = {"delta": "delta-spark_*.jar", "iceberg": "iceberg-spark-runtime-*.jar"}
 def fetch(folder=_FOLDER):
     """Copy each format's jars into a folder, by Maven."""
     pom = Path(__file__).parent / "table_jars" / "pom.xml"
-    for profile, jar in _JARS.items():
-        if not any((folder / profile).glob(jar)):
-            words = ["mvn", "-q", "-f", str(pom), "-P", profile, "dependency:copy-dependencies"]
-            words += ["-DincludeScope=runtime", f"-DoutputDirectory={folder / profile}"]
-            subprocess.run(words, check=True)
-    return folder
+    return maven.fetch(pom, folder, _JARS)
 
 
 def jars_of_spark():
