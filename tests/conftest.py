@@ -35,8 +35,8 @@ pytest_plugins = (
 
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
-#: The module that a host's fork server runs: it outlives a job, but no executor and no driver.
-FORK_SERVER = "gridflow.agent.forkserver.server"
+#: The modules that fork servers run: they outlive a job, but no executor and no driver.
+FORK_SERVERS = {"gridflow.agent.forkserver.server", "gridflow.agent.forkserver.agents"}
 _PATIENCE = 8.0
 # Ctrl-C is tried, too: a run in a shell's background ignores it, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -108,7 +108,7 @@ def left_processes():
             command = " ".join(words)
         except (OSError, psutil.Error):
             continue
-        if FORK_SERVER in words and is_warm(words):
+        if FORK_SERVERS & set(words) and is_warm(words):
             continue
         if (
             "gridflow.training" in command

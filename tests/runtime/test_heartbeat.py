@@ -80,6 +80,7 @@ def test_a_large_checkpoint_on_its_way_looks_like_no_death(monkeypatch, tmp_path
         launcher=LocalLauncher(),
         heartbeat_timeout=2,
         max_restarts=1,
+        warm_seconds=0,  # an agent of its own, that reads the file above
         logs="none",
         progress=False,
     )

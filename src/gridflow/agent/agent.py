@@ -22,6 +22,7 @@ from pyarrow import flight
 
 from gridflow.agent import environment
 from gridflow.agent.folder import short_path, task_prefix, temporary_folder
+from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.heartbeat import Heartbeat
 from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
@@ -66,6 +67,8 @@ class Agent:
         What Spark gave to the task.
     executor : str, optional
         What Spark calls the executor that the task runs on.
+    owner : int, optional
+        The process with which what stays warm ends. Default: this one's parent.
     """
 
     def __init__(
@@ -74,7 +77,9 @@ class Agent:
         rank: int,
         spark_gpus: SparkGpus | None = None,
         executor: str = "",
+        owner: int | None = None,
     ) -> None:
+        self._owner = owner
         self.payload, self.rank, self._executor = payload, rank, executor
         self._spark_gpus = spark_gpus or SparkGpus()
         self.id = uuid.uuid4().hex
@@ -190,6 +195,7 @@ class Agent:
         self._reporter = Reporter(client, me, timeout)
         uploads = Uploads(client)
         versions = environment.describe()
+        warm_seconds = payload.spec.hosts.warm_seconds
         self._runner = TaskRunner(
             payload,
             self.rank,
@@ -198,7 +204,7 @@ class Agent:
             self._reporter,
             uploads,
             gpus,
-            versions,
+            ForkServers(warm_seconds, versions, self._owner) if warm_seconds else None,
             scratch=scratch,
             on_end=self._wake,
         )

@@ -13,15 +13,21 @@ from gridflow.agent.agent import Agent
 from gridflow.agent.guardian import PR_SET_PDEATHSIG
 
 
-def main() -> None:
-    """Run one agent until its job ends, or its driver does."""
+def main(parent: int | None = None) -> None:
+    """Run one agent until its job ends, or its driver does.
+
+    Parameters
+    ----------
+    parent : int, optional
+        The process that forked this one, and with which it ends. Default: the driver.
+    """
     # From the parent's own pipe: nobody else can write to it.
     payload, rank, rows, driver = pickle.load(sys.stdin.buffer)  # noqa: S301
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != driver:
+    if os.getppid() != (parent or driver):
         _end()
-    Agent(payload, rank).run(() if rows is None else rows.batches())
+    Agent(payload, rank, owner=driver).run(() if rows is None else rows.batches())
 
 
 def _end(*_: object) -> NoReturn:

@@ -27,6 +27,12 @@ def is_below(pid: int, ancestor: int) -> bool:
     return pid == ancestor
 
 
+def umask() -> int:
+    """Return this process's umask, which ``os.umask`` could only tell by changing it."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    return int(status.partition("Umask:")[2].split()[0], 8)
+
+
 def waited_for_processors() -> float | None:
     """Return for how many seconds some task of this host was waiting for a processor so far.
 

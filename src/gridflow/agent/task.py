@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.agent.features import features_of
 from gridflow.agent.features.base import Tools
-from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.life import Life
 from gridflow.spec import backends
 from gridflow.spec.backends import KERAS_VARIABLE, needed
@@ -20,9 +19,10 @@ from gridflow.wire import child, commands, reports
 from gridflow.wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
+    from gridflow.agent.forkserver.client import ForkServers
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
     from gridflow.gpu.grant import GpuGrant
@@ -47,8 +47,8 @@ class TaskRunner:
     uploads : Uploads
     grant : GpuGrant or str
         The task's GPUs, or why it has none.
-    versions : mapping
-        Of the packages of this host.
+    servers : ForkServers or None
+        Whom to ask for training processes; None: each is started anew.
     scratch : Path
         For temporary files, by a short path.
     on_end : callable
@@ -64,7 +64,7 @@ class TaskRunner:
         reporter: Reporter,
         uploads: Uploads,
         grant: GpuGrant | str,
-        versions: Mapping[str, str],
+        servers: ForkServers | None,
         *,
         scratch: Path,
         on_end: Callable[[], None],
@@ -75,9 +75,7 @@ class TaskRunner:
         self._task = payload.spec.tasks[rank]
         self._part = payload.spec.parts[rank]
         self._grant = grant
-        self._servers = None
-        if payload.spec.hosts.warm_seconds:
-            self._servers = ForkServers(payload.spec.hosts.warm_seconds, versions)
+        self._servers = servers
         self._generation = payload.generation
         self._life = self._new_life()
         self._counts: commands.Counts | None = None

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.folder import temporary_folder
 from gridflow.errors import InvalidArgument
 from gridflow.gpu.grant import check_host
+from gridflow.launch.agents import AgentProcess
 from gridflow.launch.base import Placement
 
 if TYPE_CHECKING:
@@ -159,7 +156,7 @@ class LocalLaunch:
     ) -> None:
         of_rank = dict(zip(payload.spec.fed, rows, strict=False))
         mine = range(len(payload.spec.tasks)) if places is None else places
-        started = {rank: _start_agent(payload, rank, of_rank.get(rank)) for rank in mine}
+        started = {rank: AgentProcess(payload, rank, of_rank.get(rank)) for rank in mine}
         self._agents = list(started.values())
         watcher = threading.Thread(
             target=_watch,
@@ -188,46 +185,22 @@ class LocalLaunch:
             thread.join()
 
 
-def _end(agents: list[subprocess.Popen[bytes]]) -> None:
-    for agent in agents:
-        if agent.poll() is None:
-            agent.send_signal(signal.SIGTERM)
-            agent.send_signal(signal.SIGCONT)  # one that is frozen hears nothing otherwise
-    for agent in agents:
+def _end(agents: list[AgentProcess]) -> None:
+    processes = [agent.process for agent in agents]
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # one that is frozen hears nothing otherwise
+    for process in processes:
         try:
-            agent.wait(_TERM_SECONDS)
+            process.wait(_TERM_SECONDS)
         except subprocess.TimeoutExpired:
-            agent.kill()
-
-
-def _start_agent(
-    payload: AgentPayload, rank: int, rows: FileRows | None
-) -> subprocess.Popen[bytes]:
-    errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (its watcher closes it)
-    importable = ":".join(path or str(Path.cwd()) for path in sys.path)
-    agent = subprocess.Popen(
-        [sys.executable, "-m", "gridflow.agent.main"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        env={**os.environ, "PYTHONPATH": importable},
-        start_new_session=True,  # Ctrl-C is for the driver, which then ends them in order
-    )
-    agent.gridflow_errors = errors  # type: ignore[attr-defined]
-    if agent.stdin is None:
-        raise AssertionError("the agent was started without a pipe")
-    try:
-        # By the pipe: keys are for no command line and no file.
-        with agent.stdin:
-            pickle.dump((payload, rank, rows, os.getpid()), agent.stdin)
-    except BrokenPipeError:
-        pass  # it died already; its watcher says why
-    return agent
+            process.kill()
 
 
 def _watch(
     payload: AgentPayload,
-    agents: Mapping[int, subprocess.Popen[bytes]],
+    agents: Mapping[int, AgentProcess],
     listener: LaunchListener,
 ) -> None:
     threads = [
@@ -242,15 +215,12 @@ def _watch(
 
 
 def _watch_one(
-    payload: AgentPayload, rank: int, agent: subprocess.Popen[bytes], listener: LaunchListener
+    payload: AgentPayload, rank: int, agent: AgentProcess, listener: LaunchListener
 ) -> None:
     from gridflow.agent.process import signal_name
 
-    code = agent.wait()
-    errors: IO[bytes] = agent.gridflow_errors  # type: ignore[attr-defined]
-    with errors:
-        if code != 0:
-            errors.seek(0)
-            words = errors.read().decode(errors="replace").strip()
-            how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with {code}"
-            listener.agent_lost(payload.launch, rank, f"its agent {how}. {words}".rstrip(". "))
+    code = agent.process.wait()
+    words = agent.words()
+    if code != 0:
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with {code}"
+        listener.agent_lost(payload.launch, rank, f"its agent {how}. {words}".rstrip(". "))

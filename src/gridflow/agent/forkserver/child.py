@@ -54,7 +54,7 @@ def guard(
         Environment variables that libraries set when they were imported.
     """
     os.setsid()
-    _fresh_signals()
+    fresh_signals()
     wake, waker = wake_by_signals()
     _prctl(guardian.PR_SET_CHILD_SUBREAPER, 1)
     watcher = os.getpid()
@@ -68,8 +68,8 @@ def guard(
             os._exit(127)
     with contextlib.suppress(OSError):  # the child may have been faster
         os.setpgid(process, process)
-    _close_all_but(connection.fileno(), wake, waker)
-    _show_command([sys.executable, "-I", "-S", guardian.__file__, *request["command"]])
+    close_all_but(connection.fileno(), wake, waker)
+    show_command([sys.executable, "-I", "-S", guardian.__file__, *request["command"]])
     status = signal.SIGKILL.value
     with contextlib.suppress(OSError):
         messages.send(connection, {"kind": "forked", "guardian": watcher}, None)
@@ -110,22 +110,22 @@ def _train(
     _prctl(guardian.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != watcher:
         return
-    _fresh_signals()
+    fresh_signals()
     output, channel, *inherited = descriptors
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(null)
-    _close_all_but(channel, *inherited)
+    close_all_but(channel, *inherited)
     os.umask(request["umask"])
     os.chdir(request["work_dir"])
     # With what libraries set while the server imported them, as they would have done here.
     environment = {**request["environment"], **by_imports, CHANNEL_VARIABLE: str(channel)}
     os.environ.clear()
     os.environ.update(environment)
-    _fresh_python(request["work_dir"])
-    _show_command(request["command"])
+    fresh_python(request["work_dir"])
+    show_command(request["command"])
     from gridflow.training import main
 
     sys.argv = [str(main.__file__)]
@@ -142,7 +142,8 @@ def wake_by_signals() -> tuple[int, int]:
     return wake, waker
 
 
-def _fresh_signals() -> None:
+def fresh_signals() -> None:
+    """Take signals as a new process does."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -150,7 +151,7 @@ def _fresh_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _fresh_python(work_dir: str) -> None:
+def fresh_python(work_dir: str) -> None:
     """Forget what a new interpreter wouldn't know, or would know otherwise."""
     sys.path[0] = work_dir  # as -m does
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -165,7 +166,7 @@ def _fresh_python(work_dir: str) -> None:
     gc.enable()
 
 
-def _close_all_but(*kept: int) -> None:
+def close_all_but(*kept: int) -> None:
     """Close what was the server's, or another end of this process's own."""
     stay = {0, 1, 2, *kept}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names are all it takes)
@@ -183,7 +184,7 @@ def _is_ours(descriptor: int) -> bool:
     return target.startswith(("socket:", "pipe:", "anon_inode:[pidfd]", "pidfd:"))
 
 
-def _show_command(command: list[str]) -> None:
+def show_command(command: list[str]) -> None:
     """Let ``ps`` show what a started process would show, and not the server's command line.
 
     The kernel shows the memory where the arguments were at the start; when its last byte isn't

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.forkserver import messages
 from gridflow.agent.forkserver.fingerprint import early, fingerprint
-from gridflow.agent.stat import began, is_below, is_stopped
+from gridflow.agent.stat import began, is_below, is_stopped, umask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,7 +107,7 @@ class ForkServers:
             "packages": list(packages),
             "work_dir": str(work_dir),
             "environment": dict(environment),
-            "umask": _umask(),
+            "umask": umask(),
             "idle_seconds": self._idle_seconds,
         }
         try:
@@ -319,12 +319,6 @@ class ForkedGuardian:
                 self._on_change()
             case "ended":
                 self._code = os.waitstatus_to_exitcode(int(message["status"]))
-
-
-def _umask() -> int:
-    """Return this process's umask, which ``os.umask`` could only tell by changing it."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
-    return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 def _pid_file(path: Path) -> Path:

@@ -56,7 +56,7 @@ def fingerprint(environment: Mapping[str, str], versions: Mapping[str, str]) -> 
     versions : mapping
         Of the packages, as they are installed now.
     """
-    seen = {name: value for name, value in environment.items() if _matters(name)}
+    seen = {name: value for name, value in environment.items() if matters(name)}
     interpreter = [sys.executable, sys.version]
     files = [_own_sources(), _keras_settings(environment)]
     facts = [interpreter, sorted(seen.items()), sorted(versions.items()), files]
@@ -68,7 +68,8 @@ def early(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in LATE}
 
 
-def _matters(name: str) -> bool:
+def matters(name: str) -> bool:
+    """Return whether a library could see a variable of the environment as it is imported."""
     return name not in LATE and name not in _NOISE and not name.startswith(_SPARKS)
 
 
