@@ -34,7 +34,7 @@ SPARK_CELLS = [(flavour, cell) for flavour, cell in SPARK_CELLS if cell[0] not i
 #: A single process computes the same whoever started it; `make conformance` runs those, too.
 ON_SPARK = ("multi_worker_mirrored",)
 #: Where cures, feed and groups are tried by one model, the others only try Keras again; several
-#: replicas of Keras 3 train them all. `--all` trains all of them everywhere.
+#: workers of Keras 3 train them all. `--all` trains all of them everywhere.
 OTHER_MODELS = tuple(cell for cell in CELLS if cell[1] != MODELS[0])
 #: What Spark adds, feed and launch, is the same for the other flavours and models; `--all` runs
 #: them, too.
@@ -62,10 +62,10 @@ def outcomes(request, tmp_path_factory):
         column = strategy, flavour, spark is None
         if column not in columns:
             whole = request.config.getoption("whole")
-            many = spark is None and flavour == "keras" and strategy != "none"
+            many = spark is None and flavour == "keras" and strategy in ON_SPARK
             options = {
                 "models": len(MODELS) if whole or many else 1,
-                "steps": whole or flavour == "keras",
+                "steps": whole or (flavour == "keras" and strategy != "mirrored"),
             }
             folder = tmp_path_factory.mktemp("column") / "shared"
             expected = expected_of(flavour)
@@ -87,7 +87,7 @@ def check(outcome, cell):
 @pytest.mark.timeout(600)  # the first test of a column computes all of it
 @ALONE
 @pytest.mark.full(flavour="tf_keras", cell=OTHER_MODELS)
-@pytest.mark.full(strategy="none", cell=OTHER_MODELS)
+@pytest.mark.full(strategy=("none", "mirrored"), cell=OTHER_MODELS)
 @pytest.mark.parametrize("flavour", conformance.FLAVOURS)
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
@@ -97,6 +97,7 @@ def test_it_computes_what_one_process_computes(outcomes, cell, strategy, flavour
 
 @pytest.mark.timeout(600)
 @pytest.mark.full(flavour="tf_keras")  # the step is that of Keras 3 but for its cures, tried by fit
+@pytest.mark.full(strategy="mirrored")  # its replicas share a batch as those of several workers do
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize(("flavour", "cell"), STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, strategy, flavour):

@@ -17,15 +17,19 @@ pytestmark = pytest.mark.slow
 
 #: Where the whole suite runs. Most of it tries this project's reader and writer, which are the same
 #: for all; what differs are the interfaces that Spark calls them by (tests marked ``interface``).
-#: Random schemas are fewer elsewhere, too; each makes Spark compile code for seconds.
 WHOLE_ON = "4.1.4"
+#: Random schemas: with ``--all``, where the suite is whole, elsewhere. Each makes Spark compile code.
+EXAMPLES = 20, 8, 3
+#: The largest record: with ``--all``, elsewhere.
+MEBIBYTES = 512, 64
 
 
-def run_suite(version, path, *, whole):
+def run_suite(version, path, examples, *, whole):
     arguments = ["tests/tfrecord/on_spark", *([] if whole else ["-m", "interface"])]
     environment = {
         **os.environ,
-        "GRIDFLOW_TFRECORD_EXAMPLES": "20" if whole else "3",
+        "GRIDFLOW_TFRECORD_EXAMPLES": str(examples),
+        "GRIDFLOW_TFRECORD_MEBIBYTES": str(MEBIBYTES[0 if examples == EXAMPLES[0] else 1]),
         "GRIDFLOW_TFRECORD_SUITE": version,
         "PYTHONPATH": os.pathsep.join(map(str, path)),
         "PYSPARK_PYTHON": sys.executable,
@@ -45,9 +49,11 @@ def run_suite(version, path, *, whole):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_suite_passes(jar, version, request):
-    whole = version == WHOLE_ON or request.config.getoption("whole")
+    in_full = request.config.getoption("whole")
+    whole = version == WHOLE_ON or in_full
+    examples = EXAMPLES[0 if in_full else 1 if whole else 2]
     other = spark_of(version)
-    ran = run_suite(version, [] if other is None else [other], whole=whole)
+    ran = run_suite(version, [] if other is None else [other], examples, whole=whole)
     print(ran.stdout[-2500:])
     assert ran.returncode == 0, ran.stdout[-12000:] + ran.stderr[-4000:]
 
