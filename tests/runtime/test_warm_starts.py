@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 from gridflow.agent.environment import describe
 from gridflow.agent.forkserver import client, safety
 from gridflow.agent.forkserver.server import Server
@@ -215,6 +215,21 @@ def test_without_warm_seconds_there_is_no_server(run):
         lambda: " ".join(psutil.Process(find_server()).cmdline()), warm_seconds=0
     ).value
     assert "gridflow.agent.main" in agent_of_started
+
+
+def test_a_worker_of_spark_is_an_agent_again_in_the_next_job(spark):
+    def agent(ctx):
+        return int(os.environ["GRIDFLOW_AGENT_PID"])
+
+    def agents():
+        distributor = TensorflowDistributor(
+            2, "none", launcher=SparkLauncher(spark), logs="none", progress=False
+        )
+        return set(distributor.run(agent).values)
+
+    first = agents()
+    # Spark may have had an idle one that it takes first.
+    assert any(first == found for found in (agents(), agents()))
 
 
 THREAD = """

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 #: Where the whole suite runs. Most of it tries this project's reader and writer, which are the same
 #: for all; what differs are the interfaces that Spark calls them by (tests marked ``interface``).
 WHOLE_ON = "4.1.4"
-#: Random schemas: with ``--all``, where the suite is whole, elsewhere. Each makes Spark compile code.
+#: Random schemas, for each of which Spark compiles code: with ``--all``, where it is whole, else.
 EXAMPLES = 20, 8, 3
 #: The largest record: with ``--all``, elsewhere.
 MEBIBYTES = 512, 64

@@ -28,7 +28,12 @@ from gridflow.coordinator.loop import JobRun
 from gridflow.coordinator.recorded import NoStreams, RecordedRun
 from gridflow.errors import ClientUnreachable, GridflowError, InvalidArgument, TaskLost
 from gridflow.feed.ledger import Ledger
-from gridflow.launch.spark.task import executor_above, gpus_of_this_task, place_of_this_task
+from gridflow.launch.spark.task import (
+    executor_above,
+    gpus_of_this_task,
+    place_of_this_task,
+    rows_of_this_task,
+)
 from gridflow.spec.network import Network
 from gridflow.spec.options import LOG_CHOICES
 from gridflow.wire.server import inside
@@ -287,7 +292,7 @@ def run_task(
                     gpus_of_this_task(gpu_shares),
                     executor=executor_above(os.getpid()),
                 )
-                agent.run(() if rows is None else rows.batches(batches))
+                agent.run(rows_of_this_task(rows, batches))
             except Exception as error:  # noqa: BLE001 (the coordinator says what the job failed with)
                 problem = error
         context.barrier()  # now all have ended

@@ -14,7 +14,7 @@ from gridflow.gpu.grant import SparkGpus
 from gridflow.spec.gpus import GPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gridflow.feed.sources.base import RankRows
     from gridflow.wire.payload import AgentPayload
@@ -35,8 +35,21 @@ def run_task(
     agent = Agent(
         payload, rank, gpus_of_this_task(gpu_shares), executor=executor_above(os.getpid())
     )
-    agent.run(() if rows is None else rows.batches(batches))
+    agent.run(rows_of_this_task(rows, batches))
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
+
+
+def rows_of_this_task(
+    rows: RankRows | None, batches: Iterator[pa.RecordBatch]
+) -> Iterable[tuple[str, pa.RecordBatch]]:
+    """Return what the agent is to spool."""
+    if rows is not None:
+        return rows.batches(batches)
+    # A worker that hasn't read all of its input is of no more use to Spark: the next job would
+    # wait until another one has imported what agents need.
+    for _ in batches:
+        pass
+    return ()
 
 
 def place_of_this_task(places: tuple[int, ...]) -> int:
