@@ -168,7 +168,7 @@ class TFCluster:
             self.server.note(ending=True)
             left = None if give_up is None else max(give_up - time.monotonic(), 0.0)
             try:
-                self.handle.result(left)
+                _result(self.handle, left)
             except TimeoutError as error:
                 if self.handle.done():
                     raise  # one of the job's own
@@ -237,7 +237,7 @@ class TFCluster:
         if self.server.failure:
             _wait_for_end(self.handle)
         if self.handle.state == "failed":
-            self.handle.result()
+            _result(self.handle)
 
     def _await_stream(self, ssc: Any, give_up: float | None) -> None:
         while not ssc.awaitTerminationOrTimeout(1):
@@ -380,13 +380,21 @@ def _watch(handle: JobHandle, server: reservation.Server) -> None:
     def wait() -> None:
         _wait_for_end(handle)
         try:
-            handle.result()
+            _result(handle)
         except GridflowError as error:
-            tf_status["error"] = str(error)
             server.note(failure=str(error))
         server.note(finished=True)
 
     threading.Thread(target=wait, name="gridflow-tfos-watch", daemon=True).start()
+
+
+def _result(handle: JobHandle, timeout: float | None = None) -> None:
+    """Raise what the cluster failed with; whoever hears of it finds it in `tf_status`, too."""
+    try:
+        handle.result(timeout)
+    except GridflowError as error:
+        tf_status["error"] = str(error)
+        raise
 
 
 def _wait_for_end(handle: JobHandle) -> None:
