@@ -64,8 +64,8 @@ classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once fo
 
 # Where it is set, as in many images, pytest compiles all tests anew in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE
-# Two tests at a time, in the order and the groups of tests/suite/schedule.py.
-AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
+# Three tests at a time, as much of a test is waiting, in the order and the groups of tests/suite/schedule.py.
+AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder
 
 test: torch examples jar sparks hadoop classes  ## every case of the suite
 	$(PY) -m pytest $(AT_ONCE)
