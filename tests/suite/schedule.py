@@ -33,6 +33,7 @@ _TOGETHER = {
     "feed/test_source.py": "tensorflow",
     "gpu/test_gpu_devices.py": "tensorflow",
     "gpu/test_gpu_spark.py": "gpus on spark",
+    "keras/test_locked_updates.py": "tensorflow",
     "tfrecord/test_fuzz.py": "tensorflow",
 }
 #: What takes longest, in this order: groups, and parts of the paths of other tests.

@@ -89,5 +89,11 @@ def _holding(mutex: Any, work: Callable[[], Any]) -> Any:
     }
     lock.op._add_control_inputs(list(needed.values()))
     with tf.control_dependencies(done), ops.colocate_with(mutex):
-        kernels.consume_mutex_lock(lock)
+        end = kernels.consume_mutex_lock(lock)
+    # Functions make operations with effects wait for one another in the order of the program: a
+    # mutex would be held until those before it are free again. Optimizers that decay weights take
+    # each of them twice, and two workers would wait for one another for ever.
+    manager = part(graph, "experimental_acd_manager")
+    if manager is not None:
+        manager.run_independently(end)
     return result

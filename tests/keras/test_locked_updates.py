@@ -1,0 +1,62 @@
+"""Updates on parameter servers: whoever holds a variable's mutex waits for nobody else's."""
+
+from __future__ import annotations
+
+import pytest
+
+OPTIMIZERS = ["Adam", "AdamW", "Lamb"]
+
+
+def before(operation, outside=frozenset()):
+    """Return the operations that one waits for, without some of them."""
+    found, left = set(), [operation]
+    while left:
+        one = left.pop()
+        coming = {*(tensor.op for tensor in one.inputs), *one.control_inputs} - found - outside
+        found |= coming
+        left += coming
+    return found
+
+
+def waits(graph):
+    """Return pairs of mutexes: of which one is held, and what is waited for meanwhile."""
+    found = []
+    for end in (each for each in graph.get_operations() if each.type == "ConsumeMutexLock"):
+        lock = end.inputs[0].op
+        held = before(end, {lock, *before(lock)})
+        found += [(lock.name, other.name) for other in held if other.type == "MutexLock"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_optimizer_waits_for_a_mutex_while_it_holds_another(name):
+    import tensorflow as tf
+
+    import keras
+    from gridflow.keras.cures.locked_updates import lock_updates
+
+    strategy = lock_updates(tf.distribute.OneDeviceStrategy("/cpu:0"))
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Dense(1)]
+        )
+        rate = keras.optimizers.schedules.PolynomialDecay(0.1, 10)
+        optimizer = getattr(keras.optimizers, name)(rate, weight_decay=0.1)
+        optimizer.build(model.trainable_variables)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x))
+        weights = [each.value for each in model.trainable_variables]
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, weights), model.trainable_variables, strict=True)
+        )
+        return loss
+
+    batch = tf.TensorSpec((4, 2), tf.int32)
+    function = tf.function(lambda x: strategy.run(step, args=(x,)), autograph=False)
+    graph = function.get_concrete_function(batch).graph
+    locks = [each for each in graph.get_operations() if each.type == "MutexLock"]
+    assert len(locks) == 2 * len(model.trainable_variables)  # the decay, and the update
+    assert waits(graph) == []
