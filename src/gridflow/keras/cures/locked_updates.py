@@ -7,12 +7,14 @@ velocity that is still zero is millions, and the model is lost. So each variable
 from the first operation of its update to the last, on the server that holds it.
 
 It is taken when all that comes from elsewhere is there, the gradient above all. So nobody waits for
-a worker while it is held, and a worker that dies in a step leaves no mutex behind.
+a worker while it is held, and a worker that dies in a step leaves no mutex behind. Nor does who
+holds one wait for another: two workers would wait for one another for ever.
 """
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
@@ -25,7 +27,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MUTEX: Final = "_gridflow_mutex"
+_ROUND: Final = "_gridflow_round"
 _making = threading.Lock()
+
+
+@dataclass
+class _Round:
+    """Updates of a graph, of each variable one at most."""
+
+    #: What all of them wait for: the ends of the round before.
+    after: list[Any]
+    taken: set[int] = field(default_factory=set)
+    ends: list[Any] = field(default_factory=list)
 
 
 def lock_updates(strategy: Any) -> Any:
@@ -75,6 +88,7 @@ def _holding(mutex: Any, work: Callable[[], Any]) -> Any:
         kernels.consume_mutex_lock(lock)
         return result
     graph = ops.get_default_graph()
+    together = _round_of(graph, mutex)
     lock = kernels.mutex_lock(mutex)
     before = len(graph.get_operations())
     with tf.control_dependencies([lock]):
@@ -87,13 +101,31 @@ def _holding(mutex: Any, work: Callable[[], Any]) -> Any:
         for source in [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
         if source.name not in inside
     }
-    lock.op._add_control_inputs(list(needed.values()))
+    lock.op._add_control_inputs([*needed.values(), *together.after])
     with tf.control_dependencies(done), ops.colocate_with(mutex):
         end = kernels.consume_mutex_lock(lock)
-    # Functions make operations with effects wait for one another in the order of the program: a
-    # mutex would be held until those before it are free again. Optimizers that decay weights take
-    # each of them twice, and two workers would wait for one another for ever.
+    together.ends.append(end)
+    # Functions let operations with effects wait for one another in the order of the program: this
+    # one would wait for all updates before it.
     manager = part(graph, "experimental_acd_manager")
     if manager is not None:
         manager.run_independently(end)
     return result
+
+
+def _round_of(graph: Any, mutex: Any) -> _Round:
+    """Return the round that an update belongs to: another one where its variable has had its turn.
+
+    An optimizer that decays weights updates each of them twice, and a step may apply gradients
+    twice. What an update reads, such as the count of steps, may wait for all that came before.
+    """
+    found = getattr(graph, _ROUND, None)
+    if found is None or id(mutex) in found.taken:
+        after = []
+        if found is not None:
+            with tf.control_dependencies(found.ends):
+                after.append(tf.no_op())
+        found = _Round(after)
+        setattr(graph, _ROUND, found)
+    found.taken.add(id(mutex))
+    return found
