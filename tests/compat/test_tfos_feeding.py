@@ -13,8 +13,9 @@ import pytest
 
 from gridflow import GridflowError, TaskLost
 from gridflow.compat.tfos import TFNode, _fed, _node, reservation
-from gridflow.compat.tfos._feeding import ASK, Attempt, Feeder
+from gridflow.compat.tfos._feeding import ASK, Feeder
 from gridflow.compat.tfos._queues import NodeQueues
+from gridflow.feed.push.attempts import Attempt
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_a_try_ends_when_all_of_its_partition_was_taken_whoever_sent_it(there, n
 def test_an_earlier_try_does_not_begin_behind_the_back_of_a_later_one(there, no_leaks):
     later = Feeder(there.info, 20, "input", 0, Attempt(3, 0, 2))
     for place in range(2):
-        assert later._ask(place, ASK, Attempt(3, 0, 2).as_dict()) == ASK
+        assert later._ask(place, ASK, Attempt(3, 0, 2).header("3")) == ASK
     with pytest.raises(TaskLost, match="later try"):
         train(there.info, [1, 2, 3], 1)
     assert later.train([1, 2, 3]) == 3

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from gridflow.coordinator.streams import Streams
 from gridflow.errors import DataError
 from gridflow.feed.arrivals import Standing
-from gridflow.feed.push.inflow import Inflow, Superseded
+from gridflow.feed.push import attempts
+from gridflow.feed.push.attempts import Superseded
+from gridflow.feed.push.inflow import Inflow
 from gridflow.feed.push.ranges import Ranges, deal
 from gridflow.feed.push.sender import Destination, send_all
 from gridflow.feed.schema import FeedOptions
@@ -154,6 +156,19 @@ def test_an_attempt_that_is_late_is_refused(tmp_path):
     assert inflow.rows == 3
     with pytest.raises(DataError, match="came as int64 before, and comes as double now"):
         inflow.put("f", 0, 5, 3, pa.record_batch({"x": [1.5]}))
+
+
+def test_partitions_of_feeds_that_are_long_over_are_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "REMEMBERED", 10)
+    inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
+    batch = pa.record_batch({"x": [1, 2, 3]})
+    for feed in range(30):  # a stream's micro-batches, and one that is slow
+        inflow.begin(f"{feed}", 0, feed)
+        inflow.begin("slow", 0, feed)
+        inflow.put("slow", 0, feed, 0, batch)
+    assert len(inflow._partitions) == 10
+    assert inflow.begin("slow", 0, 30)["ranges"] == [[0, 3]]
+    assert inflow.rows == 3
 
 
 def test_rows_are_kept_until_two_checkpoints_cover_them(tmp_path):

@@ -13,7 +13,8 @@ from pyarrow import flight
 from gridflow.agent.environment import local_address
 from gridflow.agent.features.base import Feature
 from gridflow.errors import DataError
-from gridflow.feed.push.inflow import Inflow, Superseded
+from gridflow.feed.push.attempts import Superseded
+from gridflow.feed.push.inflow import Inflow
 from gridflow.spec.network import host_and_port
 from gridflow.wire import child, commands, reports
 from gridflow.wire.receiver import Receiver

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow.compat.tfos import TFNode, _feeding, _setting, gpu_info, reservation, util
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import NotEnoughGpus
+from gridflow.feed.push.attempts import Attempt
 from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def train(
     server, key = cluster_meta["server_addr"], cluster_meta["server_key"]
 
     def feed(rows: Iterable[Any]) -> list[bool]:
-        attempt = _attempt()
+        attempt = Attempt.of_this_task()
         partition = 0 if attempt is None else attempt.partition
         feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, partition, attempt)
         count = feeder.train(rows)
@@ -304,7 +305,7 @@ def inference(
     """
 
     def answers(rows: Iterable[Any]) -> Iterator[Any]:
-        attempt = _attempt()
+        attempt = Attempt.of_this_task()
         partition = 0 if attempt is None else attempt.partition
         # Each try needs all of the answers: it asks as if there were no others.
         return _feeding.Feeder(cluster_info, feed_timeout, qname, partition).infer(rows)
@@ -324,13 +325,3 @@ def shutdown(
         return [True]
 
     return nothing
-
-
-def _attempt() -> _feeding.Attempt | None:
-    """Return what the Spark task is that this process runs; None if it runs none."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is None:
-        return None
-    return _feeding.Attempt(context.stageId(), context.partitionId(), context.taskAttemptId())

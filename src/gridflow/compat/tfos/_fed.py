@@ -9,8 +9,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,15 +34,12 @@ from gridflow.compat.tfos._feeding import (
     pickled,
 )
 from gridflow.errors import DataError, GridflowError
+from gridflow.feed.push.attempts import Partition, Partitions, Superseded
 from gridflow.wire import door
 
 if TYPE_CHECKING:
     from gridflow.compat.tfos._queues import NodeQueues, RowQueue
     from gridflow.wire.door import Connection
-
-
-#: Partitions whose rows are known to have come; the oldest are forgotten.
-_REMEMBERED: Final = 100_000
 
 
 class FeedServer:
@@ -60,8 +56,8 @@ class FeedServer:
     def __init__(self, queues: NodeQueues, host: str, key: bytes) -> None:
         self._queues = queues
         self._lock = threading.Lock()
-        self._feeders: set[Connection] = set()
-        self._partitions: OrderedDict[tuple[int, int], _Partition] = OrderedDict()
+        self._visits: list[_Visit] = []
+        self._partitions = Partitions(_Partition)
         self._failure = ""
         self._ended = False
         listener = door.listen(host)
@@ -98,7 +94,10 @@ class FeedServer:
                 connection.send_bytes(FAILED + self._failure.encode())
                 return
             if hello.startswith(ASK):
-                connection.send_bytes(ASK + (BEGUN if self._is_begun(wanted) else b""))
+                with self._lock:
+                    partition = self._partitions[wanted["feed"], wanted["partition"]]
+                    partition.attempt = max(partition.attempt, wanted["attempt"])
+                connection.send_bytes(ASK + (BEGUN if partition.is_begun else b""))
                 continue
             if self._ended or self._queues.is_terminating:
                 connection.send_bytes(UNWANTED)
@@ -108,44 +107,38 @@ class FeedServer:
                 text = f"this node has no queue {wanted['queue']!r}."
                 connection.send_bytes(FAILED + text.encode())
                 return
-            with self._lock:
-                partition = self._partition(wanted)
-                reply = partition.judge(wanted.get("attempt", 0))
-                if not reply and not partition.begun and len(self._feeders) > wanted["beside"]:
-                    reply = BUSY
-                if not reply:
-                    partition.begun = True
-                    self._feeders.add(connection)
-            if reply:
-                connection.send_bytes(reply)
+            visit = self._admit(connection, wanted, rows)
+            if visit is None:
                 continue
             try:
-                visit = _Visit(connection, rows, self, partition)
-                connection.send_bytes(WELCOME + msgspec.msgpack.encode(partition.rows))
                 visit.answer(self._queues.get_queue("output")) if wanted[
                     "answers"
                 ] else visit.take()
             finally:
                 with self._lock:
-                    self._feeders.discard(connection)
+                    self._visits.remove(visit)
+                    visit.leave()
 
-    def _is_begun(self, wanted: dict[str, Any]) -> bool:
-        """Return whether rows of a partition come here, or have come; note who wants to know."""
+    def _admit(
+        self, connection: Connection, wanted: dict[str, Any], rows: RowQueue
+    ) -> _Visit | None:
+        """Tell a feeder whether it may begin; return its visit if so."""
+        # Who doesn't say which attempt it is asks as if there were no others.
+        key = (wanted["feed"], wanted["partition"]) if "feed" in wanted else None
         with self._lock:
-            partition = self._partition(wanted)
-            partition.attempt = max(partition.attempt, wanted["attempt"])
-            return partition.begun
-
-    def _partition(self, wanted: dict[str, Any]) -> _Partition:
-        """Return what is known of a partition, with the lock."""
-        if "key" not in wanted:
-            return _Partition()
-        stage, number = wanted["key"]
-        found = self._partitions.setdefault((stage, number), _Partition())
-        self._partitions.move_to_end((stage, number))
-        if len(self._partitions) > _REMEMBERED:
-            self._partitions.popitem(last=False)
-        return found
+            partition = _Partition() if key is None else self._partitions[key]
+            if not partition.is_begun:
+                try:
+                    partition.check(wanted.get("attempt", 0))
+                except Superseded:  # the later one has been told that nothing is here
+                    connection.send_bytes(LATER)
+                    return None
+                if len(self._visits) > wanted["beside"]:
+                    connection.send_bytes(BUSY)
+                    return None
+            visit = _Visit(connection, rows, self, partition)
+            self._visits.append(visit)
+            return visit
 
     @property
     def failure(self) -> str:
@@ -158,34 +151,29 @@ class FeedServer:
         return bool(self._failure) or self._ended or self._queues.is_terminating
 
 
-class _Partition:
+class _Partition(Partition):
     """What has come of a partition, from all who have tried to feed it.
 
     Attributes
     ----------
-    begun : bool
-        Whether its rows come here.
-    attempt : int
-        The latest try that has asked for it.
-    rows : int
-        How many have come, from its first on.
     waiting : int
         Chunks that no program has taken.
     visits : list of _Visit
-        Those who feed it now: more than one if Spark runs a copy of a slow task.
+        Those who feed it now: more than one if Spark runs a copy of a slow task. None of them is
+        refused, as each brings what the others haven't.
     lock : threading.RLock
     """
 
     def __init__(self) -> None:
-        self.begun, self.attempt = False, 0
-        self.rows = self.waiting = 0
+        super().__init__()
+        self.waiting = 0
         self.visits: list[_Visit] = []
         self.lock = threading.RLock()
 
-    def judge(self, attempt: int) -> bytes:
-        """Return what to say to a try that may not begin; nothing to one that may."""
-        # A later one has been told that nothing is here, and may have begun elsewhere.
-        return b"" if self.begun or attempt >= self.attempt else LATER
+    @property
+    def is_begun(self) -> bool:
+        """Whether its rows come here, or have come."""
+        return bool(self.visits or len(self.ranges))
 
 
 class _Visit:
@@ -206,23 +194,22 @@ class _Visit:
         self._partition = partition
         self._count = 0
         self._is_through = False
+        with partition.lock:  # so that nobody else's rows are spoken of before
+            partition.visits.append(self)
+            self._send(WELCOME + msgspec.msgpack.encode(len(partition.ranges)))
+
+    def leave(self) -> None:
+        """Feed no more; what was sent stays."""
+        with self._partition.lock:
+            self._partition.visits.remove(self)
 
     def take(self) -> None:
-        """Take rows into the queue until the feeder hangs up, which it does after the last answer.
-
-        One that dies leaves what it has sent.
-        """
+        """Take rows until the feeder hangs up, which it does after the last answer."""
+        self._receive()
         with self._partition.lock:
-            self._partition.visits.append(self)
-        try:
-            self._receive()
-            with self._partition.lock:
-                self._is_through = True
-                self._finish()
-            self._connection.recv_bytes()  # nothing: it hangs up
-        finally:
-            with self._partition.lock:
-                self._partition.visits.remove(self)
+            self._is_through = True
+            self._finish()
+        self._connection.recv_bytes()  # nothing: it hangs up
 
     def answer(self, results: RowQueue | None) -> None:
         """Take all of it, and send one result for each row."""
@@ -286,8 +273,9 @@ class _Visit:
             rows = memoryview(message)[1 + SPAN.size :]
             self._count += count
             with self._partition.lock:
-                new = range(min(max(self._partition.rows - first, 0), count), count)
-                self._partition.rows += len(new)
+                known = len(self._partition.ranges)  # without gaps: all of them come here
+                new = range(min(max(known - first, 0), count), count)
+                self._partition.ranges.add(first + new.start, first + count)
                 self._partition.waiting += 1
                 self._rows.put_pickled(rows, new, self._chunk_taken, self)
 

@@ -20,7 +20,6 @@ import logging
 import pickle
 import struct
 import time
-from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +33,7 @@ from gridflow.wire import door
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from gridflow.feed.push.attempts import Attempt
     from gridflow.wire.door import Connection
 
 
@@ -188,7 +188,7 @@ class Feeder:
         hello: dict[str, Any] = {"queue": self._queue, "answers": answers, "beside": 0}
         places = list(range(len(self._nodes)))
         if self._attempt is not None and not answers:
-            hello |= self._attempt.as_dict()
+            hello |= self._attempt.header(f"{self._attempt.stage}")
             # All are asked, so that none lets an earlier try begin behind this one's back.
             begun = [place for place in places if self._ask(place, ASK, hello)[1:] == BEGUN]
             places = begun or places
@@ -276,28 +276,6 @@ class Feeder:
             f"partition {self._partition}: the connection to a node of the cluster broke: "
             f"{error or type(error).__name__}"
         ) from error
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One of the tries to feed a partition.
-
-    Attributes
-    ----------
-    stage : int
-        What Spark knows the partition by, together with its number.
-    partition : int
-    number : int
-        Greater than that of any try before it.
-    """
-
-    stage: int
-    partition: int
-    number: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what a node is told."""
-        return {"key": [self.stage, self.partition], "attempt": self.number}
 
 
 class _Source:

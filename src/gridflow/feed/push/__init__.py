@@ -6,6 +6,7 @@
     asker       in a task that asks: sends rows to one agent, and returns its answers
     inflow      in each agent: what has come, what is still to be taken, and room for more
     answers     what the function answers to rows, as it travels back
+    attempts    who may bring the rows of a partition, and what has come of it
     ranges      which rows of a partition have come: what makes a retry neither lose nor double any
 """
 

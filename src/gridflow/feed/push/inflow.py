@@ -23,7 +23,7 @@ import pyarrow.ipc
 
 from gridflow.errors import DataError
 from gridflow.feed.ledger import DatasetCounts
-from gridflow.feed.push.ranges import Ranges
+from gridflow.feed.push.attempts import Partition, Partitions, Superseded
 from gridflow.feed.schema import FeedOptions, Findings, normalise
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gridflow.spec.place import Place
 
-__all__ = ["ASKED", "LEFT_OUT", "Inflow", "Superseded", "segment_path"]
+__all__ = ["ASKED", "LEFT_OUT", "Inflow", "segment_path"]
 
 #: Checkpoints that a group may go on from: the newest, and the one before it.
 _KEPT: Final = 2
@@ -53,10 +53,6 @@ def _element(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-class Superseded(Exception):
-    """The same partition is being sent by a later attempt, or nobody takes it any more."""
-
-
 def segment_path(folder: Path, number: int) -> Path:
     """Return where a segment of a stream lies."""
     return folder / f"{number:08d}.arrow"
@@ -67,14 +63,6 @@ class _Segment:
     number: int
     rows: int
     bytes: int
-
-
-@dataclass
-class _Partition:
-    """How far a partition has come, and which attempt to send it is the newest."""
-
-    attempt: int
-    ranges: Ranges
 
 
 class Inflow:
@@ -108,7 +96,7 @@ class Inflow:
         self.name, self.folder = name, folder
         self._options, self._limit, self._on_change = options, limit, on_change
         self._changed = threading.Condition()
-        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._partitions = Partitions(Partition)
         self._segments: deque[_Segment] = deque()
         self._bytes = 0
         self._schema: pa.Schema | None = None
@@ -148,11 +136,9 @@ class Inflow:
             A later attempt has begun.
         """
         with self._changed:
-            known = self._partitions.get((feed, partition))
-            if known is None:
-                known = self._partitions[feed, partition] = _Partition(attempt, Ranges())
-            self._check(known, attempt)
-            known.attempt = attempt
+            self._check_open()
+            known = self._partitions[feed, partition]
+            known.begin(attempt)
             self._changed.notify_all()
             return {**self._standing(), "ranges": [list(each) for each in known.ranges]}
 
@@ -190,11 +176,10 @@ class Inflow:
         with self._changed:
             known = self._partitions[feed, partition]
             self._changed.wait_for(
-                lambda: (
-                    not self._is_open or known.attempt != attempt or self._has_room(batch.nbytes)
-                )
+                lambda: not self._is_open or known.attempt > attempt or self._has_room(batch.nbytes)
             )
-            self._check(known, attempt)
+            self._check_open()
+            known.check(attempt)
             if self._is_open:
                 self._check_kind(is_asked=is_asked)
                 for begin, end in known.ranges.missing(first, first + batch.num_rows):
@@ -221,11 +206,9 @@ class Inflow:
             self._is_open, self._is_closed = False, True
             self._changed.notify_all()
 
-    def _check(self, known: _Partition, attempt: int) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise Superseded("the agent ends.")
-        if known.attempt > attempt:
-            raise Superseded(f"attempt {attempt} is over: {known.attempt} has begun.")
 
     def _has_room(self, size: int) -> bool:
         if self._bytes + size <= self._limit:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.push.asker import Asker
+from gridflow.feed.push.attempts import Attempt
 from gridflow.feed.push.sender import send_all
 from gridflow.feed.sources.arrays import to_table
 
@@ -52,12 +53,10 @@ def ask(
 
 def _place() -> tuple[int, int]:
     """Return the partition of this task, and a number that later attempts exceed."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is None:
+    attempt = Attempt.of_this_task()
+    if attempt is None:
         raise AssertionError("rows are pushed from Spark tasks")
-    return context.partitionId(), context.taskAttemptId()
+    return attempt.partition, attempt.number
 
 
 def record_batches(
