@@ -122,11 +122,14 @@ class Streaming:
         """Whether no more rows will come to this rank, and it has taken all of them.
 
         Of a stream that `stream` has returned; for a loop that asks before it draws a batch. Under
-        strategies that train one model it becomes True on all ranks after the same step.
+        strategies that train one model it becomes True on all ranks after the same step. Without a
+        stream: whether feeding has ended.
         """
         if self._stream is None:
             news = self._runtime.inbox.latest(StreamNews)
-            return news is not None and STREAM in news.counts
+            if news is None or STREAM in news.first:  # it waits for its first row
+                return news is not None and STREAM in news.counts
+            return news.ended
         return self._stream.is_used_up
 
     def stop_feeding(self) -> None:

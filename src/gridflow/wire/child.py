@@ -188,6 +188,8 @@ class StreamNews(Message):
         See `gridflow.wire.commands.StreamStanding`.
     label : str or None
         Of the last section that has ended; None where there are no sections.
+    ended : bool
+        Whether no more rows are to come, of any stream.
     """
 
     kind: ClassVar[str] = "stream_news"
@@ -202,6 +204,7 @@ class StreamNews(Message):
     previous: dict[str, list[int]]
     repeats: dict[str, bool]
     label: str | None
+    ended: bool
 
 
 @dataclass(frozen=True)

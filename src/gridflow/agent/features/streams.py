@@ -295,6 +295,7 @@ class Streams(Feature):
             previous=previous,
             repeats=repeats,
             label=self._label,
+            ended=self._has_ended,
         )
 
 

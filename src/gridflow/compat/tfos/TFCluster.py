@@ -165,7 +165,7 @@ class TFCluster:
                 except BaseException:
                     self._end_stream(ssc)
                     raise
-            self.server.note(ending=True)
+            self.handle.stop()
             left = None if give_up is None else max(give_up - time.monotonic(), 0.0)
             try:
                 _result(self.handle, left)

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import traceback
-from multiprocessing import AuthenticationError
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util
@@ -100,7 +99,7 @@ def run(
     TFSparkNode.TFSparkNode.mgr, TFSparkNode.TFSparkNode.cluster_id = queues, meta["id"]
     if ctx.rank >= 0:
         _setting.let_old_calls_work()
-    args = (meta, queues)
+    args = (ctx, queues)
     threading.Thread(target=_await_end, args=args, name="gridflow-tfos-end", daemon=True).start()
     try:
         _setting.call(map_fun, tf_args, node)
@@ -147,13 +146,10 @@ def _go_where_the_executor_works() -> None:
         os.chdir(f"/proc/{int(os.environ[AGENT_VARIABLE])}/cwd")
 
 
-def _await_end(meta: Mapping[str, Any], queues: NodeQueues) -> None:
+def _await_end(ctx: TrainingContext, queues: NodeQueues) -> None:
     """End the feeds when the driver says so."""
-    with contextlib.suppress(OSError, EOFError, AuthenticationError):
-        client = reservation.Client(meta["server_addr"], meta["server_key"])
-        with contextlib.closing(client):
-            while not client.get_state()["ending"]:
-                time.sleep(_LOOK_SECONDS)
+    while not ctx.should_stop:
+        time.sleep(_LOOK_SECONDS)
     queues.end_feeds()
 
 

@@ -150,7 +150,7 @@ class Server(MessageSocket):
         given = os.environ.get(TFOS_SERVER_KEY, "").encode()
         self.key = key or given or secrets.token_bytes(32)
         self._host = host
-        self._state: dict[str, Any] = {"ending": False, "finished": False, "failure": ""}
+        self._state: dict[str, Any] = {"finished": False, "failure": ""}
         self._door: door.Door | None = None
         self._file: Path | None = None
         self._port = 0
@@ -211,7 +211,7 @@ class Server(MessageSocket):
         return self.reservations.get()
 
     def note(self, **state: Any) -> None:
-        """Let clients know: ``ending``, ``finished``, ``failure`` (the first one stays)."""
+        """Let clients know: ``finished``, ``failure`` (the first one stays)."""
         if self._state["failure"]:
             state.pop("failure", None)
         self._state = {**self._state, **state}
