@@ -7,13 +7,14 @@ import itertools
 import random
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from gridflow import GridflowError, TaskLost
 from gridflow.compat.tfos import TFNode, _fed, _node, reservation
-from gridflow.compat.tfos._feeding import ASK, Feeder
+from gridflow.compat.tfos._feeding import BUSY, Feeder
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.feed.push.attempts import Attempt
 
@@ -149,7 +150,8 @@ def test_a_try_ends_when_all_of_its_partition_was_taken_whoever_sent_it(there, n
 def test_an_earlier_try_does_not_begin_behind_the_back_of_a_later_one(there, no_leaks):
     later = Feeder(there.info, 20, "input", 0, Attempt(3, 0, 2))
     for place in range(2):
-        assert later._ask(place, ASK, Attempt(3, 0, 2).header("3")) == ASK
+        hello = {"queue": "input", "answers": False, "beside": -1}
+        assert later._ask(place, {**hello, **Attempt(3, 0, 2).header("3")}) == BUSY
     with pytest.raises(TaskLost, match="later try"):
         train(there.info, [1, 2, 3], 1)
     assert later.train([1, 2, 3]) == 3
@@ -157,6 +159,22 @@ def test_an_earlier_try_does_not_begin_behind_the_back_of_a_later_one(there, no_
     assert Feeder(there.info, 20, "input", 0, Attempt(4, 0, 3)).train([4]) == 1
     assert Feeder(there.info, 20, "input", 1, Attempt(3, 1, 1)).train([5]) == 1
     assert sorted(itertools.chain(*rows_of(there))) == [1, 2, 3, 4, 5]
+
+
+def test_a_try_after_the_rows_were_wanted_no_more_brings_none_elsewhere(there, no_leaks):
+    rows = list(range(100))
+    with pytest.raises(Torn):
+        train(there.info, torn(rows, 50), 1)
+    give_up = time.monotonic() + 20
+    while not (takers := [node for node in there.nodes if node.rows]):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    (taker,) = takers
+    taker.queues.set("state", "terminating")
+    again = Feeder(there.info, 20, "input", 0, Attempt(3, 0, 2))
+    assert (again.train(rows), again.unwanted) == (0, True)
+    assert Feeder(there.info, 20, "input", 1, Attempt(3, 1, 3)).train([1, 2]) == 2  # another's rows
+    assert sum(map(len, rows_of(there))) <= 50 + 2
 
 
 def test_who_listens_on_the_wire_reads_nothing_of_rows_answers_and_keys(there, no_leaks):

@@ -15,8 +15,6 @@ import msgspec
 
 from gridflow.compat.tfos import marker
 from gridflow.compat.tfos._feeding import (
-    ASK,
-    BEGUN,
     BUSY,
     DONE,
     EXPLAIN_SECONDS,
@@ -87,25 +85,13 @@ class FeedServer:
     def _serve(self, connection: Connection) -> None:
         while True:
             hello = connection.recv_bytes()
-            if not hello.startswith((ASK, HELLO)):
+            if not hello.startswith(HELLO):
                 return
             wanted = msgspec.msgpack.decode(hello[1:])
-            if self._failure:
-                connection.send_bytes(FAILED + self._failure.encode())
-                return
-            if hello.startswith(ASK):
-                with self._lock:
-                    partition = self._partitions[wanted["feed"], wanted["partition"]]
-                    partition.attempt = max(partition.attempt, wanted["attempt"])
-                connection.send_bytes(ASK + (BEGUN if partition.is_begun else b""))
-                continue
-            if self._ended or self._queues.is_terminating:
-                connection.send_bytes(UNWANTED)
-                continue
             rows = self._queues.get_queue(wanted["queue"])
-            if rows is None:
-                text = f"this node has no queue {wanted['queue']!r}."
-                connection.send_bytes(FAILED + text.encode())
+            missing = f"this node has no queue {wanted['queue']!r}." if rows is None else ""
+            if self._failure or rows is None:
+                connection.send_bytes(FAILED + (self._failure or missing).encode())
                 return
             visit = self._admit(connection, wanted, rows)
             if visit is None:
@@ -127,18 +113,25 @@ class FeedServer:
         key = (wanted["feed"], wanted["partition"]) if "feed" in wanted else None
         with self._lock:
             partition = _Partition() if key is None else self._partitions[key]
-            if not partition.is_begun:
-                try:
-                    partition.check(wanted.get("attempt", 0))
-                except Superseded:  # the later one has been told that nothing is here
-                    connection.send_bytes(LATER)
-                    return None
-                if len(self._visits) > wanted["beside"]:
-                    connection.send_bytes(BUSY)
-                    return None
+            refusal = self._refusal(partition, wanted)
+            if refusal:
+                connection.send_bytes(refusal)
+                return None
             visit = _Visit(connection, rows, self, partition)
             self._visits.append(visit)
             return visit
+
+    def _refusal(self, partition: _Partition, wanted: dict[str, Any]) -> bytes:
+        """Return what to say to a feeder that may not begin; nothing to one that may."""
+        if partition.is_begun:  # one more goes on
+            return DONE if self.has_ended else b""
+        try:
+            partition.begin(wanted.get("attempt", 0))
+        except Superseded:  # the later one has been told that nothing is here
+            return LATER
+        if self.has_ended:
+            return UNWANTED
+        return BUSY if len(self._visits) > wanted["beside"] else b""
 
     @property
     def failure(self) -> str:

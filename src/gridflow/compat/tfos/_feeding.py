@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-ASK: Final = b"A"
 HELLO: Final = b"H"
-BEGUN: Final = b"yes"
 WELCOME: Final = b"W"
 BUSY: Final = b"B"
 #: A later try of the same partition has begun to look around.
@@ -186,23 +184,24 @@ class Feeder:
         partition are already, all of them go.
         """
         hello: dict[str, Any] = {"queue": self._queue, "answers": answers, "beside": 0}
-        places = list(range(len(self._nodes)))
         if self._attempt is not None and not answers:
-            hello |= self._attempt.header(f"{self._attempt.stage}")
-            # All are asked, so that none lets an earlier try begin behind this one's back.
-            begun = [place for place in places if self._ask(place, ASK, hello)[1:] == BEGUN]
-            places = begun or places
+            # First all of them hear of this try, and let none before it begin; beside so few
+            # feeders it could only go on.
+            hello |= {**self._attempt.header(f"{self._attempt.stage}"), "beside": -1}
         while True:
             unwanted = 0
-            for place in places:
-                reply = self._ask(place, HELLO, hello)
+            for place in range(len(self._nodes)):
+                reply = self._ask(place, hello)
+                if reply.startswith(DONE):  # there it has begun
+                    unwanted = len(self._nodes)
+                    break
                 if reply.startswith(WELCOME):
                     self._connection = self._lines.pop(place)
                     self._known = msgspec.msgpack.decode(reply[1:], type=int)
                     self._hang_up_others()
                     return True
                 unwanted += reply.startswith(UNWANTED)
-            if unwanted == len(places):
+            if unwanted == len(self._nodes):
                 self.unwanted = True
                 return False
             if answers:
@@ -210,13 +209,13 @@ class Feeder:
             else:
                 hello["beside"] += 1
 
-    def _ask(self, place: int, letter: bytes, words: Mapping[str, Any]) -> bytes:
+    def _ask(self, place: int, hello: Mapping[str, Any]) -> bytes:
         """Return what a node answers."""
         if place not in self._lines:
             node = self._nodes[place]
             self._lines[place] = door.knock(tuple(node["addr"]), node["authkey"])
         line = self._lines[place]
-        line.send_bytes(letter + msgspec.msgpack.encode(words))
+        line.send_bytes(HELLO + msgspec.msgpack.encode(hello))
         reply = line.recv_bytes()
         if reply.startswith(FAILED):
             raise _failed(reply)
