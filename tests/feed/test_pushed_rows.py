@@ -166,7 +166,7 @@ def test_partitions_of_feeds_that_are_long_over_are_forgotten(tmp_path, monkeypa
         inflow.begin(f"{feed}", 0, feed)
         inflow.begin("slow", 0, feed)
         inflow.put("slow", 0, feed, 0, batch)
-    assert len(inflow._partitions) == 10
+    assert len(inflow._partitions._found) == 10
     assert inflow.begin("slow", 0, 30)["ranges"] == [[0, 3]]
     assert inflow.rows == 3
 

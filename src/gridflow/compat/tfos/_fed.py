@@ -276,14 +276,12 @@ class _Visit:
         with self._partition.lock:
             self._partition.waiting -= 1
             visits = list(self._partition.visits)
-        self._send(self._word(TAKEN))
         for visit in visits:
-            visit.go_on(is_own=visit is self)
+            visit.go_on(TAKEN if visit is self else PROGRESS)
 
-    def go_on(self, *, is_own: bool) -> None:
+    def go_on(self, word: bytes) -> None:
         """Let the feeder know that rows of its partition were taken, whoever brought them."""
-        if not is_own:
-            self._send(self._word(PROGRESS))
+        self._send(self._word(word))
         self._finish()
 
     def _finish(self) -> None:

@@ -108,28 +108,13 @@ class Feeder:
     def train(self, rows: Iterable[Any]) -> int:
         """Send rows until all are taken, or no more are wanted; return how many were sent."""
         count, source = 0, _Source(rows)
-        try:
-            if not self._find(answers=False):
-                return 0
-            new = itertools.islice(source, self._known, None)
-            for chunk, size in _chunks(new, self._known):
-                self._send(chunk)
-                count += size
-                self._await_room(_AHEAD - 1)
-                if self.unwanted:
-                    return count
-            self._send(PARTITION)
+        with self._explained(source):
+            if self._find(answers=False):
+                new = itertools.islice(source, self._known, None)
+                for size in self._bring(_chunks(new, self._known)):
+                    count += size
             while not self.unwanted and not self._hear().startswith(DONE):
                 pass
-        except GridflowError:
-            raise  # a timeout is an OSError, too
-        except (EOFError, OSError, AuthenticationError) as error:
-            if source.error is error:
-                raise  # the rows' own
-            if not self._explain(error):
-                self.unwanted = True
-        finally:
-            self._hang_up()
         return count
 
     def infer(self, rows: Iterable[Any]) -> Iterator[Any]:
@@ -140,40 +125,40 @@ class Feeder:
         if first is None:
             return
         sent = got = 0
-        try:
-            if not self._find(answers=True):
+        with self._explained(source):
+            if self._find(answers=True):
+                for size in self._bring(itertools.chain([first], chunks)):
+                    sent += size
+            if self.unwanted:
                 raise GridflowError(
-                    f"partition {self._partition}: the cluster takes no more rows, its program "
-                    "has ended or called terminate()."
+                    f"partition {self._partition}: the cluster takes no more rows: its program "
+                    "has ended, or called terminate() before all were answered."
                 )
-            for chunk, size in _with_first(first, chunks):
-                self._send(chunk)
-                sent += size
-                self._await_room(_AHEAD - 1)
-                if self.unwanted:
-                    raise GridflowError(
-                        f"partition {self._partition}: the program called terminate() before all "
-                        "rows were answered."
-                    )
-            self._send(PARTITION)
             while True:
-                message = self._receive(f"gave {got} results for the {sent} rows, and no more")
+                message = self._hear(f"gave {got} results for the {sent} rows, and no more")
                 if message.startswith(ROWS):
                     found = pickle.loads(memoryview(message)[1:])  # noqa: S301 (our own node)
                     got += len(found)
                     yield from found
                 elif message.startswith(DONE):
                     return
+        raise GridflowError(
+            f"partition {self._partition}: the program has ended with {got} results for {sent} "
+            "rows."
+        )
+
+    @contextlib.contextmanager
+    def _explained(self, source: _Source) -> Iterator[None]:
+        """Hang up in the end; say why the connection broke, unless the cluster has ended well."""
+        try:
+            yield
         except GridflowError:
-            raise
+            raise  # a timeout is an OSError, too
         except (EOFError, OSError, AuthenticationError) as error:
             if source.error is error:
-                raise
+                raise  # the rows' own
             self._explain(error)
-            raise GridflowError(
-                f"partition {self._partition}: the program has ended with {got} results for "
-                f"{sent} rows."
-            ) from error
+            self.unwanted = True
         finally:
             self._hang_up()
 
@@ -196,9 +181,9 @@ class Feeder:
                     unwanted = len(self._nodes)
                     break
                 if reply.startswith(WELCOME):
-                    self._connection = self._lines.pop(place)
+                    self._connection = self._lines[place]
                     self._known = msgspec.msgpack.decode(reply[1:], type=int)
-                    self._hang_up_others()
+                    self._hang_up(self._connection)
                     return True
                 unwanted += reply.startswith(UNWANTED)
             if unwanted == len(self._nodes):
@@ -223,22 +208,21 @@ class Feeder:
             raise TaskLost(f"partition {self._partition} is fed by a later try of the same task.")
         return reply
 
-    def _send(self, message: bytes) -> None:
+    def _bring(self, chunks: Iterable[tuple[bytes, int]]) -> Iterator[int]:
+        """Send chunks while they are wanted, then the end; yield how many rows are in each."""
         assert self._connection is not None
-        self._connection.send_bytes(message)
-        self._open += message.startswith(ROWS)
+        for chunk, size in chunks:
+            self._connection.send_bytes(chunk)
+            self._open += 1
+            yield size
+            while self._open >= _AHEAD and not self.unwanted:
+                self._hear()
+            if self.unwanted:
+                return
+        self._connection.send_bytes(PARTITION)
 
-    def _await_room(self, most: int) -> None:
-        while self._open > most and not self.unwanted:
-            self._hear()
-
-    def _hear(self) -> bytes:
-        message = self._receive()
-        self._open -= message.startswith((TAKEN, UNWANTED))
-        self.unwanted |= message.startswith(UNWANTED)
-        return message
-
-    def _receive(self, what: str = "took no row") -> bytes:
+    def _hear(self, what: str = "took no row") -> bytes:
+        """Return what the node says next."""
         assert self._connection is not None
         if not self._connection.poll(self._patience):
             raise RunTimeout(
@@ -248,19 +232,16 @@ class Feeder:
         message = self._connection.recv_bytes()
         if message.startswith(FAILED):
             raise _failed(message)
+        self._open -= message.startswith((TAKEN, UNWANTED))
+        self.unwanted |= message.startswith(UNWANTED)
         return message
 
-    def _hang_up(self) -> None:
-        self._hang_up_others()
-        if self._connection is not None:
-            self._connection.close()
+    def _hang_up(self, but: Connection | None = None) -> None:
+        for place in [place for place, line in self._lines.items() if line is not but]:
+            self._lines.pop(place).close()
 
-    def _hang_up_others(self) -> None:
-        while self._lines:
-            self._lines.popitem()[1].close()
-
-    def _explain(self, error: BaseException) -> bool:
-        """Raise why the cluster has failed; return False if it has ended well instead."""
+    def _explain(self, error: BaseException) -> None:
+        """Raise why the cluster has failed, if it hasn't ended well."""
         give_up = time.monotonic() + EXPLAIN_SECONDS
         while time.monotonic() < give_up:
             state = _state_of(*self._server)
@@ -269,7 +250,7 @@ class Feeder:
             if state["failure"]:
                 raise GridflowError(f"the cluster has failed:\n{state['failure']}") from error
             if state["finished"]:
-                return False
+                return
             time.sleep(LOOK_SECONDS)
         raise TaskLost(
             f"partition {self._partition}: the connection to a node of the cluster broke: "
@@ -332,13 +313,6 @@ def _chunks(rows: Iterable[Any], first: int = 0) -> Iterator[tuple[bytes, int]]:
 
 def _message(chunk: list[Any], first: int) -> bytes:
     return b"".join((ROWS, SPAN.pack(first, len(chunk)), pickled(chunk)))
-
-
-def _with_first(
-    first: tuple[bytes, int], others: Iterator[tuple[bytes, int]]
-) -> Iterator[tuple[bytes, int]]:
-    yield first
-    yield from others
 
 
 def pickled(rows: list[Any]) -> bytes:

@@ -1,7 +1,6 @@
-"""Who may bring the rows of a partition, and which of them have come. Pure.
+"""Who may bring the rows of a partition, and which of them have come.
 
-A Spark task may be tried again, or have a copy beside it. Whoever takes rows keeps such an account;
-who brings them says which of the tries it is.
+A Spark task may be tried again, or have a copy beside it. Whoever takes rows keeps this account.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from gridflow.feed.push.ranges import Ranges
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Attempt", "Partition", "Partitions", "Superseded"]
+P = TypeVar("P", bound="Partition")
 
 #: Partitions whose rows are known to have come. A stream has ever new ones: the oldest, whose Spark
 #: jobs have long ended, are forgotten.
@@ -76,34 +75,19 @@ class Partition:
         self.attempt = attempt
 
     def check(self, attempt: int) -> None:
-        """Refuse an attempt that isn't the newest.
-
-        Raises
-        ------
-        Superseded
-        """
+        """Refuse an attempt that isn't the newest: `Superseded`."""
         if self.attempt > attempt:
             raise Superseded(f"attempt {attempt} is over: {self.attempt} has begun.")
 
 
-P = TypeVar("P", bound=Partition)
-
-
 class Partitions(Generic[P]):
-    """What is known of the partitions that were begun lately.
-
-    Parameters
-    ----------
-    make : callable
-        Returns what is known of a new one.
-    """
+    """The partitions that were begun lately, by feed and number; new ones are made."""
 
     def __init__(self, make: Callable[[], P]) -> None:
         self._make = make
         self._found: OrderedDict[tuple[str, int], P] = OrderedDict()
 
     def __getitem__(self, key: tuple[str, int]) -> P:
-        """Return what is known of a feed's partition."""
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._make()
@@ -111,7 +95,3 @@ class Partitions(Generic[P]):
         if len(self._found) > REMEMBERED:
             self._found.popitem(last=False)
         return found
-
-    def __len__(self) -> int:
-        """Return how many are known."""
-        return len(self._found)
