@@ -218,9 +218,13 @@ def test_what_cant_be_fed_is_said_at_the_call():
 
 
 def test_a_function_that_takes_no_rows_and_one_that_fails():
-    with local("none", 2).start(
-        lambda ctx: ctx.barrier if False else __import__("time").sleep(4)
-    ) as job:
+    def takes_none(ctx):
+        import time
+
+        while not ctx.should_stop:  # until the block below is left
+            time.sleep(0.05)
+
+    with local("none", 2).start(takes_none) as job:
         with pytest.raises(TimeoutError, match=r"worker:0, worker:1 did not call ctx.stream"):
             job.feed(numbers(5), timeout=0.5)
 
