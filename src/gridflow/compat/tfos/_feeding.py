@@ -6,6 +6,10 @@ so that a node that is slow slows its feeders down. Every chunk is answered once
 it. The messages are a letter and what belongs to it; rows are pickled, and travel only between
 those who know the cluster's key (`gridflow.wire.door`).
 
+They go straight into the node's process, not by the agent and its files as those of
+`JobHandle.feed` do: on that way pickles cost almost twice as much (``benchmarks/feed/pickled.py``).
+The account of what has come is the same (`gridflow.feed.push.attempts`).
+
 A task that is tried again, or a copy of one that is slow, asks all nodes first whether the
 partition is there already. If it is, the rows go to the same node, which takes those alone that it
 hasn't got: each chunk says where in its partition it begins. So no row comes twice, as long as a
