@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import sys
 import threading
 import time
 import warnings
@@ -102,7 +101,7 @@ class TFCluster:
         if num_epochs < 0:
             raise InvalidArgument(f"num_epochs is at least 0; got {num_epochs}.")
         feed = TFSparkNode.train(self.cluster_info, self.cluster_meta, feed_timeout, qname)
-        if _is_stream(dataRDD):
+        if _starting.is_stream(dataRDD):
             dataRDD.foreachRDD(lambda rdd: rdd.foreachPartition(feed))
             return
         if num_epochs == 0:
@@ -173,7 +172,7 @@ class TFCluster:
                 if self.handle.done():
                     raise  # one of the job's own
                 self.handle.cancel()
-                _wait_for_end(self.handle)
+                _starting.wait_for_end(self.handle)
                 raise RunTimeout(
                     f"the cluster did not end within {timeout:g} seconds (timeout) and was ended."
                 ) from error
@@ -183,7 +182,7 @@ class TFCluster:
     def cancel(self) -> None:
         """End the cluster at once, whatever its program does; the original has no such thing."""
         self.handle.cancel()
-        _wait_for_end(self.handle)
+        _starting.wait_for_end(self.handle)
         self.server.stop()
 
     def tensorboard_url(self) -> str | None:
@@ -235,7 +234,7 @@ class TFCluster:
     def _raise_failure(self) -> None:
         """Raise what the program failed with, if that is why feeding did."""
         if self.server.failure:
-            _wait_for_end(self.handle)
+            _starting.wait_for_end(self.handle)
         if self.handle.state == "failed":
             _result(self.handle)
 
@@ -365,7 +364,7 @@ def run(
         tf_status["error"] = str(error)
         if handle is not None:
             handle.cancel()
-            _wait_for_end(handle)
+            _starting.wait_for_end(handle)
         server.stop()
         raise
     cluster = TFCluster(sc, meta, input_mode, queues, server, handle, info)
@@ -378,7 +377,7 @@ def _watch(handle: JobHandle, server: reservation.Server) -> None:
     """Let feeders know when the cluster has ended, and how."""
 
     def wait() -> None:
-        _wait_for_end(handle)
+        _starting.wait_for_end(handle)
         try:
             _result(handle)
         except GridflowError as error:
@@ -395,14 +394,3 @@ def _result(handle: JobHandle, timeout: float | None = None) -> None:
     except GridflowError as error:
         tf_status["error"] = str(error)
         raise
-
-
-def _wait_for_end(handle: JobHandle) -> None:
-    while not handle.done():
-        time.sleep(_LOOK_SECONDS)
-
-
-def _is_stream(rows: Any) -> bool:
-    """Return whether rows are a DStream; pyspark may come without them one day."""
-    module = sys.modules.get("pyspark.streaming.dstream")
-    return module is not None and isinstance(rows, module.DStream)

@@ -1,8 +1,9 @@
-"""What a cluster's start looks at, in the driver."""
+"""What the driver looks at when a cluster starts, is fed and ends."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,3 +56,15 @@ def await_nodes(
             raise StartTimeout(f"{missing} nodes didn't register (reservation_timeout).")
         time.sleep(_LOOK_SECONDS)
     return sorted(server.reservations.get(), key=lambda node: int(node["executor_id"]))
+
+
+def wait_for_end(handle: JobHandle) -> None:
+    """Wait until a cluster has ended, however it did."""
+    while not handle.done():
+        time.sleep(_LOOK_SECONDS)
+
+
+def is_stream(rows: Any) -> bool:
+    """Return whether rows are a DStream; pyspark may come without them one day."""
+    module = sys.modules.get("pyspark.streaming.dstream")
+    return module is not None and isinstance(rows, module.DStream)
