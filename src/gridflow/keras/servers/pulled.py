@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 #: Rows of the account.
 _BEGUN, _DONE = 0, 1
-_CALLS: Final = {"StatefulPartitionedCall", "PartitionedCall", "If", "While", "Case"}
 #: Seconds between steps while only workers take them that have nothing left.
 _PAUSE: Final = 0.05
 
@@ -159,9 +158,7 @@ class Puller:
             graph = tf.compat.v1.get_default_graph()
             first = len(graph.get_operations())
             values = self._steps.step(batch)
-            # Each of them that runs elsewhere costs a message.
-            effects = [each for each in graph.get_operations()[first:] if _has_effects(each)]
-            with tf.control_dependencies([tf.group(*effects)]):
+            with tf.control_dependencies(graph.get_operations()[first:]):
                 self._account.scatter_nd_update([[_DONE, worker]], [number + 1])
             return worker, rows, begun > number, values
 
@@ -169,8 +166,3 @@ class Puller:
             return worker, 0, False, self._steps.nothing()
 
         return tf.cond((number >= 0) & (number >= done), train, leave)
-
-
-def _has_effects(operation: Any) -> bool:
-    """Return whether an operation may write: those without outputs do, and calls of others."""
-    return not operation.outputs or operation.type in _CALLS
