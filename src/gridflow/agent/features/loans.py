@@ -46,7 +46,5 @@ class Loans(Feature):
         counts = loans.take(spool, dataset, path, spec.feed)
         specs = {}
         if spec.parts[tools.rank].serves:
-            worker = spec.fed.index(tools.rank)
-            written = records.write(spool, dataset, own_rows=0, worker=worker)
-            specs = {dataset: records.encode_specs(written)}
+            specs = {dataset: records.encode_specs(records.write(spool, dataset, own_rows=0))}
         tools.reporter.report(reports.Spooled({dataset: asdict(counts)}, specs))

@@ -10,7 +10,7 @@ from gridflow.feed.records import FOLDER, OWN_ROWS, SPOOL_LINK
 from gridflow.feed.selection import select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from gridflow.feed.schema import TensorSpec
     from gridflow.feed.selection import Columns, Selection, Tensor
@@ -51,8 +51,6 @@ class WorkerDataset:
         What a batch goes through, in the worker's server: operations of TensorFlow alone.
     prefetch : int
         Batches that a worker makes ahead.
-    on_epoch : callable, optional
-        Told what a worker was fed in an epoch.
     """
 
     name: str
@@ -65,12 +63,11 @@ class WorkerDataset:
     own_rows: tuple[int, ...]
     function: Callable[..., Any] | None = None
     prefetch: int = 2
-    on_epoch: Callable[[dict[str, Any]], None] | None = None
 
     @property
     def steps(self) -> int:
-        """Steps in which every row is trained on once: each worker makes batches of its own."""
-        return steps(self.own_rows, self.batch_size)
+        """Steps in which as many rows are trained as there are on all workers together."""
+        return math.ceil(sum(self.rows) / self.batch_size)
 
     def __call__(self) -> Any:
         """Return batches of equal size, without end."""
@@ -79,35 +76,12 @@ class WorkerDataset:
 
     def once(self) -> Any:
         """Return every row of the worker's own once; the last batch may be smaller."""
-        own = self._rows(shuffle=False).take(self._own()[0])
+        import tensorflow as tf
+
+        # The same operations run on all workers: each finds its own number.
+        count = tf.io.read_file(f"{SPOOL_LINK}/{self.name}/{FOLDER}/{OWN_ROWS}")
+        own = self._rows(shuffle=False).take(tf.io.parse_tensor(count, tf.int64)[0])
         return self._mapped(own.batch(self.batch_size))
-
-    def epoch(self, number: int) -> Any:
-        """Return every row of the worker's own once, in numbered batches, and then nothing.
-
-        A worker that is started again makes the same batches in the same order.
-
-        Returns
-        -------
-        tf.data.Dataset
-            Of the worker, the number of a batch, and the batch. Without end: the number of one that
-            isn't to be trained on is -1.
-        """
-        import tensorflow as tf
-
-        own, worker = tf.unstack(self._own(), 2)
-        rows = self._rows(shuffle=self.shuffle, seed=self.seed + number).take(own)
-        batches = self._mapped(rows.batch(self.batch_size)).enumerate()
-        nothing = self.row().map(lambda *parts: (worker, tf.constant(-1, tf.int64), parts))
-        return batches.map(lambda at, *parts: (worker, at, _parts(*parts))).concatenate(nothing)
-
-    def _own(self) -> Any:
-        """Return how many rows are the worker's own, and which worker it is."""
-        import tensorflow as tf
-
-        # The same operations run on all workers: each finds its own numbers.
-        found = tf.io.read_file(f"{SPOOL_LINK}/{self.name}/{FOLDER}/{OWN_ROWS}")
-        return tf.io.parse_tensor(found, tf.int64)
 
     def row(self) -> Any:
         """Return one row of the worker, a lent one if it has no other, without end."""
@@ -118,10 +92,8 @@ class WorkerDataset:
             batches = batches.map(self.function)
         return batches.prefetch(self.prefetch)
 
-    def _rows(self, *, shuffle: bool, seed: int | None = None) -> Any:
+    def _rows(self, *, shuffle: bool) -> Any:
         import tensorflow as tf
-
-        seed = self.seed if seed is None else seed
 
         columns = self.selection.columns
         # From the working directory of the worker's server, wherever that is.
@@ -129,12 +101,12 @@ class WorkerDataset:
         files = tuple(tf.data.TFRecordDataset(f"{folder}/{each}.tfrecord") for each in columns)
         records = tf.data.Dataset.zip(files)
         if shuffle:
-            records = records.shuffle(_WINDOW_RECORDS, seed=seed)
+            records = records.shuffle(_WINDOW_RECORDS, seed=self.seed)
         # Without autotuning: it would measure a pipeline that shares its machine with training.
         rows = records.map(self._parse).unbatch()
         if shuffle:
             window = min(_WINDOW_ROWS, max(1, _WINDOW_BYTES // self._row_bytes()))
-            rows = rows.shuffle(window, seed=seed)
+            rows = rows.shuffle(window, seed=self.seed)
         return rows
 
     def _parse(self, *records: Any) -> Any:
@@ -154,17 +126,6 @@ class WorkerDataset:
             * math.prod(size or 1 for size in shape)
             for kind, shape in sizes
         )
-
-
-def steps(own_rows: Sequence[int], batch_size: int) -> int:
-    """Return the steps of an epoch of all workers together."""
-    return sum(math.ceil(rows / batch_size) for rows in own_rows)
-
-
-def _parts(*parts: Any) -> tuple[Any, ...]:
-    """Return a batch as a tuple, as it came out of ``enumerate``."""
-    (batch,) = parts
-    return batch if isinstance(batch, tuple) else (batch,)
 
 
 def _tensor(tensor: Tensor, columns: Mapping[str, Any]) -> Any:

@@ -21,7 +21,6 @@ from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
 from gridflow.keras.resume import building
 from gridflow.keras.servers.data import WorkerDataset
-from gridflow.keras.servers.pulled import Puller
 from gridflow.keras.servers.pushed import Dealer, PushedRows
 from gridflow.keras.servers.steps import fetch, make_steps
 from gridflow.spec.options import whole_number
@@ -100,7 +99,7 @@ class Trainer:
         position.hold(model, held)
         self._build(spec)
         made = make_steps(model, self._flavour, self._coordinator.strategy)
-        train = self._trainer_of(data, made, steps, counted=steps_per_epoch is None)
+        train = self._trainer_of(data, made, steps)
         flavour = importlib.import_module(self._flavour)
         every = flavour.callbacks.CallbackList(
             list(callbacks),
@@ -118,7 +117,7 @@ class Trainer:
         for epoch in range(begin.epoch, epochs):
             every.on_epoch_begin(epoch)
             first = begin.step if epoch == begin.epoch else 0
-            logs = train(epoch, first, every)
+            logs = train(first, every)
             if validation is not None:
                 found = self._test(made, validation, validation_steps, every)
                 logs = {**logs, **{f"val_{name}": value for name, value in found.items()}}
@@ -149,29 +148,18 @@ class Trainer:
             building.build_for(self._model, self._flavour, spec)
 
     def _trainer_of(
-        self, data: Data | PushedRows, made: Steps, steps: int | None, *, counted: bool
-    ) -> Callable[[int, int, Any], dict[str, float]]:
+        self, data: Data | PushedRows, made: Steps, steps: int | None
+    ) -> Callable[[int, Any], dict[str, float]]:
         """Return what makes the steps of an epoch from one on, for callbacks to hear of."""
         if isinstance(data, PushedRows):
             return functools.partial(self._train_on_pushed, made, data)
-        if isinstance(data, WorkerDataset) and counted:
-            pull = Puller(self._coordinator, self._model, data, made, self._most)
-            return functools.partial(self._train_on_own, made, pull)
         iterator = iter(self._coordinator.create_per_worker_dataset(data))
         assert steps is not None
-        return lambda _, first, every: self._train_epoch(made, iterator, range(first, steps), every)
-
-    def _train_on_own(
-        self, made: Steps, pull: Puller, epoch: int, first: int, every: Any
-    ) -> dict[str, float]:
-        made.reset()
-        pull.train(epoch, first, every, self._next_checkpoint)
-        return numbers(made.logs(final=True))
+        return lambda first, every: self._train_epoch(made, iterator, range(first, steps), every)
 
     def _train_on_pushed(
-        self, made: Steps, rows: PushedRows, epoch: int, first: int, every: Any
+        self, made: Steps, rows: PushedRows, first: int, every: Any
     ) -> dict[str, float]:
-        del epoch
         made.reset()
         deal = Dealer(self._coordinator, self._model, rows, made, every)
         deal.train(first, self._most, self._checkpoint_every)

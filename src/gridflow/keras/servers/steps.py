@@ -25,9 +25,6 @@ class Steps(Protocol):
     train: Callable[[Any], Any]
     #: The same, on a batch that it is given.
     train_on: Callable[[Any], Any]
-    #: The same, to be traced as a part of something else; and what it returns, of no row.
-    step: Callable[[Any], Any]
-    nothing: Callable[[], Any]
     #: Returns how many rows were counted, and what `add` takes.
     test: Callable[[Any], Any]
 
@@ -76,9 +73,6 @@ def refuse_asynchronous(optimizer: Any) -> None:
 class _Keras3Steps:
     """Steps of a Keras 3 model."""
 
-    step: Callable[[Any], Any]
-    nothing: Callable[[], Any]
-
     def __init__(self, model: Any, strategy: Any) -> None:
         import tensorflow as tf
 
@@ -106,16 +100,12 @@ class _Keras3Steps:
             return tf.cond(
                 counts,
                 lambda: (_rows_in(data), strategy.run(self._test, args=(data,))),
-                lambda: (0, nothing()),
+                lambda: (0, [tf.zeros(v.shape, v.dtype) for v in self._metrics]),
             )
 
         def train_on(batch: Any) -> Any:
             return strategy.run(self._train, args=(batch,))
 
-        def nothing() -> Any:
-            return [tf.zeros(v.shape, v.dtype) for v in self._metrics]
-
-        self.step, self.nothing = train_on, nothing
         self.train = tf.function(train, autograph=False)
         self.train_on = tf.function(train_on, autograph=False, reduce_retracing=True)
         self.test = tf.function(test, autograph=False)
@@ -172,9 +162,6 @@ class _Keras3Steps:
 class _TfKerasSteps:
     """Steps of a tf_keras model, whose metrics count on the parameter servers without loss."""
 
-    step: Callable[[Any], Any]
-    nothing: Callable[[], Any]
-
     def __init__(self, model: Any, strategy: Any) -> None:
         import tensorflow as tf
 
@@ -194,16 +181,12 @@ class _TfKerasSteps:
             return tf.cond(
                 counts,
                 lambda: (_rows_in(data), strategy.run(model.test_step, args=(data,))),
-                lambda: (0, nothing()),
+                lambda: (0, {metric.name: tf.zeros(()) for metric in model.metrics}),
             )
 
         def train_on(batch: Any) -> Any:
             return strategy.run(train_one, args=(batch,))
 
-        def nothing() -> Any:
-            return {metric.name: tf.zeros(()) for metric in model.metrics}
-
-        self.step, self.nothing = train_on, nothing
         self.train = tf.function(train, autograph=False)
         self.train_on = tf.function(train_on, autograph=False, reduce_retracing=True)
         self.test = tf.function(test, autograph=False)
