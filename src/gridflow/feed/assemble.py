@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from gridflow.feed.long_texts import LongTexts, are_long
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -66,18 +68,32 @@ def assemble(
     for window in reader.follow(plan.windows(start_batch)):
         arrays = [_array(reader, tensor, window) for tensor in tensors]
         begin = 0
-        for size, alike in itertools.groupby(window.batch_rows):
-            batches = min(sum(1 for _ in alike), left)
+        for size, alike in _alike(window.batch_rows, _rows_at_once(arrays)):
+            batches = min(alike, left)
             if not batches:
                 return
             left -= batches
-            end = begin + batches * size
             yield tuple(
                 part
                 for array, tensor in zip(arrays, tensors, strict=True)
                 for part in _cut(array, tensor, begin, batches, size)
             )
-            begin = end
+            begin += batches * size
+
+
+def _rows_at_once(arrays: Sequence[Any]) -> int | None:
+    """Return how many rows of a window to hand out together, None for all."""
+    return min((each.at_once for each in arrays if isinstance(each, LongTexts)), default=None)
+
+
+def _alike(batch_rows: Sequence[int], most: int | None) -> Iterator[tuple[int, int]]:
+    """Yield the size of batches, and how many of them follow each other; of `most` rows or one."""
+    for size, alike in itertools.groupby(batch_rows):
+        left = sum(1 for _ in alike)
+        step = left if most is None else max(1, most // max(1, size))
+        while left:
+            yield size, min(step, left)
+            left -= min(step, left)
 
 
 def _array(reader: Reader, tensor: Tensor, window: Window) -> Any:
@@ -91,7 +107,7 @@ def _array(reader: Reader, tensor: Tensor, window: Window) -> Any:
 def _cut(array: Any, tensor: Tensor, begin: int, batches: int, size: int) -> Iterator[np.ndarray]:
     rows = batches * size
     if not tensor.is_ragged:
-        yield array[begin : begin + rows].reshape(batches, size, *array.shape[1:])
+        yield array[begin : begin + rows].reshape(batches, size, *tensor.row_shape)
         return
     lists = array.slice(begin, rows)
     yield lists.value_lengths().to_numpy().reshape(batches, size)
@@ -156,7 +172,7 @@ def _is_wide(reader: Reader, tensor: Tensor) -> bool:
     return len(kinds) == 1 and not pa.types.is_fixed_size_list(kinds.pop())
 
 
-def _text(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray:
+def _text(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray | LongTexts:
     column = tensor.columns[0]
     flat = []
     for piece in window.pieces:
@@ -166,6 +182,8 @@ def _text(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray:
             values = values.flatten()
         # A window of images may hold more than the 2 GiB of 32-bit offsets.
         flat.append(values.cast(pa.large_binary()))
+    if are_long(flat):
+        return LongTexts(flat, tensor.row_shape, window.rows, window.positions)
     items: np.ndarray = pa.concat_arrays(flat).to_numpy(zero_copy_only=False)
     items = items.reshape(-1, *tensor.row_shape)
     if window.positions is None:

@@ -1,0 +1,81 @@
+"""Texts and bytes of many KiB a row, made Python's a few at a time: images, most of all."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gridflow.feed.memory import keep_freed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+__all__ = ["LongTexts", "are_long"]
+
+#: From so many bytes of an item on, on average.
+_LONG_BYTES: Final = 16 << 10
+#: So many bytes are converted at a time: they lie in the cache until TensorFlow copies them.
+_AT_ONCE_BYTES: Final = 4 << 20
+
+
+def are_long(pieces: Sequence[pa.Array]) -> bool:
+    """Return whether the items of these arrays are."""
+    return _bytes(pieces) >= _LONG_BYTES * max(1, sum(map(len, pieces)))
+
+
+class LongTexts:
+    """Rows of a window, of which slices are numpy arrays of bytes, made when they are asked for.
+
+    Parameters
+    ----------
+    pieces : sequence of pyarrow.LargeBinaryArray
+        The items of all rows.
+    row_shape : tuple of int
+        Of a row's items.
+    rows : int
+        Rows of the window.
+    positions : array of int, or None
+        Which row of the window each of the pieces' is, see `gridflow.feed.batches.Window`.
+
+    Attributes
+    ----------
+    at_once : int
+        How many rows are to be asked for together.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[pa.Array],
+        row_shape: tuple[int, ...],
+        rows: int,
+        positions: np.ndarray | None,
+    ) -> None:
+        self._pieces, self._shape = pieces, row_shape
+        self._starts = np.cumsum([0, *map(len, pieces)])
+        self._sources: np.ndarray | None = None
+        if positions is not None:
+            wanted = positions >= 0
+            self._sources = np.empty(rows, np.int64)
+            self._sources[positions[wanted]] = np.flatnonzero(wanted)
+        self.at_once = max(1, _AT_ONCE_BYTES * rows // max(1, _bytes(pieces)))
+        keep_freed()
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Return some rows."""
+        width = math.prod(self._shape)
+        sources = np.arange(rows.start, rows.stop) if self._sources is None else self._sources[rows]
+        items = (sources[:, None] * width + np.arange(width)).reshape(-1)
+        found = np.empty(len(items), object)
+        pieces = np.searchsorted(self._starts, items, side="right") - 1
+        places = items - self._starts[pieces]
+        for number, (piece, place) in enumerate(zip(pieces.tolist(), places.tolist(), strict=True)):
+            found[number] = self._pieces[piece][place].as_py()
+        return found.reshape(-1, *self._shape)
+
+
+def _bytes(pieces: Sequence[pa.Array]) -> int:
+    return sum(int(piece.nbytes) for piece in pieces)
