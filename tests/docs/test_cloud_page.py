@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from documents import ROOT
 
@@ -50,3 +53,56 @@ def test_settings_services_and_job_are_those_of_the_page_whose_commands_are_run(
         there = command[command.index("spark-") :].replace("${MASTER}", "10.0.0.1")
         there = re.sub(r"\$(ADDRESS|{ADDRESS})", f"10.0.0.{address}", there)
         assert flat(there) in flat(page)
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """Answer as a rented machine's own service does: the third time there is a notice."""
+
+    asked = 0
+
+    def do_PUT(self):
+        self._answer(200, b"let me in")
+
+    def do_GET(self):
+        type(self).asked += 1
+        wanted = self.path == "/latest/meta-data/spot/instance-action"
+        is_known = self.headers["X-aws-ec2-metadata-token"] == "let me in"
+        self._answer(200 if wanted and is_known and self.asked > 2 else 404, b"{}")
+
+    def _answer(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def test_a_worker_is_told_to_go_once_there_is_a_notice(tmp_path):
+    (script,) = [block for block in blocks("sh") if "instance-action" in block]
+    script = script.replace("sleep 5", "sleep 0.1")
+    told = tmp_path / "systemctl"
+    told.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\n')
+    told.chmod(0o755)
+    Metadata.asked = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            here = f"http://127.0.0.1:{server.server_port}"
+            subprocess.run(
+                [
+                    "bash",
+                    "-euc",
+                    script.replace("http://169.254.169.254", here),
+                ],
+                env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "no_proxy": "*"},
+                timeout=60,
+                check=True,
+            )
+        finally:
+            server.shutdown()
+            thread.join()
+    assert Metadata.asked == 3
+    assert (tmp_path / "told").read_text() == "kill --kill-whom=main --signal=SIGPWR spark-worker\n"
