@@ -37,6 +37,47 @@ def test_its_documents_are_valid():
         assert not found.problems, (kind, found.problems)
 
 
+def test_a_pod_that_is_evicted_has_sparks_hook_and_the_time_that_is_set(spark):
+    settings = dict(line.split() for line in blocks("properties")[1].splitlines())
+    of_pods = ("spark.kubernetes.", "spark.decommission.")
+    pod, container = executor_pod(
+        spark, {name: value for name, value in settings.items() if name.startswith(of_pods)}
+    )
+    hook = container.getLifecycle().getPreStop().getExec()
+    assert list(hook.getCommand()) == ["/opt/decom.sh"]
+    assert pod.getSpec().getTerminationGracePeriodSeconds() == 120
+    pod, container = executor_pod(spark, {"spark.kubernetes.container.image": "train:1.0"})
+    assert container.getLifecycle() is None
+    # Whatever its template says.
+    assert pod.getSpec().getTerminationGracePeriodSeconds() == 30
+
+
+def executor_pod(spark, settings):
+    """Return what Spark makes of settings, and a template that leaves a pod ten minutes to end."""
+    jvm = spark.sparkContext._jvm
+    apache, models = jvm.org.apache.spark, jvm.io.fabric8.kubernetes.api.model
+
+    def of(package, name):
+        return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+    conf, nothing = apache.SparkConf(False), jvm.scala.Option.empty()
+    for name, value in {"spark.driver.host": "driver", "spark.driver.port": "7078"}.items():
+        conf.set(name, value)
+    for name, value in settings.items():
+        conf.set(name, value)
+    secret = of(apache.internal.config, "package").AUTH_SECRET_FILE_EXECUTOR()
+    step = apache.deploy.k8s.features.BasicExecutorFeatureStep(
+        apache.deploy.k8s.KubernetesExecutorConf(conf, "application", "1", nothing, 0),
+        apache.SecurityManager(conf, nothing, secret),
+        of(apache.resource, "ResourceProfile").getOrCreateDefaultProfile(conf),
+    )
+    template = models.PodBuilder().withNewSpec().withTerminationGracePeriodSeconds(600).endSpec()
+    made = step.configurePod(
+        apache.deploy.k8s.SparkPod(template.build(), models.ContainerBuilder().build())
+    )
+    return made.pod(), made.container()
+
+
 def test_its_settings_are_spark_s_own():
     """Spark ignores a misspelt one without a word."""
     named = set(re.findall(r"\bspark\.[a-z][\w.]*\w", TEXT))
