@@ -1,15 +1,19 @@
 """A driver whose executors come while a job waits, and are taken back while it trains.
 
 ``dynamic_driver.py FOLDER``: under dynamic allocation; what Spark does without it, but no job.
-``dynamic_driver.py FOLDER static``: a job without dynamic allocation.
+``dynamic_driver.py FOLDER HOW ALLOCATION``: a job alone, under ``dynamic`` or ``static``
+allocation, one of whose executors is taken back with its ``worker``, or ``evicted`` by itself.
 """
 
 import json
+import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import cloudpickle
+import psutil
 import test_resume
 
 from gridflow import SparkLauncher, TensorflowDistributor, errors
@@ -63,19 +67,43 @@ def until(holds, job=None):
         time.sleep(0.02)
 
 
-def take_back(spark, cluster, name):
-    """Let the worker of an executor go."""
+def take_worker_back(spark, cluster, name):
+    """Let the worker of an executor go, as a cloud's notice does by `decommission-worker.sh`."""
     (place,) = cluster.folder.glob(f"work-*/{spark.sparkContext.applicationId}/{name}")
     cluster.decommission(int(place.parts[-3].removeprefix("work-")))
 
 
-def train_elsewhere(spark, cluster, distributor, folder, data):
-    """Return what became of a job one of whose executors is taken back before a step."""
+def evict(spark, _, name):
+    """Let an executor alone go, as Kubernetes does when it evicts a pod.
+
+    Its hook before the end is Spark's `decom.sh`, which sends this signal to the pod's Java.
+    """
+    own = f"--executor-id {name} ", f"--app-id {spark.sparkContext.applicationId} "
+    lines = {
+        each: " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
+    }
+    (executor,) = [each for each, line in lines.items() if all(word in line for word in own)]
+    executor.send_signal(signal.SIGPWR)
+
+
+def train_elsewhere(distributor, folder, data, take_back):
+    """Return what became of a job one of whose executors is taken back before a step.
+
+    Parameters
+    ----------
+    distributor : callable
+        Makes one with further options.
+    folder : Path
+        For files; `go` is made when the job has heard.
+    data : dict
+    take_back : callable
+        Begins to take an executor back; called with the name of the second rank's.
+    """
     options = {**test_resume.OPTIONS, "checkpoint_every": None}
     train = test_resume.train, None, watched(folder)
     job = distributor(**options).start(*train, data=data)
     until(lambda: len(list(folder.glob("here-*"))) == 2, job)
-    take_back(spark, cluster, job._run.executors(1)[1])
+    take_back(job._run.executors(1)[1])
     machine = job._run._machine
     # Both have said by now where they can stop, whatever they are at.
     until(lambda: machine._saving is not None and machine._saving._step is not None, job)
@@ -124,7 +152,8 @@ def with_dynamic_allocation(spark, cluster, folder):
     except errors.NotEnoughSlots as error:
         told["too many"] = str(error)
     told["executors"] = len(executors(spark))
-    told["job"] = train_elsewhere(spark, cluster, distributor, folder, data)
+    let_go = partial(take_worker_back, spark, cluster)
+    told["job"] = train_elsewhere(distributor, folder, data, let_go)
     try:
         distributor(4, strategy="none", start_timeout=8).run(print)
     except errors.StartTimeout as error:
@@ -135,7 +164,7 @@ def with_dynamic_allocation(spark, cluster, folder):
 def look_for_room(spark, cluster):
     """Return the slots that a static application has, its only executor being taken back."""
     wait_for_slots(spark, 1, PATIENCE)
-    take_back(spark, cluster, *executors(spark))
+    take_worker_back(spark, cluster, *executors(spark))
     until(lambda: task_slots(spark) == 0)
     wait_for_room(spark, 1, lambda: False)
     return task_slots(spark)
@@ -148,15 +177,17 @@ def session(cluster, **settings):
     return spark
 
 
-def main(folder, mode="dynamic"):
+def main(folder, how=None, allocation=None):
     """Print what became of all that is tried, as JSON on the last line."""
     cloudpickle.register_pickle_by_value(test_resume)
     settings = {"spark.decommission.enabled": "true"}
     with StandaloneCluster(workers=3, cores=1, settings=settings) as cluster:
-        if mode == "static":
-            spark = session(cluster, spark_cores_max="2")
+        if how:
+            static = {"spark_cores_max": "2"}
+            spark = session(cluster, **(DYNAMIC if allocation == "dynamic" else static))
             data = {"train": frame(spark)}
-            told = {"job": train_elsewhere(spark, cluster, distributor_on(spark), folder, data)}
+            let_go = partial({"worker": take_worker_back, "evicted": evict}[how], spark, cluster)
+            told = {"job": train_elsewhere(distributor_on(spark), folder, data, let_go)}
         else:
             spark = session(cluster, **DYNAMIC)
             told = with_dynamic_allocation(spark, cluster, folder)

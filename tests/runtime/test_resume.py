@@ -204,10 +204,13 @@ def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_
 
 @pytest.mark.full
 @pytest.mark.timeout(450)
-def test_without_dynamic_allocation_a_job_moves_where_a_standalone_cluster_has_room(
-    uninterrupted, tmp_path
+@pytest.mark.parametrize(
+    ("how", "allocation"), [("worker", "static"), ("evicted", "static"), ("evicted", "dynamic")]
+)
+def test_a_job_moves_when_it_loses_a_worker_or_an_executor_under_either_allocation(
+    how, allocation, uninterrupted, tmp_path
 ):
-    check_moved(told_by_driver(tmp_path, "static")["job"], tmp_path, uninterrupted)
+    check_moved(told_by_driver(tmp_path, how, allocation)["job"], tmp_path, uninterrupted)
 
 
 def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(uninterrupted, tmp_path):
