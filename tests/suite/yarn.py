@@ -20,19 +20,24 @@ import urllib.request
 from pathlib import Path
 
 import psutil
+import pyspark
 import pytest
 
 from suite.stores import fetch_hadoop, free_ports, running, wait
 
 #: Room in each for an application master of the tests and two executors.
 _NODE_MEGABYTES = 6144
-_NODES = ("node-0", "node-1")
+#: And the address of each: YARN and Spark drain hosts by the names that they find for these.
+_NODES = {"node-0": "127.0.0.1", "node-1": "127.0.0.2"}
+#: A drained node may keep its containers for so long.
+_DRAIN_SECONDS = 3600
 #: As YARN counts them; what nodes have are stand-ins.
 _GPU, _NODE_GPUS = "yarn.io/gpu", 2
 _PR_SET_CHILD_SUBREAPER = 36
 _OPENED = ("lang", "util", "util.concurrent", "net")
 _JAVA = ["-Xmx192m", "-Djava.net.preferIPv4Stack=true"]
 _JAVA += [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED]
+_ADMIN = "org.apache.hadoop.yarn.client.cli.RMAdminCLI"
 _SERVER = "org.apache.hadoop.yarn.server"
 _RESOURCE = "org.apache.hadoop.yarn.util.resource"
 #: What YARN's isolation would leave of a node's GPUs for a container to see: the first that none
@@ -98,6 +103,24 @@ class Yarn:
                 process.kill()
         psutil.wait_procs(doomed, 10)
 
+    @contextlib.contextmanager
+    def drained(self, node):
+        """Drain a node as operators do: it gets no more containers, and applications hear it."""
+        self._exclude(self._known(node)["nodeHostName"], "-g", str(_DRAIN_SECONDS), "-server")
+        try:
+            yield
+        finally:
+            self._exclude("")
+            wait(lambda: self._is_back(node), node, self._keeper, self.folder / "log")
+
+    def _is_back(self, node):
+        self.start(node)  # it ends, if nothing was left that it had to wait for
+        return self.state(node) == "RUNNING"
+
+    def state(self, node):
+        """Return the state of a node as the ResourceManager knows it."""
+        return self._known(node)["state"]
+
     def logs(self, application):
         """Return what all containers of an application have printed."""
         found = sorted(self.folder.glob(f"node-*/logs/{application}/*/*"))
@@ -105,17 +128,36 @@ class Yarn:
 
     def gpus_in_use(self):
         """Return how many GPUs of each node YARN's scheduler has given away."""
-        site = (self.conf / "yarn-site.xml").read_text()
-        address = re.search(r"yarn.resourcemanager.webapp.address</name><value>([^<]+)", site)[1]
-        with urllib.request.urlopen(f"http://{address}/ws/v1/cluster/nodes", timeout=30) as answer:
-            nodes = json.load(answer)["nodes"]["node"]
         return [
             resource["value"]
-            for node in nodes
+            for node in self._all_known()
             if node["state"] == "RUNNING"
             for resource in node["usedResource"]["resourceInformations"]["resourceInformation"]
             if resource["name"] == _GPU
         ]
+
+    def _known(self, node):
+        """Return what the ResourceManager tells of a node; what it was before has another port."""
+        site = (self.folder / node / "yarn-site.xml").read_text()
+        port = re.search(r"yarn.nodemanager.address</name><value>[^<]+(:\d+)<", site)[1]
+        (known,) = [each for each in self._all_known() if each["id"].endswith(port)]
+        return known
+
+    def _all_known(self):
+        site = (self.conf / "yarn-site.xml").read_text()
+        address = re.search(r"yarn.resourcemanager.webapp.address</name><value>([^<]+)", site)[1]
+        with urllib.request.urlopen(f"http://{address}/ws/v1/cluster/nodes", timeout=30) as answer:
+            return json.load(answer)["nodes"]["node"]
+
+    def _exclude(self, host, *words):
+        """Let the ResourceManager read anew which host it shall do without."""
+        (self.folder / "excluded").write_text(f"{host}\n")
+        # Hadoop's own jars here are those of daemons; Spark brings the clients'.
+        jars = Path(pyspark.__file__).parent / "jars"
+        java = [shutil.which("java"), "-Xmx128m", "-cp", f"{self.conf}:{jars}/*", _ADMIN]
+        command = [*java, "-refreshNodes", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")
@@ -195,18 +237,17 @@ def _manager(ports):
     }
 
 
-def _node(folder, ports):
+def _node(folder, host, ports):
     address = "yarn.nodemanager.{}.address"
     names = ("localizer", "webapp", "collector-service")
     addresses = {
-        address.format(name): f"127.0.0.1:{port}"
-        for name, port in zip(names, ports[1:], strict=True)
+        address.format(name): f"{host}:{port}" for name, port in zip(names, ports[1:], strict=True)
     }
     return {
         **addresses,
-        "yarn.nodemanager.address": f"127.0.0.1:{ports[0]}",
-        "yarn.nodemanager.hostname": "127.0.0.1",
-        "yarn.nodemanager.bind-host": "127.0.0.1",
+        "yarn.nodemanager.address": f"{host}:{ports[0]}",
+        "yarn.nodemanager.hostname": host,
+        "yarn.nodemanager.bind-host": host,
         "yarn.nodemanager.resource.memory-mb": str(_NODE_MEGABYTES),
         "yarn.nodemanager.resource.cpu-vcores": "8",
         f"yarn.nodemanager.resource-type.{_GPU}": str(_NODE_GPUS),
@@ -253,7 +294,10 @@ class _Keeper:
             # The default one counts memory alone.
             f"{scheduler}.resource-calculator": f"{_RESOURCE}.DominantResourceCalculator",
         }
-        conf = _write(folder / "manager", core=self._core, yarn=self._manager)
+        excluded = folder / "excluded"
+        excluded.touch()
+        own = {"yarn.resourcemanager.nodes.exclude-path": str(excluded)}
+        conf = _write(folder / "manager", core=self._core, yarn={**self._manager, **own})
         (conf / "capacity-scheduler.xml").write_text(_configuration(**queues))
         self._nodes, self._started = {}, []
         _make_smi(folder / "bin")
@@ -265,7 +309,7 @@ class _Keeper:
             return
         conf = self._folder / name
         shutil.rmtree(conf, ignore_errors=True)
-        own = _node(conf, free_ports(4))
+        own = _node(conf, _NODES[name], free_ports(4))
         _write(conf, core=self._core, yarn={**self._manager, **own})
         self._nodes[name] = self._run(conf, "nodemanager.NodeManager")
         self._wait_for(conf, "Registered with ResourceManager")

@@ -56,6 +56,23 @@ def check_the_model_in_hdfs(folder):
     assert transfer.names_in(where(CHECKPOINTS)) == []  # a run that succeeds has no use for them
 
 
+def executors_of(yarn, node):
+    """Return the executors that run on a node."""
+    return [
+        process
+        for process in yarn.processes(node)
+        if process.name() == "java"
+        and any("YarnCoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    ]
+
+
+def has_executors_alone(yarn, node):
+    """Return whether a node runs executors, and not what the application itself lives in."""
+    words = [word for process in yarn.processes(node) for word in process.cmdline()]
+    has_master = any("deploy.yarn.ExecutorLauncher" in word for word in words)
+    return bool(executors_of(yarn, node)) and not has_master
+
+
 class Client:
     """A machine that submits: the guide's files, Hadoop's command, and an environment for both."""
 

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from clients import check_the_model_in_hdfs
+from clients import check_the_model_in_hdfs, has_executors_alone
 
 from gridflow.files import transfer
 from gridflow.files.systems import where
@@ -128,14 +128,6 @@ def train_until_a_node_dies(spark, checkpoints):
     result = distributor.run(train, data=rows)
     went = [(attempt.failure and str(attempt.failure.kind)) for attempt in result.attempts]
     return went, result.attempts[-1].resumed_at, len(result.history["loss"])
-
-
-def has_executors_alone(yarn, node):
-    """Return whether a node runs executors, and not what the application itself lives in."""
-    words = [" ".join(process.cmdline()) for process in yarn.processes(node)]
-    return any("YarnCoarseGrainedExecutorBackend" in word for word in words) and not any(
-        "deploy.yarn.ExecutorLauncher" in word for word in words
-    )
 
 
 def test_a_job_goes_on_when_a_node_dies_under_it(notebook, yarn, tmp_path):
