@@ -71,6 +71,22 @@ def test_a_link_that_leads_back_ends(project):
     assert "mypkg/consts.py" in names(modules.pack(project))
 
 
+def test_files_that_vanish_meanwhile_are_left_out(project, monkeypatch):
+    find = modules._importable
+
+    def importable(*arguments):
+        for path in find(*arguments):
+            yield path
+            if path.name == "single.py":  # it has been looked at
+                path.unlink()
+        yield project / "gone.py"
+
+    monkeypatch.setattr(modules, "_importable", importable)
+    packed = names(modules.pack(project))
+    assert "job.py" in packed
+    assert not packed & {"single.py", "gone.py"}
+
+
 def test_what_this_python_can_import_from_the_folder_itself_is_not_unpacked(
     project, tmp_path, monkeypatch
 ):

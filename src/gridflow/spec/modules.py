@@ -8,6 +8,7 @@ unpacks them, the training process finds them in front of everything that is ins
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import sys
@@ -58,8 +59,9 @@ def pack(folder: Path | None) -> bytes:
         return b""
     files, size = [], 0
     for path in _importable(folder, set()):
-        files.append(path)
-        size += path.stat().st_size
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            size += path.stat().st_size
+            files.append(path)
         if len(files) > _MOST_FILES or size > _MOST_BYTES:
             warnings.warn(
                 f"the modules in {folder} are not sent to the tasks: they are more than "
@@ -77,7 +79,8 @@ def pack(folder: Path | None) -> bytes:
     ) as archive:
         archive.comment = os.fsencode(folder)
         for path in files:
-            archive.write(path, path.relative_to(folder))
+            with contextlib.suppress(FileNotFoundError):
+                archive.write(path, path.relative_to(folder))
     return buffer.getvalue()
 
 
