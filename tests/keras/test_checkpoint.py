@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import os
 import re
+import time
 
 import numpy as np
 import pytest
@@ -279,8 +280,11 @@ def stops_early(ctx, place):
     return fit_arrays(ctx, model_of(keras), epochs=9).epoch
 
 
-def passes_and_epochs(ctx, flavour, steps, rows, deaths=()):
-    """Train in epochs of some steps on data of others, of gridflow's or of one's own."""
+def passes_and_epochs(ctx, flavour, steps, rows, deaths=(), saved=()):
+    """Train in epochs of some steps on data of others, of gridflow's or of one's own.
+
+    Who dies does so when the checkpoint is there from which the next generation is to go on.
+    """
     keras = importlib.import_module("tf_keras" if flavour == "tf_keras" else "keras")
     keras.utils.set_random_seed(1)
     with ctx.strategy.scope():
@@ -295,7 +299,14 @@ def passes_and_epochs(ctx, flavour, steps, rows, deaths=()):
         data = ctx.dataset("rows", shuffle=rows != "in order", **columns)
     if rows == "first five":
         data = data.take(5)
-    dying = dying_callback(keras, life_of(ctx, deaths), raise_died)
+
+    def die():
+        give_up = time.monotonic() + 60
+        while not saved[ctx.generation].exists() and time.monotonic() < give_up:
+            time.sleep(0.02)
+        raise DiedError
+
+    dying = dying_callback(keras, life_of(ctx, deaths), die)
     history = model.fit(
         data,
         epochs=4,
@@ -325,7 +336,7 @@ def passes_and_epochs(ctx, flavour, steps, rows, deaths=()):
     ],
 )
 def test_with_steps_per_epoch_a_resume_goes_on_in_the_middle_of_a_pass(
-    flavour, strategy, workers, steps, rows
+    flavour, strategy, workers, steps, rows, tmp_path
 ):
     group = {"num_workers": workers, "strategy": strategy, "data": DATA}
     if flavour == "jax":
@@ -335,10 +346,12 @@ def test_with_steps_per_epoch_a_resume_goes_on_in_the_middle_of_a_pass(
     assert through[2] == 4 * steps
     # After an epoch's end in the middle of a pass, and in an epoch.
     deaths = (2 * steps + 1, 2 * steps + 4)
+    saved = [tmp_path / f"checkpoint-0000-000002-{step:09}.npz" for step in (0, 3)]
     (again, *_), result = run_job(
         passes_and_epochs,
-        arguments=(flavour, steps, rows, deaths),
+        arguments=(flavour, steps, rows, deaths, saved),
         checkpoint_every=3,
+        checkpoint_dir=str(tmp_path),
         max_restarts=2,
         **group,
     )

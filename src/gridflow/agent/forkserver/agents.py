@@ -195,8 +195,8 @@ def _become(request: dict[str, Any], payload: int, errors: int) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     child.fresh_python(request["work_dir"])
-    known = [request["work_dir"], *request["path"]]
-    sys.path[:] = [*known, *(each for each in sys.path if each not in known)]
+    # As Python's start makes it: the folder in front, behind it nothing twice.
+    sys.path[:] = [request["work_dir"], *dict.fromkeys([*request["path"], *sys.path[1:]])]
     child.show_command([sys.executable, "-m", _AGENT])
     sys.argv = [str(sys.modules[_AGENT].__file__)]
 
