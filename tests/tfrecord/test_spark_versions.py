@@ -18,18 +18,16 @@ pytestmark = pytest.mark.slow
 #: Where the whole suite runs. Most of it tries this project's reader and writer, which are the same
 #: for all; what differs are the interfaces that Spark calls them by (tests marked ``interface``).
 WHOLE_ON = "4.1.4"
-#: Random schemas, for each of which Spark compiles code: with ``--all``, where it is whole, else.
-EXAMPLES = 20, 8, 3
-#: The largest record: with ``--all``, elsewhere.
-MEBIBYTES = 512, 64
 
 
-def run_suite(version, path, examples, *, whole):
+def run_suite(version, path, *, whole, in_full):
     arguments = ["tests/tfrecord/on_spark", *([] if whole else ["-m", "interface"])]
+    # For each random schema Spark compiles code.
+    examples = 20 if in_full else 8 if whole else 3
     environment = {
         **os.environ,
         "GRIDFLOW_TFRECORD_EXAMPLES": str(examples),
-        "GRIDFLOW_TFRECORD_MEBIBYTES": str(MEBIBYTES[0 if examples == EXAMPLES[0] else 1]),
+        "GRIDFLOW_TFRECORD_MEBIBYTES": "512" if in_full else "64",
         "GRIDFLOW_TFRECORD_SUITE": version,
         "PYTHONPATH": os.pathsep.join(map(str, path)),
         "PYSPARK_PYTHON": sys.executable,
@@ -51,9 +49,8 @@ def run_suite(version, path, examples, *, whole):
 def test_the_suite_passes(jar, version, request):
     in_full = request.config.getoption("whole")
     whole = version == WHOLE_ON or in_full
-    examples = EXAMPLES[0 if in_full else 1 if whole else 2]
     other = spark_of(version)
-    ran = run_suite(version, [] if other is None else [other], examples, whole=whole)
+    ran = run_suite(version, [] if other is None else [other], whole=whole, in_full=in_full)
     print(ran.stdout[-2500:])
     assert ran.returncode == 0, ran.stdout[-12000:] + ran.stderr[-4000:]
 

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from gridflow.agent.forkserver import messages
 from gridflow.agent.forkserver.agents import CODE
@@ -40,22 +40,6 @@ _PATIENCE_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 10.0
 #: At the driver's exit it ends at once, but for agents that are about to end.
 _EXIT_SECONDS: Final = 1.0
-
-
-class Process(Protocol):
-    """What `subprocess.Popen` and `ForkedAgent` have in common, as far as it is used."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, minus the signal's number, or None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit code; raise ``subprocess.TimeoutExpired`` if it doesn't come."""
-
-    def send_signal(self, sig: int) -> None:
-        """Send a signal, if it still runs."""
-
-    def kill(self) -> None:
-        """Send SIGKILL, if it still runs."""
 
 
 class AgentProcess:
@@ -231,13 +215,16 @@ _servers: list[_Server] = []
 _is_hopeless = False
 
 
-def _fork_or_start(warm_seconds: float, payload: int, errors: int) -> Process:
+def _fork_or_start(
+    warm_seconds: float, payload: int, errors: int
+) -> subprocess.Popen[bytes] | ForkedAgent:
     global _is_hopeless  # noqa: PLW0603 (of this process, as the servers are)
-    environment = {**os.environ, "PYTHONPATH": ":".join(_importable())}
+    importable = [path or str(Path.cwd()) for path in sys.path]
+    environment = {**os.environ, "PYTHONPATH": ":".join(importable)}
     if warm_seconds and hasattr(os, "pidfd_open") and not _is_hopeless:
         for _ in range(2):  # one that was idle for too long ends as it is asked
             try:
-                return _fork(environment, warm_seconds, payload, errors)
+                return _fork(importable, environment, warm_seconds, payload, errors)
             except OSError as error:
                 _log.debug("an agent is started anew, not forked: %s", error)
         _is_hopeless = True
@@ -252,11 +239,15 @@ def _fork_or_start(warm_seconds: float, payload: int, errors: int) -> Process:
 
 
 def _fork(
-    environment: dict[str, str], warm_seconds: float, payload: int, errors: int
+    importable: list[str],
+    environment: dict[str, str],
+    warm_seconds: float,
+    payload: int,
+    errors: int,
 ) -> ForkedAgent:
     server = _server_for(environment, warm_seconds)
     request = {
-        "path": _importable(),
+        "path": importable,
         "work_dir": str(Path.cwd()),
         "environment": environment,
         "umask": umask(),
@@ -296,7 +287,3 @@ def _retire_all() -> None:
             server.retire()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.process.wait(_EXIT_SECONDS)
-
-
-def _importable() -> list[str]:
-    return [path or str(Path.cwd()) for path in sys.path]
