@@ -68,6 +68,12 @@ def test_a_batch_that_took_long_is_followed_by_a_longer_rest(host):
     assert rest >= 8 * 0.05
 
 
+def test_a_start_that_waits_for_something_else_now_and_then_is_left_in_peace(host):
+    given = feature()
+    first, *_, last = rests(given, 6)
+    assert last >= 8 * first
+
+
 def test_who_waits_for_rows_ends_the_rest_at_once(host, monkeypatch):
     monkeypatch.setattr(giving_way, "_LEAST_REST_SECONDS", 60.0)
     given = feature()

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _FREE_BYTES: Final = 1 << 20
 #: A process that says nothing of its rows for so long may not need them; others may wait for them.
 _MOST_SECONDS: Final = 10.0
-#: A rest takes so many times as long as the batch before it, and as long as this at least, as
-#: Spark makes some batches ahead.
+#: A rest takes so many times as long as the batch before it, as long as this at least, as Spark
+#: makes some batches ahead, and twice as long as the one before: a start waits for other things
+#: now and then, and rows that came then would be in its way right after.
 _REST: Final = 8
 _LEAST_REST_SECONDS: Final = 0.1
 #: Processors are too few where somebody had to wait for one in this part of the time.
@@ -48,6 +49,7 @@ class GivingWay(Feature):
         if not tools.payload.spec.parts[tools.rank].runs_function:
             self._hurry.set()
         self._bytes, self._began, self._last = 0, 0.0, 0.0
+        self._rested = _LEAST_REST_SECONDS / 2
         self._looked: tuple[float, float] | None = None
         self._is_contended = False
 
@@ -66,7 +68,8 @@ class GivingWay(Feature):
         if now - self._began > _MOST_SECONDS:
             self._hurry.set()
         if self._bytes > _FREE_BYTES and not self._hurry.is_set() and self._contended(now):
-            self._hurry.wait(max(_LEAST_REST_SECONDS, _REST * (now - (self._last or now))))
+            self._rested = max(2 * self._rested, _REST * (now - (self._last or now)))
+            self._hurry.wait(min(self._rested, self._began + _MOST_SECONDS - now))
         self._last = time.monotonic()
 
     def _contended(self, now: float) -> bool:
