@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 for bench in (
     "feed/bench.py",
     "feed/push.py",
+    "feed/streams.py",
     "feed/files.py",
     "training/bench.py",
     "training/early.py",

@@ -17,7 +17,7 @@ DRIVER = Path(__file__).with_name("tables_driver.py")
 
 @pytest.mark.slow
 @pytest.mark.full
-@pytest.mark.parametrize("form", ["delta"])
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
 def test_a_table_is_written_again_when_its_snapshot_is_another(tmp_path, form):
     done = subprocess.run(
         [sys.executable, str(DRIVER), str(tmp_path), form],
@@ -37,7 +37,7 @@ def test_a_table_is_written_again_when_its_snapshot_is_another(tmp_path, form):
     assert seen("first") == (True, 40)
     assert seen("again") == (False, 40)
     assert told["first"]["source"] == told["again"]["source"]
-    # One row was deleted; Delta's files are those of before.
+    # One row was deleted; Delta's files are those of before, and Iceberg tells Spark of none.
     assert told["same files"]
     assert seen("deleted") == (True, 39)
     assert told["deleted"]["source"] != told["first"]["source"]

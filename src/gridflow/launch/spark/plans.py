@@ -74,9 +74,9 @@ def identify(frame: DataFrame, version: str | None) -> Identity:
                 f"over Spark Connect nobody tells what a DataFrame reads. {_WAY_OUT}"
             )
         return _identity(told, [f"version {version!r}"])
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 (there is no public way)
-    told.append(_text_of(frame, plan))
+    told.append(_text_of(frame, frame._jdf.queryExecution().analyzed()))  # noqa: SLF001 (there is no public way)
     sources = []
+    plan = _plan_by_now(frame)
     plans = [plan, *_items(plan.subqueriesAll())]
     if version is None:
         for each in plans:
@@ -92,6 +92,18 @@ def identify(frame: DataFrame, version: str | None) -> Identity:
 def _identity(told: list[str], sources: list[str]) -> Identity:
     digest = hashlib.sha256("\0".join(told).encode()).hexdigest()
     return Identity(digest[:32], "; ".join(dict.fromkeys(sources)))
+
+
+def _plan_by_now(frame: DataFrame) -> Any:
+    """Return the plan of a query that is made of a DataFrame now.
+
+    Since Spark 4.1 such a query reads the newest version of its tables, unless it asks for an older
+    one, and not that of when the DataFrame was made.
+    """
+    query = frame.select("*")._jdf.queryExecution()  # noqa: SLF001 (there is no public way)
+    if hasattr_java(query, "tableVersionsRefreshed"):
+        return query.tableVersionsRefreshed()
+    return query.analyzed()
 
 
 def _text_of(frame: DataFrame, plan: Any) -> str:
