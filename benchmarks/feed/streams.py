@@ -46,7 +46,7 @@ def note(folder, seen, files):
 
     for file, rows in zip(*np.unique(files, return_counts=True), strict=True):
         seen[int(file)] += int(rows)
-        if seen[int(file)] == ROWS:
+        if seen[int(file)] % ROWS == 0:  # the file comes again each time
             (Path(folder) / "part").write_text(repr(time.time()))
             (Path(folder) / "part").replace(Path(folder) / str(int(file)))
 
