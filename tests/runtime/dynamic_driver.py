@@ -1,6 +1,7 @@
 """A driver whose executors come while a job waits, and are taken back while it trains.
 
-``dynamic_driver.py FOLDER``: under dynamic allocation; what Spark does without it, but no job.
+``dynamic_driver.py FOLDER``: under dynamic allocation; without it a job that begins when there is
+no executor any more.
 ``dynamic_driver.py FOLDER HOW ALLOCATION``: a job alone, under ``dynamic`` or ``static``
 allocation, one of whose executors is taken back with its ``worker``, or ``evicted`` by itself.
 """
@@ -18,7 +19,6 @@ import test_resume
 
 from gridflow import SparkLauncher, TensorflowDistributor, errors
 from gridflow.launch.spark.session import task_slots
-from gridflow.launch.spark.slots import wait_for_room
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
 WAITS_AT = 8
@@ -161,13 +161,12 @@ def with_dynamic_allocation(spark, cluster, folder):
     return told
 
 
-def look_for_room(spark, cluster):
-    """Return the slots that a static application has, its only executor being taken back."""
+def begin_anew(spark, cluster):
+    """Return what a job returns that begins when the only executor has been taken back."""
     wait_for_slots(spark, 1, PATIENCE)
     take_worker_back(spark, cluster, *executors(spark))
     until(lambda: task_slots(spark) == 0)
-    wait_for_room(spark, 1, lambda: False)
-    return task_slots(spark)
+    return distributor_on(spark)(1, strategy="none").run(lambda: "trained").value
 
 
 def session(cluster, **settings):
@@ -195,7 +194,7 @@ def main(folder, how=None, allocation=None):
             # What the first application was made with holds in its Java process.
             static = {"spark_dynamicAllocation_enabled": "false", "spark_cores_max": "1"}
             spark = session(cluster, **static)
-            told["room"] = look_for_room(spark, cluster)
+            told["anew"] = begin_anew(spark, cluster)
         spark.stop()
     print(json.dumps(told))
 

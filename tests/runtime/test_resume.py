@@ -199,7 +199,7 @@ def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_
     assert told["executors"] < 2
     check_moved(told["job"], tmp_path, uninterrupted)
     # Without dynamic allocation a standalone cluster has to be asked for another executor.
-    assert told["room"] == 1
+    assert told["anew"] == "trained"
 
 
 @pytest.mark.full

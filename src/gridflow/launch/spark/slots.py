@@ -269,6 +269,8 @@ def wait_for_slots(
         patience = max(patience, _ASKED_SECONDS)
     give_up = time.monotonic() + min(patience, deadlines.start_timeout)
     slots = task_slots(spark, profile)
+    if slots is not None and slots < num_tasks:
+        ask_for_executors(spark)  # some may have been taken back since the last job
     settled = time.monotonic() + _SETTLE_SECONDS
     while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
         now = time.monotonic()
