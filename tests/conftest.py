@@ -77,6 +77,8 @@ def spark(cluster, scratch):
         "spark_executor_cores": "1",
         "spark_executor_memory": "800m",
         "spark_sql_shuffle_partitions": "2",
+        # A second try is one; each may have to import TensorFlow in a worker of its own.
+        "spark_task_maxFailures": "2",
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 
-#: For a whole cell.
-SECONDS = 200
+#: For a whole cell, and for a kernel to end by itself, which takes its temporary files with it.
+SECONDS, LAST_SECONDS = 200, 60
 WAITING = "[gridflow] waiting:"
 
 
@@ -32,6 +33,7 @@ def execute(path, folder):
         kernel_name="python3",
         resources={"metadata": {"path": folder}},
         record_timing=False,  # it would differ each time
+        config=Config({"KernelManager": {"shutdown_wait_time": LAST_SECONDS}}),
     )
     client.execute()
     for cell in notebook.cells:

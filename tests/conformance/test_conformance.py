@@ -33,9 +33,11 @@ SPARK_CELLS += [(backend, cell) for backend in conformance.BACKENDS for cell in 
 SPARK_CELLS = [(flavour, cell) for flavour, cell in SPARK_CELLS if cell[0] not in uneven.CASES]
 #: A single process computes the same whoever started it; `make conformance` runs those, too.
 ON_SPARK = ("multi_worker_mirrored",)
-#: Where cures, feed and groups are tried by one model, the others only try Keras again; several
-#: workers of Keras 3 train them all. `--all` trains all of them everywhere.
+#: Where cures, feed and groups are tried by one model, the others only try Keras again; but one of
+#: them has replicas that meet in each layer. `--all` trains all of them everywhere.
 OTHER_MODELS = tuple(cell for cell in CELLS if cell[1] != MODELS[0])
+AMONG_SEVERAL = 2
+LONELY_MODELS = tuple(cell for cell in CELLS if cell[1] not in MODELS[:AMONG_SEVERAL])
 #: What Spark adds, feed and launch, is the same for the other flavours and models; `--all` runs
 #: them, too.
 NOT_ON_SPARK = {
@@ -52,21 +54,27 @@ def outcomes(request, tmp_path_factory):
     """Give the outcomes of a column, which is run when it is first asked for."""
     columns = {}
 
+    def options_of(flavour, *, is_many, has_steps):
+        whole = request.config.getoption("whole")
+        several = AMONG_SEVERAL if flavour == "keras" and is_many else 1
+        return {
+            "models": len(MODELS) if whole else several,
+            "steps": whole or (flavour == "keras" and has_steps),
+        }
+
     def expected_of(flavour):
+        options = options_of(flavour, is_many=True, has_steps=True)
+
         def make():
-            return conformance.run_plain(flavour, tmp_path_factory.mktemp("plain"))
+            return conformance.run_plain(flavour, tmp_path_factory.mktemp("plain"), **options)
 
         return made_once(request.config, tmp_path_factory, f"conformance-{flavour}", make)
 
     def outcomes_of(strategy, flavour, spark=None):
         column = strategy, flavour, spark is None
         if column not in columns:
-            whole = request.config.getoption("whole")
-            many = spark is None and flavour == "keras" and strategy in ON_SPARK
-            options = {
-                "models": len(MODELS) if whole or many else 1,
-                "steps": whole or (flavour == "keras" and strategy != "mirrored"),
-            }
+            is_many = spark is None and strategy in ON_SPARK
+            options = options_of(flavour, is_many=is_many, has_steps=strategy != "mirrored")
             folder = tmp_path_factory.mktemp("column") / "shared"
             expected = expected_of(flavour)
             columns[column] = conformance.run_column(
@@ -88,6 +96,7 @@ def check(outcome, cell):
 @ALONE
 @pytest.mark.full(flavour="tf_keras", cell=OTHER_MODELS)
 @pytest.mark.full(strategy=("none", "mirrored"), cell=OTHER_MODELS)
+@pytest.mark.full(cell=LONELY_MODELS)
 @pytest.mark.parametrize("flavour", conformance.FLAVOURS)
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
@@ -146,9 +155,11 @@ def test_it_computes_the_same_on_spark(outcomes, spark, cell, strategy, flavour)
 
 
 @pytest.mark.parametrize(("strategy", "flavour"), [("none", "keras")])
-def test_the_table_has_a_row_for_each_cell(outcomes, strategy, flavour):
+def test_the_table_has_a_row_for_each_cell(outcomes, strategy, flavour, pytestconfig):
     expected = outcomes.expected_of(flavour)
+    models = MODELS if pytestconfig.getoption("whole") else MODELS[:AMONG_SEVERAL]
+    cells = [cell for cell in CELLS if cell[1] in models]
     column = conformance.compare([expected], expected, flavour, 1)
     lines = conformance.table({(strategy, flavour): column}).splitlines()
-    assert len(lines) == 2 + len(CELLS) + len(STEP_CASES) + len(asynchronous.CELLS)
+    assert len(lines) == 2 + len(cells) + len(STEP_CASES) + len(asynchronous.CELLS)
     assert f"{strategy} {flavour}" in lines[0]

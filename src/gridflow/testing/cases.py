@@ -23,7 +23,7 @@ STEPS: Final = ROWS // BATCH
 DIES_AFTER: Final = STEPS + 2
 
 #: Names of the small models; the last one differs by nature where there are several replicas.
-MODELS: Final = ("sgd momentum", "adam", "synchronised batchnorm", "batchnorm and dropout")
+MODELS: Final = ("sgd momentum", "synchronised batchnorm", "adam", "batchnorm and dropout")
 #: Those of the cases that need TensorFlow as Keras's backend.
 TENSORFLOW_MODELS: Final = ("synchronised batchnorm",)
 TENSORFLOW_CASES: Final = ("custom loop", "fit tf.data", "fit tf.data, validation")

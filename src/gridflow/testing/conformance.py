@@ -126,15 +126,17 @@ def _split_the_cpu(devices: int) -> None:
     )
 
 
-def plain(flavour: str, found_in: str) -> None:
-    """Compute what all cells of a flavour are compared with, in a process without gridflow."""
+def plain(flavour: str, found_in: str, models: int, *, steps: bool) -> None:
+    """Compute what cells of a flavour are compared with, in a process without gridflow."""
     keras = _keras_of(flavour)
     lab = Lab(keras, _Alone())
     found: dict[Cell, Result] = {}
-    for model in lab.models:
+    for model in lab.models[:models]:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
-    others = {**plain_data_results(lab), **uneven.plain_results(lab), **plain_step_results(lab)}
+    others = {**plain_data_results(lab), **uneven.plain_results(lab)}
+    if steps:
+        others |= plain_step_results(lab)
     for case, result in others.items():
         found[case, MODELS[0]] = result
     if lab.is_tensorflow:
@@ -161,7 +163,9 @@ def installed() -> tuple[str, ...]:
     return (*FLAVOURS, *there)
 
 
-def run_plain(flavour: str, directory: Path) -> dict[Cell, Result]:
+def run_plain(
+    flavour: str, directory: Path, *, models: int = len(MODELS), steps: bool = True
+) -> dict[Cell, Result]:
     """Return what a flavour computes in one plain process.
 
     Parameters
@@ -169,11 +173,14 @@ def run_plain(flavour: str, directory: Path) -> dict[Cell, Result]:
     flavour : {"keras", "tf_keras", "jax", "torch"}
     directory : Path
         For a file of this function's own.
+    models, steps
+        See `run_column`.
     """
-    call = "import sys; from gridflow.testing import conformance; conformance.plain(*sys.argv[1:])"
     place = directory / f"plain-{flavour}"
+    arguments = f"{flavour!r}, {str(place)!r}, {models}, steps={steps}"
+    call = f"from gridflow.testing import conformance; conformance.plain({arguments})"
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", call, flavour, str(place)],
+        [sys.executable, "-W", "ignore", "-c", call],
         check=True,
         timeout=_TIMEOUT,
         stderr=subprocess.DEVNULL,
