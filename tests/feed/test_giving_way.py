@@ -74,13 +74,15 @@ def test_a_start_that_waits_for_something_else_now_and_then_is_left_in_peace(hos
     assert last >= 8 * first
 
 
-def test_who_waits_for_rows_ends_the_rest_at_once(host, monkeypatch):
-    monkeypatch.setattr(giving_way, "_LEAST_REST_SECONDS", 60.0)
+@pytest.mark.parametrize("end", [lambda given: given.hear(child.RowsAwaited()), GivingWay.close])
+def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypatch, end):
+    monkeypatch.setattr(giving_way, "_LEAST_REST_SECONDS", 120.0)
+    monkeypatch.setattr(giving_way, "_MOST_SECONDS", 60.0)
     given = feature()
-    resting = threading.Thread(target=lambda: [given.read(MIB) for _ in range(100)])
+    resting = threading.Thread(target=lambda: [given.read(MIB) for _ in range(100)], daemon=True)
     resting.start()
     assert not given.hear(child.Leave())
-    assert given.hear(child.RowsAwaited())
+    end(given)
     resting.join(10)
     assert not resting.is_alive()
 

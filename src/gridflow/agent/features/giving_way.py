@@ -72,6 +72,10 @@ class GivingWay(Feature):
             self._hurry.wait(min(self._rested, self._began + _MOST_SECONDS - now))
         self._last = time.monotonic()
 
+    def close(self) -> None:
+        """End the rest: the job is over."""
+        self._hurry.set()
+
     def _contended(self, now: float) -> bool:
         """Return whether tasks of this host have waited for a processor lately."""
         if self._looked is None or now - self._looked[0] > _LOOK_SECONDS:

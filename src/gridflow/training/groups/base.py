@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gridflow.spec.cluster import ClusterSpec
 
 #: What torch (gloo) and NCCL read to find the interface that leads to the others.
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+#: Between two looks whether somebody listens.
+_LOOK_SECONDS: Final = 0.01
+_CONNECT_SECONDS: Final = 5.0
 
 
 class SynchronousStrategy:
@@ -34,8 +41,33 @@ class SynchronousStrategy:
 
 def address(cluster: ClusterSpec, rank: int) -> tuple[str, int]:
     """Return host and port of a rank."""
-    host, _, port = cluster.address(cluster.ranks[rank]).rpartition(":")
+    return host_and_port(cluster.address(cluster.ranks[rank]))
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return both parts of an address."""
+    host, _, port = address.rpartition(":")
     return host, int(port)
+
+
+def await_listeners(addresses: Iterable[tuple[str, int]], seconds: float) -> None:
+    """Wait until peers listen; whoever doesn't in time is left to the backend, which says so.
+
+    A process of gRPC that finds nobody tries again after a whole second, which is half of the
+    start of a group whose processes are forked.
+    """
+    give_up = time.monotonic() + seconds
+    for host, port in addresses:
+        while True:
+            left = give_up - time.monotonic()
+            try:
+                limit = max(_LOOK_SECONDS, min(_CONNECT_SECONDS, left))
+                socket.create_connection((host.strip("[]"), port), limit).close()
+                break
+            except OSError:
+                if time.monotonic() > give_up:
+                    return
+                time.sleep(_LOOK_SECONDS)
 
 
 def bindable(host: str) -> str:

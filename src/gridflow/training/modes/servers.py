@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow.spec import partitioners
 from gridflow.spec.options import whole_number
 from gridflow.spec.roles import PS, WORKER
+from gridflow.training.groups import base as groups
 from gridflow.training.modes.base import Mode
 from gridflow.training.modes.synchronous import Synchronous
 from gridflow.wire.commands import Counts
@@ -37,6 +38,9 @@ class Servers(Synchronous):
         if described is not None:
             num_ps = len(runtime.cluster_spec.addresses[PS])
             partitioner = partitioners.from_dict(described).to_tensorflow(num_ps)
+        addresses = runtime.cluster_spec.addresses
+        servers = [groups.host_and_port(each) for role in (PS, WORKER) for each in addresses[role]]
+        groups.await_listeners(servers, runtime.setup.start_timeout)
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
         return locked_updates.lock_updates(strategy)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow.errors import GridflowError
 from gridflow.gpu import devices
 from gridflow.spec import communication
+from gridflow.training.groups import base as groups
 from gridflow.training.modes.base import Mode
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Synchronous(Mode):
         untuned.install()
         match runtime.facts.name:
             case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
+                if runtime.rank:
+                    first = groups.address(runtime.cluster_spec, 0)
+                    groups.await_listeners([first], runtime.setup.start_timeout)
                 return tf.distribute.MultiWorkerMirroredStrategy(
                     communication_options=communication.to_tensorflow(runtime.setup.communication)
                 )

@@ -1,0 +1,36 @@
+"""Who waits for a peer's port before the backend looks for it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from gridflow.training.groups import base
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_it_returns_once_everybody_listens(host):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as first, socket.socket(family) as late:
+        for each in (first, late):
+            each.bind((host.strip("[]"), 0))
+        first.listen()
+        addresses = [(host, each.getsockname()[1]) for each in (first, late)]
+        waiting = threading.Thread(target=base.await_listeners, args=(addresses, 60.0))
+        waiting.start()
+        waiting.join(0.1)
+        assert waiting.is_alive()
+        late.listen()
+        waiting.join(10)
+        assert not waiting.is_alive()
+
+
+def test_who_never_listens_is_left_to_the_backend():
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        began = time.monotonic()
+        base.await_listeners([("127.0.0.1", nobody.getsockname()[1])] * 3, 0.05)
+        assert time.monotonic() - began < 10
