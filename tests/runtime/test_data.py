@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor, errors
+from gridflow.feed.sources import packing
 
 
 def collect(ctx, names=("train",), **options):
@@ -94,6 +95,21 @@ def test_no_rows_at_all_are_an_error_that_says_so(spark, quiet):
         quiet().run(collect, batch_size=2, features="x", data=frame_of(spark, (1, 1)).limit(0))
 
 
+@pytest.fixture
+def no_fallback(spark):
+    """Let a query fail whose code can't be compiled; Spark runs it more slowly otherwise.
+
+    The jar was shown to this thread by then, as if it weren't the session's first job.
+    """
+    name = "spark.sql.codegen.fallback"
+    assert packing.can_pack(spark)
+    before = spark.conf.get(name)
+    spark.conf.set(name, "false")
+    yield
+    spark.conf.set(name, before)
+
+
+@pytest.mark.usefixtures("no_fallback")
 def test_every_kind_of_column_arrives_as_it_was(spark, quiet):
     frame = spark.sql(
         """

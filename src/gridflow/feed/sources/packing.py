@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["can_pack", "pack", "packed_frame", "unpacked", "unpacked_batch"]
+__all__ = [
+    "can_pack",
+    "pack",
+    "packed_frame",
+    "see_added_jars",
+    "unpacked",
+    "unpacked_batch",
+]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -46,7 +53,20 @@ def can_pack(spark: SparkSession) -> bool:
     with _lock:
         if spark not in _known:
             _known[spark] = _with_function(spark)
+        if _known[spark]:
+            see_added_jars(spark)
         return _known[spark]
+
+
+def see_added_jars(spark: SparkSession) -> None:
+    """Let this thread's queries see the classes of jars that the session was given since it began.
+
+    ``ADD JAR`` shows them to the thread alone that runs it. What Spark's driver compiles in another
+    one can't name them: it fails, with pages of log, and Spark goes on without compiled code.
+    """
+    java = spark._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
+    loader = spark._jsparkSession.sharedState().jarClassLoader()  # noqa: SLF001
+    java.currentThread().setContextClassLoader(loader)
 
 
 def _with_function(spark: SparkSession) -> bool:
