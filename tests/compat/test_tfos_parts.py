@@ -26,6 +26,7 @@ from gridflow import (
     StartTimeout,
 )
 from gridflow.compat.tfos import (
+    TFCluster,
     TFManager,
     TFNode,
     TFSparkNode,
@@ -585,3 +586,16 @@ def test_a_program_runs_under_its_old_imports(tmp_path):
         text=True,
     )
     assert again.stdout == done.stdout, again.stderr
+
+
+def test_what_an_earlier_cluster_failed_with_is_no_matter_of_the_next_one(monkeypatch):
+    def result(timeout=None):
+        raise GridflowError("late")
+
+    earlier, last = SimpleNamespace(result=result), SimpleNamespace(result=result, is_last=True)
+    monkeypatch.setattr(TFCluster, "_last", [last])
+    monkeypatch.setattr(TFCluster, "tf_status", {})
+    for handle, said in ((earlier, {}), (last, {"error": "late"})):
+        with pytest.raises(GridflowError, match="late"):
+            TFCluster._result(handle)
+        assert TFCluster.tf_status == said

@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 #: What made the last cluster fail, under ``"error"``; empty again once another one is started.
 tf_status: dict[str, str] = {}
+#: The cluster that it is about: what becomes of an earlier one may be known later.
+_last: list[JobHandle] = []
+_telling = threading.Lock()
 #: How many times the rows are fed where ``num_epochs=0``.
 _EPOCHS: Final = 10
 _LOOK_SECONDS: Final = 0.05
@@ -311,7 +314,9 @@ def run(
     from gridflow.compat.tfos._launcher import ClusterLauncher
     from gridflow.distributor import TensorflowDistributor
 
-    tf_status.clear()
+    with _telling:
+        tf_status.clear()
+        _last.clear()
     _setting.check(
         num_executors, num_ps, input_mode, master_node, driver_ps_nodes, eval_node, map_fun
     )
@@ -359,6 +364,7 @@ def run(
     handle = None
     try:
         handle = distributor.start(_node.run, meta, map_fun, tf_args)
+        _last.append(handle)
         info = _starting.await_nodes(server, handle, 2 * reservation_timeout + _SHUTDOWN_SECONDS)
     except BaseException as error:
         tf_status["error"] = str(error)
@@ -392,5 +398,7 @@ def _result(handle: JobHandle, timeout: float | None = None) -> None:
     try:
         handle.result(timeout)
     except GridflowError as error:
-        tf_status["error"] = str(error)
+        with _telling:
+            if handle in _last:
+                tf_status["error"] = str(error)
         raise
