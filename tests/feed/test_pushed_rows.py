@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from gridflow.feed.push.inflow import Inflow
 from gridflow.feed.push.ranges import Ranges, deal
 from gridflow.feed.push.sender import Destination, send_all
 from gridflow.feed.schema import FeedOptions
-from gridflow.feed.stream import source_of
+from gridflow.feed.stream import StreamSource, source_of
 from gridflow.feed.stream_plan import StreamArrivals
 from gridflow.feed.stream_reader import StreamReader
 from gridflow.spec.place import Place
@@ -280,3 +281,20 @@ def test_all_ranks_make_the_same_steps_and_use_each_row(
             assert set(rows) == set(range(sections * count))
             assert source.rows_trained() == sections * count
     assert len(set(made)) == 1
+
+
+def test_rows_that_are_certain_are_waited_for_until_their_segment_is_known():
+    asked = []
+
+    def look(segments):
+        stream.rows, stream.mapped = 2 * segments, segments
+
+    def segments(after, seconds):
+        asked.append((after, seconds > 0))
+        return 1 if len(asked) < 3 else 2
+
+    stream = SimpleNamespace(rows=2, mapped=1, look=look)
+    source = SimpleNamespace(stream=stream, segments=segments, _look=lambda: None)
+    StreamSource._await(source, 4)
+    assert stream.rows == 4
+    assert asked == [(1, True)] * 3

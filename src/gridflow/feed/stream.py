@@ -8,6 +8,7 @@ only where a dataset is made.
 from __future__ import annotations
 
 import functools
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["StreamProgress", "StreamSource", "distribute", "source_of"]
 
 _LOOK_SECONDS = 0.2
+#: For rows that the agent has, to be known here.
+_ROWS_SECONDS = 60.0
 
 
 @dataclass
@@ -234,7 +237,7 @@ class StreamSource(EarlySource):
     def _full(self, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield full batches, and give their rows back."""
         rows, size = steps * self.batch_size, self.batch_size // self.replicas
-        self._look()
+        self._await(rows)
         chunks = StreamRows(self.stream.name, self.stream.next(rows), self.selection.columns)
         plan = BatchPlan(chunks.chunk_rows, size, steps * self.replicas, "drop", window_rows=rows)
         yield from assemble(chunks, self.selection.tensors, plan)
@@ -244,7 +247,7 @@ class StreamSource(EarlySource):
         """Yield the last batches: what is left, dealt out to the steps that all ranks make."""
         if not steps:
             return
-        self._look()
+        self._await(rows)
         batches = self.stream.next(rows) if rows else [self.stream.last]
         chunks = StreamRows(self.stream.name, batches, self.selection.columns)
         plan = BatchPlan(
@@ -280,6 +283,13 @@ class StreamSource(EarlySource):
         seconds = 0.0 if self.stream.rows else seconds
         self.stream.look(self.segments(self.stream.mapped, seconds))
         return self.stream.rows > 0
+
+    def _await(self, rows: int) -> None:
+        """Map rows that are certain; which segment they lie in may be known a moment later."""
+        self._look()
+        give_up = time.monotonic() + _ROWS_SECONDS
+        while self.stream.rows < rows and time.monotonic() < give_up:
+            self.stream.look(self.segments(self.stream.mapped, _LOOK_SECONDS))
 
     def _take(self, rows: int) -> None:
         self.stream.take(rows)
