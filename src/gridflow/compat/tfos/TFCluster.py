@@ -29,8 +29,7 @@ _log = logging.getLogger(__name__)
 
 #: What made the last cluster fail, under ``"error"``; empty again once another one is started.
 tf_status: dict[str, str] = {}
-#: The cluster that it is about: what becomes of an earlier one may be known later.
-_last: list[JobHandle] = []
+_last: list[JobHandle] = []  # whom that is about: what an earlier one ends with may come later
 _telling = threading.Lock()
 #: How many times the rows are fed where ``num_epochs=0``.
 _EPOCHS: Final = 10
@@ -78,7 +77,8 @@ class TFCluster:
         self.server, self.handle = server, handle
         self.nodeRDD: Any = None
         weakref.finalize(self, server.stop)
-        _watch(handle, server)
+        watch = threading.Thread(None, _watch, "gridflow-tfos-watch", (handle, server), daemon=True)
+        watch.start()
 
     def train(
         self, dataRDD: Any, num_epochs: int = 0, feed_timeout: float = 600, qname: str = "input"
@@ -381,16 +381,12 @@ def run(
 
 def _watch(handle: JobHandle, server: reservation.Server) -> None:
     """Let feeders know when the cluster has ended, and how."""
-
-    def wait() -> None:
-        _starting.wait_for_end(handle)
-        try:
-            _result(handle)
-        except GridflowError as error:
-            server.note(failure=str(error))
-        server.note(finished=True)
-
-    threading.Thread(target=wait, name="gridflow-tfos-watch", daemon=True).start()
+    _starting.wait_for_end(handle)
+    try:
+        _result(handle)
+    except GridflowError as error:
+        server.note(failure=str(error))
+    server.note(finished=True)
 
 
 def _result(handle: JobHandle, timeout: float | None = None) -> None:
