@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from types import SimpleNamespace
@@ -18,9 +19,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 def host(monkeypatch):
-    """Give a host whose tasks wait for processors for half of the time, or another share of it."""
-    host = SimpleNamespace(share=0.5)
-    monkeypatch.setattr(stat, "waited_for_processors", lambda: time.monotonic() * host.share)
+    """Give a host whose tasks have waited for half a second more at each look, or another time."""
+    host, looks = SimpleNamespace(share=0.5), itertools.count()
+    monkeypatch.setattr(stat, "waited_for_processors", lambda: next(looks) * host.share)
     monkeypatch.setattr(giving_way, "_LOOK_SECONDS", -1.0)
     return host
 
