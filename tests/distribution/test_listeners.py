@@ -18,7 +18,7 @@ def test_it_returns_once_everybody_listens(host):
         for each in (first, late):
             each.bind((host.strip("[]"), 0))
         first.listen()
-        addresses = [(host, each.getsockname()[1]) for each in (first, late)]
+        addresses = [f"{host}:{each.getsockname()[1]}" for each in (first, late)]
         waiting = threading.Thread(target=base.await_listeners, args=(addresses, 60.0))
         waiting.start()
         waiting.join(0.1)
@@ -32,5 +32,5 @@ def test_who_never_listens_is_left_to_the_backend():
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         began = time.monotonic()
-        base.await_listeners([("127.0.0.1", nobody.getsockname()[1])] * 3, 0.05)
+        base.await_listeners([f"127.0.0.1:{nobody.getsockname()[1]}"] * 3, 0.05)
         assert time.monotonic() - began < 10

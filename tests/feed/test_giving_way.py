@@ -75,7 +75,11 @@ def test_a_start_that_waits_for_something_else_now_and_then_is_left_in_peace(hos
     assert last >= 8 * first
 
 
-@pytest.mark.parametrize("end", [lambda given: given.hear(child.RowsAwaited()), GivingWay.close])
+def hear_that_rows_are_needed(given):
+    assert given.hear(child.RowsAwaited())
+
+
+@pytest.mark.parametrize("end", [hear_that_rows_are_needed, GivingWay.close])
 def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypatch, end):
     monkeypatch.setattr(giving_way, "_LEAST_REST_SECONDS", 120.0)
     monkeypatch.setattr(giving_way, "_MOST_SECONDS", 60.0)

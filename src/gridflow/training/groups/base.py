@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gridflow.spec.cluster import ClusterSpec
+    from gridflow.training.runtime import TaskRuntime
 
 #: What torch (gloo) and NCCL read to find the interface that leads to the others.
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -41,28 +42,31 @@ class SynchronousStrategy:
 
 def address(cluster: ClusterSpec, rank: int) -> tuple[str, int]:
     """Return host and port of a rank."""
-    return host_and_port(cluster.address(cluster.ranks[rank]))
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return both parts of an address."""
-    host, _, port = address.rpartition(":")
+    host, _, port = cluster.address(cluster.ranks[rank]).rpartition(":")
     return host, int(port)
 
 
-def await_listeners(addresses: Iterable[tuple[str, int]], seconds: float) -> None:
+def await_first(runtime: TaskRuntime) -> None:
+    """Wait until the first rank listens, whom all others look for."""
+    if runtime.rank:
+        first = runtime.cluster_spec.address(runtime.cluster_spec.ranks[0])
+        await_listeners([first], runtime.setup.start_timeout)
+
+
+def await_listeners(addresses: Iterable[str], seconds: float) -> None:
     """Wait until peers listen; whoever doesn't in time is left to the backend, which says so.
 
     A process of gRPC that finds nobody tries again after a whole second, which is half of the
     start of a group whose processes are forked.
     """
     give_up = time.monotonic() + seconds
-    for host, port in addresses:
+    for peer in addresses:
+        host, _, port = peer.rpartition(":")
         while True:
             left = give_up - time.monotonic()
             try:
                 limit = max(_LOOK_SECONDS, min(_CONNECT_SECONDS, left))
-                socket.create_connection((host.strip("[]"), port), limit).close()
+                socket.create_connection((host.strip("[]"), int(port)), limit).close()
                 break
             except OSError:
                 if time.monotonic() > give_up:

@@ -39,9 +39,7 @@ class Neutral(Mode):
         together = runtime.facts.exchanges_gradients
         if together and runtime.num_workers > 1:
             base.choose_interface(base.address(runtime.cluster_spec, runtime.rank)[0])
-            if runtime.rank:
-                first = base.address(runtime.cluster_spec, 0)
-                base.await_listeners([first], runtime.setup.start_timeout)
+            base.await_first(runtime)
             self._group.join(runtime, runtime.setup.start_timeout)
         # All ranks alike: nobody sends initial weights to the others.
         seed = zlib.crc32(runtime.setup.job.encode()) if runtime.seed is None else runtime.seed

@@ -39,8 +39,7 @@ class Servers(Synchronous):
             num_ps = len(runtime.cluster_spec.addresses[PS])
             partitioner = partitioners.from_dict(described).to_tensorflow(num_ps)
         addresses = runtime.cluster_spec.addresses
-        servers = [groups.host_and_port(each) for role in (PS, WORKER) for each in addresses[role]]
-        groups.await_listeners(servers, runtime.setup.start_timeout)
+        groups.await_listeners([*addresses[PS], *addresses[WORKER]], runtime.setup.start_timeout)
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
         return locked_updates.lock_updates(strategy)

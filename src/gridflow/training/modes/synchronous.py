@@ -46,9 +46,7 @@ class Synchronous(Mode):
         untuned.install()
         match runtime.facts.name:
             case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
-                if runtime.rank:
-                    first = groups.address(runtime.cluster_spec, 0)
-                    groups.await_listeners([first], runtime.setup.start_timeout)
+                groups.await_first(runtime)
                 return tf.distribute.MultiWorkerMirroredStrategy(
                     communication_options=communication.to_tensorflow(runtime.setup.communication)
                 )
