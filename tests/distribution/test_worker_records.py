@@ -106,12 +106,25 @@ def test_a_worker_reads_each_row_once_with_all_its_columns_together(tmp_path, si
     before = os.getcwd()
     os.chdir(tmp_path)  # the worker finds its spool from its working directory
     try:
-        seen = [(x, y) for x, y in dataset.once().as_numpy_iterator()]
+        numbered = dataset.numbered(epoch=2).take(dataset.steps + 2).as_numpy_iterator()
+        workers, lives, numbers, seen = zip(*numbered, strict=True)
+        again = list(dataset.numbered(epoch=2).take(dataset.steps).as_numpy_iterator())
+        last = next(dataset.numbered(2, [[dataset.steps - 1]]).as_numpy_iterator())
         some = next(dataset().take(1).as_numpy_iterator())
     finally:
         os.chdir(before)
+    assert set(workers) == {0}
+    assert len(set(lives)) == 1
+    assert numbers == (*range(dataset.steps), -1, -1)
+    assert [len(y) for _, y in seen[-2:]] == [1, 1]
+    seen = seen[:-2]
     ids = np.concatenate([y for _, y in seen])
-    assert ids.tolist() == list(range(sum(sizes)))
+    assert sorted(ids.tolist()) == list(range(sum(sizes)))
+    assert shuffle or ids.tolist() == list(range(sum(sizes)))
+    # Who reads from the beginning finds the same batches.
+    assert np.concatenate([y for *_, (_, y) in again]).tolist() == ids.tolist()
+    assert last[2] == dataset.steps - 1
+    assert last[3][1].tolist() == seen[-1][1].tolist()
     names = np.concatenate([x["name"] for x, _ in seen])
     assert names.tolist() == [f"n{i}".encode() for i in ids]
     both = np.concatenate([x["both"] for x, _ in seen])

@@ -142,7 +142,11 @@ class Agent:
                 counts = writer.close()
             specs = {}
             if self.part.serves:
-                specs = {name: records.encode_specs(records.write(folder, name)) for name in counts}
+                worker = self.payload.spec.fed.index(self.rank)
+                specs = {
+                    name: records.encode_specs(records.write(folder, name, worker=worker))
+                    for name in counts
+                }
         except DataError as error:
             self._runner.fail("data", str(error))
             self._closed.wait()

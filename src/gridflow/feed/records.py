@@ -35,7 +35,7 @@ __all__ = ["FOLDER", "OWN_ROWS", "decode_specs", "encode_specs", "tensor_proto",
 FOLDER: Final = "records"
 #: Where a worker's rows are found from the working directory of its server.
 SPOOL_LINK: Final = "spool"
-#: There, how many of the worker's rows no other one has lent: a tensor of one number.
+#: There, how many of the worker's rows no other one has lent, and which of the workers it is.
 OWN_ROWS: Final = "own_rows.tensor"
 _RECORD_BYTES: Final = 64 << 10
 _MOST_ROWS: Final = 1024
@@ -57,7 +57,9 @@ _TYPES: Final = {
 }
 
 
-def write(spool: Path, dataset: str, own_rows: int | None = None) -> dict[str, TensorSpec]:
+def write(
+    spool: Path, dataset: str, own_rows: int | None = None, *, worker: int = 0
+) -> dict[str, TensorSpec]:
     """Write the records of a dataset of a spool that was closed; return its columns.
 
     Parameters
@@ -66,6 +68,8 @@ def write(spool: Path, dataset: str, own_rows: int | None = None) -> dict[str, T
         Where, and what.
     own_rows : int, optional
         Rows that count outside of training; all by default.
+    worker : int
+        Its place among those that rows go to.
 
     Raises
     ------
@@ -77,7 +81,7 @@ def write(spool: Path, dataset: str, own_rows: int | None = None) -> dict[str, T
     rows = max(1, min(_MOST_ROWS, _RECORD_BYTES // reader.row_bytes()))
     try:
         folder.mkdir(exist_ok=True)
-        own = np.array([reader.rows if own_rows is None else own_rows], np.int64)
+        own = np.array([reader.rows if own_rows is None else own_rows, worker], np.int64)
         (folder / OWN_ROWS).write_bytes(tensor_proto(own, own.dtype, ()))
         for name, (kind, shape) in reader.specs.items():
             known = tuple(size or 0 for size in shape)

@@ -42,13 +42,12 @@ def build(keras: Any) -> Any:
     return model
 
 
-def found_in(model: Any, loss: float) -> dict[tuple[str, str], Result]:
+def found_in(model: Any, loss: float, an_epoch: int) -> dict[tuple[str, str], Result]:
     """Return what the cells compare, of a trained model and its loss over all rows.
 
-    In an epoch of asynchronous training some rows come twice and others not at all: the loss that
-    is made of those has a noise of its own.
+    Workers with uneven numbers of rows make some steps more in `an_epoch`.
     """
-    steps = float(model.optimizer.iterations.numpy())
+    steps = float(model.optimizer.iterations.numpy()) * STEPS / (EPOCHS * an_epoch)
     return dict(zip(CELLS, (Result(losses=[steps]), Result(losses=[loss])), strict=True))
 
 
@@ -68,7 +67,8 @@ def column(ctx: Any, flavour: str, shared: str) -> None:
         model = build(keras)
     columns = {"batch_size": BATCH, "features": "x", "label": "y"}
     ctx.fit(model, "rows", epochs=EPOCHS, shuffle=True, **columns)
-    found = found_in(model, ctx.evaluate(model, "rows", **columns)["loss"])
+    loss = ctx.evaluate(model, "rows", **columns)["loss"]
+    found = found_in(model, loss, ctx.steps_per_epoch("rows", batch_size=BATCH))
     Path(shared, "rank-0").write_bytes(cloudpickle.dumps(found))
 
 
@@ -77,4 +77,5 @@ def plain_results(keras: Any) -> dict[tuple[str, str], Result]:
     model = build(keras)
     data = rows()["rows"]
     model.fit(data["x"], data["y"], batch_size=BATCH, epochs=EPOCHS, verbose=0)
-    return found_in(model, float(model.evaluate(data["x"], data["y"], verbose=0)))
+    loss = float(model.evaluate(data["x"], data["y"], verbose=0))
+    return found_in(model, loss, STEPS // EPOCHS)

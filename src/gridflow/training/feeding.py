@@ -264,7 +264,11 @@ class Feeding:
 
         rows = self._rows(name)
         if self._runtime.facts.hands_out_steps:  # those of all workers together
-            return -(-sum(rows) // whole_number("batch_size", batch_size, 1))
+            from gridflow.feed import once
+
+            own = once.own_rows(rows, self._runtime.inbox.wait(Counts).borrowed[name])
+            size = whole_number("batch_size", batch_size, 1)
+            return sum(-(-each // size) for each in own)
         return batches.steps_for(rows, batch_size, tail)
 
     def _rows(self, name: str) -> Sequence[int]:

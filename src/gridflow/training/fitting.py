@@ -59,8 +59,8 @@ class Fitting:
             workers' servers, where no Python lives. Or what ``ctx.stream`` returns, in one epoch.
         epochs : int, default 1
         steps_per_epoch : int, optional
-            Steps of all workers together. Default: as many as there are batches in the rows of
-            ``run(data=…)``; needed with a function.
+            Steps of all workers together, who draw their rows without end. Default: each row of
+            ``run(data=…)`` is trained on once; needed with a function.
         validation : optional
             Like `data`; rows of ``run(data=…)`` are tested once each.
         validation_steps : int, optional

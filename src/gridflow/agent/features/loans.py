@@ -46,5 +46,7 @@ class Loans(Feature):
         counts = loans.take(spool, dataset, path, spec.feed)
         specs = {}
         if spec.parts[tools.rank].serves:
-            specs = {dataset: records.encode_specs(records.write(spool, dataset, own_rows=0))}
+            worker = spec.fed.index(tools.rank)
+            written = records.write(spool, dataset, own_rows=0, worker=worker)
+            specs = {dataset: records.encode_specs(written)}
         tools.reporter.report(reports.Spooled({dataset: asdict(counts)}, specs))

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -216,23 +217,31 @@ def was_made(remote: Any) -> bool:
 
 
 @contextlib.contextmanager
-def hearing_of_repeats(coordinator: Any, tell: Callable[[tuple[Any, ...]], None]) -> Iterator[None]:
+def hearing_of_repeats(
+    coordinator: Any, tell: Callable[[int, tuple[Any, ...]], None]
+) -> Iterator[None]:
     """Tell of each step that a coordinator hands out again, as the worker that had it has died.
 
-    What is told are the arguments that it was scheduled with, the very tuple.
+    What is told are that worker's number and the arguments that the step was scheduled with, the
+    very tuple. The coordinator has a thread for each worker, which is named after it.
     """
     steps = part(part(coordinator, "_cluster"), "closure_queue")
     put_back = part(steps, "put_back")
 
     def heard(closure: Any) -> None:
-        tell(part(closure, "_args"))
+        worker = threading.current_thread().name.rpartition("-")[2]
+        tell(int(worker), part(closure, "_args"))
         put_back(closure)
 
+    outer = vars(steps).get("put_back")
     steps.put_back = heard
     try:
         yield
     finally:
-        del steps.put_back
+        if outer is None:
+            del steps.put_back
+        else:
+            steps.put_back = outer
 
 
 def is_started() -> str | None:

@@ -23,7 +23,7 @@ from gridflow.keras.fixes import cures_of
 from gridflow.keras.results import FLAVOURS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gridflow.keras.runtime import EpochCounter
 
@@ -43,11 +43,14 @@ class Start:
         The epoch, and the steps of it that are done.
     skip : int
         Batches to draw and drop, for data that can't be told where to begin.
+    dealt : mapping, optional
+        Which rows are done, where that isn't so many of each rank (`Held`).
     """
 
     epoch: int
     step: int
     skip: int = 0
+    dealt: Mapping[str, Any] | None = None
 
     def maybe_load_initial_counters_from_ckpt(
         self, steps_per_epoch: int | None, initial_epoch: int, mode: object
@@ -64,7 +67,14 @@ class Held:
     ----------
     spec
         Of its batches.
+
+    Attributes
+    ----------
+    dealt : callable or None
+        Returns which of the epoch's rows are done, for a checkpoint.
     """
+
+    dealt: Callable[[], dict[str, Any]] | None = None
 
     def __init__(self, spec: Any) -> None:
         dataset = SimpleNamespace(element_spec=spec)
@@ -74,6 +84,12 @@ class Held:
 def hold(model: Any, data: Held) -> None:
     """Let the fit that is about to begin be one on these data."""
     _keep(model, data)
+
+
+def dealt(data: Any) -> dict[str, Any] | None:
+    """Return which rows of the epoch are done, where a fit that isn't Keras's own knows it."""
+    found = getattr(data, "dealt", None)
+    return found() if isinstance(data, Held) and found is not None else None
 
 
 def where_to_begin(model: Any, flavour: str) -> Start:

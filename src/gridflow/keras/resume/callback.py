@@ -179,7 +179,8 @@ class CheckpointAndResume(NeutralCallback):
         skip = 0
         if not any(batch for _, batch in there.counters):
             skip = position.batches_to_drop(self.model, self.flavour, step, there.batches)
-        position.begin_at(self.model, self.flavour, position.Start(epoch, step, skip))
+        start = position.Start(epoch, step, skip, there.dealt)
+        position.begin_at(self.model, self.flavour, start)
         _log.info("resuming at epoch %d, step %d", epoch, step)
 
     def _refuse_other_files(self, there: Checkpoint) -> None:
@@ -242,6 +243,7 @@ class CheckpointAndResume(NeutralCallback):
             batches=self._batches,
             counters=self._positions(step),
             pulled=dict(self._runtime.pulled),
+            dealt=position.dealt(self._data) if step else None,
             history={name: list(values) for name, values in self._history.items()},
             epochs=list(self._epochs),
             entries=entries,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class Checkpoint:
     epochs : list of int
     pulled : dict of str to str
         Datasets that were read from files, and what changes when those do.
+    dealt : dict or None
+        In the middle of an epoch whose rows workers of parameter servers read: which are done.
     entries : list of Entry
     """
 
@@ -75,6 +77,7 @@ class Checkpoint:
     history: dict[str, list[float]] = field(default_factory=dict)
     epochs: list[int] = field(default_factory=list)
     pulled: dict[str, str] = field(default_factory=dict)
+    dealt: dict[str, Any] | None = None
     entries: list[Entry] = field(default_factory=list)
 
     def group(self, name: str) -> list[Entry]:

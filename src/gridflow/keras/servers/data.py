@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.feed.records import FOLDER, OWN_ROWS, SPOOL_LINK
 from gridflow.feed.selection import select
+from gridflow.keras.servers.account import NOTHING, Account
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.feed.schema import TensorSpec
     from gridflow.feed.selection import Columns, Selection, Tensor
@@ -51,6 +52,8 @@ class WorkerDataset:
         What a batch goes through, in the worker's server: operations of TensorFlow alone.
     prefetch : int
         Batches that a worker makes ahead.
+    on_epoch : callable, optional
+        Told what a worker was fed in an epoch.
     """
 
     name: str
@@ -63,25 +66,74 @@ class WorkerDataset:
     own_rows: tuple[int, ...]
     function: Callable[..., Any] | None = None
     prefetch: int = 2
+    on_epoch: Callable[[dict[str, Any]], None] | None = None
+
+    def account(self, before: Mapping[str, Any] | None = None) -> Account:
+        """Return the account of a pass over the rows; see `Account` for what was before."""
+        return Account(self.own_rows, self.batch_size, before)
 
     @property
     def steps(self) -> int:
-        """Steps in which as many rows are trained as there are on all workers together."""
-        return math.ceil(sum(self.rows) / self.batch_size)
+        """Steps in which every row is trained on once: each worker makes batches of its own."""
+        return self.account().steps
+
+    def tell(self, account: Account, epoch: int, updates: int) -> None:
+        """Pass on what the workers were fed; see `Account.records`."""
+        for record in account.records(self.name, epoch, self.rows, updates):
+            if self.on_epoch is not None:
+                self.on_epoch(record.to_dict())
 
     def __call__(self) -> Any:
         """Return batches of equal size, without end."""
         rows = self._rows(shuffle=self.shuffle).repeat()
         return self._mapped(rows.batch(self.batch_size, drop_remainder=True))
 
-    def once(self) -> Any:
-        """Return every row of the worker's own once; the last batch may be smaller."""
+    def numbered(self, epoch: int = 0, only: Sequence[Sequence[int]] | None = None) -> Any:
+        """Return every row of the worker's own once, in numbered batches, and then nothing.
+
+        A worker that is started again makes the same batches in the same order. The last one of a
+        worker may be smaller.
+
+        Parameters
+        ----------
+        epoch : int
+            Decides on the order of shuffled rows.
+        only : sequence of sequences of int, optional
+            The batches of each worker that are wanted; all by default.
+
+        Returns
+        -------
+        tf.data.Dataset
+            Of the worker, a number that is another one each time that this is read from its
+            beginning, the number of a batch, and the batch. Without end: the number of one that
+            doesn't count is `NOTHING`.
+        """
         import tensorflow as tf
 
-        # The same operations run on all workers: each finds its own number.
-        count = tf.io.read_file(f"{SPOOL_LINK}/{self.name}/{FOLDER}/{OWN_ROWS}")
-        own = self._rows(shuffle=False).take(tf.io.parse_tensor(count, tf.int64)[0])
-        return self._mapped(own.batch(self.batch_size))
+        own, worker = tf.unstack(self._own(), 2)
+        life = tf.cast(tf.timestamp() * 1e6, tf.int64)
+        rows = self._rows(shuffle=self.shuffle, epoch=epoch).take(own)
+        batches = self._mapped(rows.batch(self.batch_size)).enumerate()
+        batches = batches.map(lambda number, *parts: (worker, life, number, _batch(*parts)))
+        if only is not None:
+            wanted = [(each, number) for each, found in enumerate(only) for number in found]
+            pairs = tf.constant(wanted, tf.int64, (len(wanted), 2))
+            batches = batches.filter(
+                lambda worker, _, number, __: tf.reduce_any(
+                    tf.reduce_all(pairs == tf.stack([worker, number]), axis=1)
+                )
+            )
+        nothing = tf.constant(NOTHING, tf.int64)
+        rest = self.row().map(lambda *parts: (worker, life, nothing, parts))
+        return batches.concatenate(rest)
+
+    def _own(self) -> Any:
+        """Return how many rows are the worker's own, and which worker it is."""
+        import tensorflow as tf
+
+        # The same operations run on all workers: each finds its own numbers.
+        found = tf.io.read_file(f"{SPOOL_LINK}/{self.name}/{FOLDER}/{OWN_ROWS}")
+        return tf.io.parse_tensor(found, tf.int64)
 
     def row(self) -> Any:
         """Return one row of the worker, a lent one if it has no other, without end."""
@@ -92,21 +144,22 @@ class WorkerDataset:
             batches = batches.map(self.function)
         return batches.prefetch(self.prefetch)
 
-    def _rows(self, *, shuffle: bool) -> Any:
+    def _rows(self, *, shuffle: bool, epoch: int = 0) -> Any:
         import tensorflow as tf
 
+        seed = self.seed + epoch
         columns = self.selection.columns
         # From the working directory of the worker's server, wherever that is.
         folder = f"{SPOOL_LINK}/{self.name}/{FOLDER}"
         files = tuple(tf.data.TFRecordDataset(f"{folder}/{each}.tfrecord") for each in columns)
         records = tf.data.Dataset.zip(files)
         if shuffle:
-            records = records.shuffle(_WINDOW_RECORDS, seed=self.seed)
+            records = records.shuffle(_WINDOW_RECORDS, seed=seed)
         # Without autotuning: it would measure a pipeline that shares its machine with training.
         rows = records.map(self._parse).unbatch()
         if shuffle:
             window = min(_WINDOW_ROWS, max(1, _WINDOW_BYTES // self._row_bytes()))
-            rows = rows.shuffle(window, seed=self.seed)
+            rows = rows.shuffle(window, seed=seed)
         return rows
 
     def _parse(self, *records: Any) -> Any:
@@ -126,6 +179,11 @@ class WorkerDataset:
             * math.prod(size or 1 for size in shape)
             for kind, shape in sizes
         )
+
+
+def _batch(batch: Any) -> tuple[Any, ...]:
+    """Return a batch as a tuple, as it came out of ``enumerate``."""
+    return batch if isinstance(batch, tuple) else (batch,)
 
 
 def _tensor(tensor: Tensor, columns: Mapping[str, Any]) -> Any:

@@ -2,7 +2,9 @@
 
 Keras 3 has none, and that of tf_keras has no callbacks at steps. The steps of an epoch are handed
 out by a ClusterCoordinator, some more than there are workers, and taken in as they are completed:
-then metrics are added up and callbacks called. A worker that dies has its step made by another.
+then metrics are added up and callbacks called. Rows of ``run(data=…)`` are trained and tested on
+once each (`pulled`), pushed ones are dealt out (`pushed`); of all else a worker that dies has its
+step made by another.
 
 Checkpoints are made when no step is under way, so that they hold what was done and nothing else.
 """
@@ -13,6 +15,7 @@ import functools
 import importlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
@@ -21,12 +24,13 @@ from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
 from gridflow.keras.resume import building
 from gridflow.keras.servers.data import WorkerDataset
+from gridflow.keras.servers.pulled import Puller
 from gridflow.keras.servers.pushed import Dealer, PushedRows
-from gridflow.keras.servers.steps import fetch, make_steps
+from gridflow.keras.servers.steps import fetch, make_steps, updates
 from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gridflow.keras.servers.steps import Steps
 
@@ -99,7 +103,8 @@ class Trainer:
         position.hold(model, held)
         self._build(spec)
         made = make_steps(model, self._flavour, self._coordinator.strategy)
-        train = self._trainer_of(data, made, steps)
+        by_row = steps_per_epoch is None
+        train = self._trainer_of(data, made, steps, held, by_row=by_row)
         flavour = importlib.import_module(self._flavour)
         every = flavour.callbacks.CallbackList(
             list(callbacks),
@@ -116,8 +121,7 @@ class Trainer:
         begin = position.where_to_begin(model, self._flavour)
         for epoch in range(begin.epoch, epochs):
             every.on_epoch_begin(epoch)
-            first = begin.step if epoch == begin.epoch else 0
-            logs = train(first, every)
+            logs = train(begin if epoch == begin.epoch else position.Start(epoch, 0), every)
             if validation is not None:
                 found = self._test(made, validation, validation_steps, every)
                 logs = {**logs, **{f"val_{name}": value for name, value in found.items()}}
@@ -148,31 +152,71 @@ class Trainer:
             building.build_for(self._model, self._flavour, spec)
 
     def _trainer_of(
-        self, data: Data | PushedRows, made: Steps, steps: int | None
-    ) -> Callable[[int, Any], dict[str, float]]:
+        self,
+        data: Data | PushedRows,
+        made: Steps,
+        steps: int | None,
+        held: position.Held,
+        *,
+        by_row: bool,
+    ) -> Callable[[position.Start, Any], dict[str, float]]:
         """Return what makes the steps of an epoch from one on, for callbacks to hear of."""
         if isinstance(data, PushedRows):
             return functools.partial(self._train_on_pushed, made, data)
+        if by_row and isinstance(data, WorkerDataset):
+            puller = Puller(self._coordinator, data, made.train_step, made.nothing, self._most)
+            return functools.partial(self._train_on_each, made, data, puller, held)
         iterator = iter(self._coordinator.create_per_worker_dataset(data))
         assert steps is not None
-        return lambda first, every: self._train_epoch(made, iterator, range(first, steps), every)
+        return functools.partial(self._train_epoch, made, iterator, steps)
 
     def _train_on_pushed(
-        self, made: Steps, rows: PushedRows, first: int, every: Any
+        self, made: Steps, rows: PushedRows, start: position.Start, every: Any
     ) -> dict[str, float]:
         made.reset()
         deal = Dealer(self._coordinator, self._model, rows, made, every)
-        deal.train(first, self._most, self._checkpoint_every)
+        deal.train(start.step, self._most, self._checkpoint_every)
+        return numbers(made.logs(final=True))
+
+    def _train_on_each(
+        self,
+        made: Steps,
+        data: WorkerDataset,
+        puller: Puller,
+        held: position.Held,
+        start: position.Start,
+        every: Any,
+    ) -> dict[str, float]:
+        made.reset()
+        account = data.account(start.dealt)
+        held.dealt = lambda: account.state
+        before, step = updates(self._model), start.step
+
+        def room() -> int:  # so that none is under way when a checkpoint is made
+            return self._next_checkpoint(step) - step
+
+        every.on_train_batch_begin(step)
+        for found in puller.results(account, start.epoch, room):
+            made.add(found)
+            every.on_train_batch_end(step, made.logs())
+            step += 1
+            if self._model.stop_training:
+                break
+            if not account.is_done:
+                every.on_train_batch_begin(step)
+        for found in puller.drain(account):  # where training is stopped
+            made.add(found)
+        data.tell(account, start.epoch, updates(self._model) - before)
         return numbers(made.logs(final=True))
 
     def _train_epoch(
-        self, made: Steps, iterator: Any, steps: range, every: Any
+        self, made: Steps, iterator: Any, end: int, start: position.Start, every: Any
     ) -> dict[str, float]:
         made.reset()
         under_way: deque[Any] = deque()
-        handed_out = done = steps.start
-        while done < steps.stop and not self._model.stop_training:
-            until = min(steps.stop, self._next_checkpoint(done))
+        handed_out = done = start.step
+        while done < end and not self._model.stop_training:
+            until = min(end, self._next_checkpoint(done))
             while handed_out < until and len(under_way) < self._most:
                 every.on_train_batch_begin(handed_out)
                 under_way.append(self._coordinator.schedule(made.train, args=(iterator,)))
@@ -195,29 +239,31 @@ class Trainer:
     def _test(self, made: Steps, data: Data, steps: int | None, every: Any) -> dict[str, float]:
         """Test on every row once where they are known, else for a number of steps."""
         made.reset()
-        rows, source = None, _unmarked(data)
-        if isinstance(data, WorkerDataset) and steps is None:
-            rows, source = sum(data.own_rows), _marked(data)
-        iterator = iter(self._coordinator.create_per_worker_dataset(source))
-        under_way: deque[Any] = deque()
         every.on_test_begin()
-        seen = done = handed_out = 0
-        while (seen < rows) if rows is not None else (done < (steps or 0)):
-            while len(under_way) < self._most and (rows is not None or handed_out < (steps or 0)):
-                under_way.append(self._coordinator.schedule(made.test, args=(iterator,)))
-                handed_out += 1
-            count, values = fetch(under_way.popleft()) or (0, None)
-            if rows is None or int(count):
-                every.on_test_batch_begin(done)
-                if values is not None:
-                    made.add(values)
-                seen += int(count)
-                every.on_test_batch_end(done, made.logs())
-                done += 1
-        self._coordinator.join()
+        for step, found in enumerate(self._tested(made, data, steps)):
+            every.on_test_batch_begin(step)
+            if found is not None:
+                made.add(found)
+            every.on_test_batch_end(step, made.logs())
         logs = numbers(made.logs(final=True))
         every.on_test_end(logs)
         return logs
+
+    def _tested(self, made: Steps, data: Data, steps: int | None) -> Iterator[Any]:
+        """Yield what each step has found, None where that is lost."""
+        if isinstance(data, WorkerDataset) and steps is None:
+            data = replace(data, shuffle=False)
+            puller = Puller(self._coordinator, data, made.test_step, made.nothing, self._most)
+            yield from puller.results(data.account())
+            return
+        iterator = iter(self._coordinator.create_per_worker_dataset(data))
+        under_way: deque[Any] = deque()
+        for handed_out in range(steps or 0):
+            under_way.append(self._coordinator.schedule(made.test, args=(iterator,)))
+            if handed_out + 1 >= self._most:
+                yield fetch(under_way.popleft())
+        while under_way:
+            yield fetch(under_way.popleft())
 
 
 def _check(data: Any) -> None:
@@ -266,23 +312,3 @@ def _element_spec(data: Data) -> Any:
                 f"returned {type(dataset).__name__}."
             )
         return dataset.element_spec
-
-
-def _marked(data: WorkerDataset) -> Callable[[], Any]:
-    """Return the rows once, and then endless batches that are marked as not to be counted.
-
-    Steps go to whichever worker is free, so one that has no rows left must still answer.
-    """
-
-    def make() -> Any:
-        rows = data.once()
-        rest = data.row()
-        return rows.map(lambda *parts: (parts, True)).concatenate(
-            rest.map(lambda *parts: (parts, False))
-        )
-
-    return make
-
-
-def _unmarked(data: Data) -> Callable[[], Any]:
-    return lambda: data().map(lambda *parts: (parts, True))

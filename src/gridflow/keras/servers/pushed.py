@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.feed import ragged
 from gridflow.keras.cures import early, parts
-from gridflow.keras.servers.steps import fetch
+from gridflow.keras.servers.steps import fetch, updates
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -94,7 +94,7 @@ class Dealer:
             Steps after which none is under way for a moment.
         """
         handed_out = self._done = first
-        updates, more = self._updates(), 0
+        before, more = updates(self._model), 0
         batches = self._batches()
         try:
             with parts.hearing_of_repeats(self._coordinator, self._heard):
@@ -110,14 +110,10 @@ class Dealer:
                     self._under_way.append(step)
                     handed_out += 1
                 self._take_all_in()
-            more = self._updates() - updates - (self._done - first)
+            more = updates(self._model) - before - (self._done - first)
         finally:
             batches.close()
             self._account(more)
-
-    def _updates(self) -> int:
-        """Return how many updates the model has had, of which each step makes one."""
-        return int(self._model.optimizer.iterations.numpy())
 
     def _batches(self) -> Generator[Any, None, None]:
         """Yield the batches, and take steps in while there is none."""
@@ -153,10 +149,11 @@ class Dealer:
         self._every.on_train_batch_end(self._done, self._steps.logs())
         self._done += 1
 
-    def _heard(self, given: tuple[Any, ...]) -> None:
+    def _heard(self, worker: int, given: tuple[Any, ...]) -> None:
         """Take note that a step is handed out again, from whichever thread."""
         import tensorflow as tf
 
+        del worker
         self._again.append(int(tf.nest.flatten(given[0])[0].shape[0]))
 
     def _account(self, more: int) -> None:

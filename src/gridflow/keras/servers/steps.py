@@ -7,7 +7,8 @@ adds up. The states of Keras's own metrics are sums, all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,24 +17,48 @@ from gridflow.keras import sharded
 from gridflow.keras.cures import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
-class Steps(Protocol):
-    """The steps of a model, and what they have found since the last reset."""
+class Steps(ABC):
+    """The steps of a model, and what they have found since the last reset.
 
-    train: Callable[[Any], Any]
-    #: The same, on a batch that it is given.
-    train_on: Callable[[Any], Any]
-    #: Returns how many rows were counted, and what `add` takes.
-    test: Callable[[Any], Any]
+    Attributes
+    ----------
+    train, test : callable
+        Make a step on the next batch of an iterator, and return what `add` takes.
+    train_on : callable
+        The same, on a batch that it is given.
+    """
 
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self.train = tf.function(lambda batches: self.train_step(next(batches)), autograph=False)
+        self.test = tf.function(lambda batches: self.test_step(next(batches)), autograph=False)
+        self.train_on = tf.function(self.train_step, autograph=False, reduce_retracing=True)
+
+    @abstractmethod
+    def train_step(self, batch: Any) -> Any:
+        """Train on a batch and return what `add` takes; to be traced."""
+
+    @abstractmethod
+    def test_step(self, batch: Any) -> Any:
+        """Test on a batch and return what `add` takes; to be traced."""
+
+    @abstractmethod
+    def nothing(self) -> Any:
+        """Return what the two return, of no row."""
+
+    @abstractmethod
     def reset(self) -> None:
         """Begin anew."""
 
+    @abstractmethod
     def add(self, found: Any) -> None:
         """Take what a step returned."""
 
+    @abstractmethod
     def logs(self, *, final: bool = False) -> Mapping[str, Any]:
         """Return losses and metrics so far; ``final`` when no step is under way."""
 
@@ -70,14 +95,13 @@ def refuse_asynchronous(optimizer: Any) -> None:
             )
 
 
-class _Keras3Steps:
+class _Keras3Steps(Steps):
     """Steps of a Keras 3 model."""
 
     def __init__(self, model: Any, strategy: Any) -> None:
-        import tensorflow as tf
-
         import keras
 
+        super().__init__()
         for name in ("train_step", "test_step"):
             if getattr(type(model), name) is not getattr(keras.Model, name):
                 raise InvalidArgument(
@@ -86,29 +110,22 @@ class _Keras3Steps:
                     "compute_loss or compute_metrics, or write the loop with ctx.coordinator."
                 )
         refuse_asynchronous(model.optimizer)
-        self._model = model
+        self._model, self._strategy = model, strategy
         self._weights = sharded.trainable_variables(model)
         self._metrics = list(model.metrics_variables)
         self._totals: list[np.ndarray] = []
         self.reset()
 
-        def train(iterator: Any) -> Any:
-            return strategy.run(self._train, args=(next(iterator),))
+    def train_step(self, batch: Any) -> Any:
+        return self._strategy.run(self._train, args=(batch,))
 
-        def test(iterator: Any) -> Any:
-            data, counts = next(iterator)
-            return tf.cond(
-                counts,
-                lambda: (_rows_in(data), strategy.run(self._test, args=(data,))),
-                lambda: (0, [tf.zeros(v.shape, v.dtype) for v in self._metrics]),
-            )
+    def test_step(self, batch: Any) -> Any:
+        return self._strategy.run(self._test, args=(batch,))
 
-        def train_on(batch: Any) -> Any:
-            return strategy.run(self._train, args=(batch,))
+    def nothing(self) -> Any:
+        import tensorflow as tf
 
-        self.train = tf.function(train, autograph=False)
-        self.train_on = tf.function(train_on, autograph=False, reduce_retracing=True)
-        self.test = tf.function(test, autograph=False)
+        return [tf.zeros(v.shape, v.dtype) for v in self._metrics]
 
     def reset(self) -> None:
         self._totals = [np.zeros(tuple(v.shape), str(v.dtype)) for v in self._metrics]
@@ -159,37 +176,29 @@ class _Keras3Steps:
         return outputs, loss, [tf.convert_to_tensor(scope.get_current_value(v)) for v, _ in zeros]
 
 
-class _TfKerasSteps:
+class _TfKerasSteps(Steps):
     """Steps of a tf_keras model, whose metrics count on the parameter servers without loss."""
 
     def __init__(self, model: Any, strategy: Any) -> None:
-        import tensorflow as tf
-
-        self._model = model
+        super().__init__()
+        self._model, self._strategy = model, strategy
         self._last: Mapping[str, Any] = {}
 
-        def train_one(data: Any) -> Any:
-            found = model.train_step(data)
-            parts.train_counter(model).assign_add(1)
+    def train_step(self, batch: Any) -> Any:
+        def train(batch: Any) -> Any:
+            found = self._model.train_step(batch)
+            parts.train_counter(self._model).assign_add(1)
             return found
 
-        def train(iterator: Any) -> Any:
-            return strategy.run(train_one, args=(next(iterator),))
+        return self._strategy.run(train, args=(batch,))
 
-        def test(iterator: Any) -> Any:
-            data, counts = next(iterator)
-            return tf.cond(
-                counts,
-                lambda: (_rows_in(data), strategy.run(model.test_step, args=(data,))),
-                lambda: (0, {metric.name: tf.zeros(()) for metric in model.metrics}),
-            )
+    def test_step(self, batch: Any) -> Any:
+        return self._strategy.run(self._model.test_step, args=(batch,))
 
-        def train_on(batch: Any) -> Any:
-            return strategy.run(train_one, args=(batch,))
+    def nothing(self) -> Any:
+        import tensorflow as tf
 
-        self.train = tf.function(train, autograph=False)
-        self.train_on = tf.function(train_on, autograph=False, reduce_retracing=True)
-        self.test = tf.function(test, autograph=False)
+        return {metric.name: tf.zeros(()) for metric in self._model.metrics}
 
     def reset(self) -> None:
         self._last = {}
@@ -222,3 +231,8 @@ def fetch(value: Any) -> Any:
         if not parts.was_made(value):  # the step itself has failed
             raise
         return None
+
+
+def updates(model: Any) -> int:
+    """Return how many updates a model has had, of which each step makes one."""
+    return int(model.optimizer.iterations.numpy())

@@ -11,6 +11,7 @@ from gridflow.training.groups import base as groups
 from gridflow.training.modes.base import Mode
 from gridflow.training.modes.synchronous import Synchronous
 from gridflow.wire.commands import Counts
+from gridflow.wire.reports import EpochFed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +89,7 @@ class Servers(Synchronous):
             batch_size=whole_number("batch_size", request.batch_size, 1),
             shuffle=request.shuffle,
             seed=request.seed,
+            on_epoch=lambda record: self._runtime.channel.send(EpochFed(record)),
             **request.columns,
         )
 

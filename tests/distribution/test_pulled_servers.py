@@ -1,0 +1,128 @@
+"""Rows of run(data=…) under parameter servers: each once an epoch, or the ledger says so."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+from gridflow.testing.deaths import kill_task
+
+ROWS, EPOCHS, BATCH = 131, 2, 8
+
+
+def rows():
+    """Return rows of which each has a weight of its own in a linear model."""
+    return {"x": np.eye(ROWS, dtype="float32"), "y": np.zeros(ROWS, "float32")}
+
+
+def count(ctx, victim=None, flavour="keras", loses=False):
+    """Let each update of a row take one from its weight; return how often each was trained on.
+
+    A step goes on for a while when it has updated the model: it is then that a worker dies. Or what
+    some steps say is lost.
+    """
+    import tensorflow as tf
+
+    keras = importlib.import_module(flavour)
+    if loses:
+        from gridflow.keras.servers import pulled
+
+        found = itertools.count()
+        fetch = pulled.fetch
+        pulled.fetch = lambda step: None if fetch(step) and not next(found) % 7 else fetch(step)
+
+    class Sum(keras.losses.Loss):
+        def call(self, y, p):
+            return p
+
+    def slow(y, p):
+        size = tf.reduce_sum(p)
+        return tf.while_loop(
+            lambda i, _: i < 20_000 if victim else False,
+            lambda i, so_far: (i + 1, tf.sin(so_far)),
+            [0, size],
+        )[1]
+
+    class Murder(keras.callbacks.Callback):
+        done = victim is None or ctx.generation > 0
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 9 and not self.done:
+                self.done = True
+                # When the step is under way that is handed out now.
+                threading.Timer(0.05, kill_task, (ctx, victim)).start()
+
+    with ctx.strategy.scope():
+        kernel = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        model = keras.Sequential([keras.Input((ROWS,)), kernel])
+        model.compile(keras.optimizers.SGD(1.0), Sum(reduction="sum"), metrics=[slow])
+    columns = {"batch_size": BATCH, "features": "x", "label": "y"}
+    history = ctx.fit(
+        model, epochs=EPOCHS, callbacks=[*ctx.callbacks(), Murder()], shuffle=True, **columns
+    )
+    if victim is None and not loses:  # a worker of which has no row of its own
+        ctx.fit(model, "one", epochs=1, callbacks=[], **columns)
+    return {
+        "times": (-model.get_weights()[0][:, 0]).round().astype(int).tolist(),
+        "updates": int(model.optimizer.iterations.numpy()),
+        "steps": ctx.steps_per_epoch(batch_size=BATCH),
+        "epochs": len(history.history["loss"]),
+    }
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_each_row_is_trained_on_once_an_epoch(distribute, flavour):
+    distributor = distribute("parameter_server", ps=1, worker=2)
+    one = {name: values[:1] for name, values in rows().items()}
+    result = distributor.run(count, flavour=flavour, data={"train": rows(), "one": one})
+    assert result.value["times"] == [EPOCHS + 1] + [EPOCHS] * (ROWS - 1)
+    assert result.value["updates"] == EPOCHS * result.value["steps"] + 1
+    assert result.value["epochs"] == EPOCHS
+    assert len(result.ledger.records) == 2 * EPOCHS + 2
+    assert all(each.complete and not each.rows_repeated for each in result.ledger.records)
+    assert sum(each.rows_fed for each in result.ledger.records) == EPOCHS * ROWS + 1
+    assert result.ledger.check() == []
+
+
+def test_a_dead_worker_trains_on_all_of_its_rows_and_the_ledger_knows_what_came_twice(distribute):
+    distributor = distribute("parameter_server", ps=1, worker=2)
+    result = distributor.run(count, "worker:1", data={"train": rows()})
+    assert len(result.attempts) == 1  # the worker alone was replaced
+    times = np.array(result.value["times"])
+    assert times.min() == EPOCHS
+    assert (times > EPOCHS).sum() <= BATCH  # one step was in its hands
+    repeated = sum(each.rows_repeated for each in result.ledger.records)
+    assert repeated == times.sum() - EPOCHS * ROWS
+    assert all(each.complete for each in result.ledger.records)
+    assert result.ledger.check() == []
+
+
+def test_what_is_lost_comes_again_and_counts_as_repeated(distribute):
+    distributor = distribute("parameter_server", ps=1, worker=2)
+    result = distributor.run(count, loses=True, data={"train": rows()})
+    times = np.array(result.value["times"])
+    assert times.min() == EPOCHS
+    lost = times.sum() - EPOCHS * ROWS
+    assert lost > 0
+    records = result.ledger.records
+    assert lost <= sum(each.rows_repeated for each in records) <= lost + BATCH * EPOCHS
+    assert all(each.complete for each in records)
+    assert result.ledger.check() == []
+
+
+@pytest.mark.full
+def test_a_group_that_restarts_goes_on_with_the_rows_that_were_missing(distribute):
+    options = {"max_restarts": 1, "checkpoint_every": 4}
+    distributor = distribute("parameter_server", ps=1, worker=2, options=options)
+    result = distributor.run(count, "ps:0", data={"train": rows()})
+    assert len(result.attempts) == 2
+    assert set(result.value["times"]) == {EPOCHS}
+    first = [each for each in result.ledger.records if each.epoch == 0]
+    assert sum(each.rows_before for each in first) >= 8 * BATCH - BATCH
+    assert all(each.complete for each in result.ledger.records)
+    assert result.ledger.check() == []
