@@ -56,6 +56,19 @@ def test_a_pass_is_over_when_nobody_has_anything_left_whatever_is_missing():
     assert account.is_done
 
 
+def test_as_long_as_nothing_is_lost_it_is_known_what_each_has_left():
+    account = Account([8, 6], 2)
+    assert account.sure == 3
+    account.take(1, 0, life=1)
+    account.take(1, 2, life=1)
+    assert account.sure == 1
+    account.lose()
+    assert account.sure == 0
+    account.begin_pass()
+    assert account.sure == 1
+    assert Account([8, 0], 2).sure == 0
+
+
 def test_a_worker_that_is_read_from_its_beginning_is_asked_again():
     account = Account([4], 2)
     account.take(0, NOTHING, life=1)
@@ -83,7 +96,7 @@ def test_what_a_dead_worker_had_in_its_hands_is_repeated_if_it_had_updated_the_m
     for number in (0, 1):
         account.take(0, number, life=1)
     account.take(1, 0, life=2)
-    account.hand_out_again(1)
+    account.lose(1)
     assert account.take(1, 1, life=3)  # one row, and not two as in the others
     found = account.records("train", 0, [4, 3], updates=4 + more)
     assert [r.rows_repeated for r in found] == [0, repeated]
@@ -91,7 +104,7 @@ def test_what_a_dead_worker_had_in_its_hands_is_repeated_if_it_had_updated_the_m
 
 def test_of_a_step_that_was_lost_with_its_batch_a_whole_batch_is_repeated():
     account = Account([3], 2)
-    account.hand_out_again(0)  # and its worker has said nothing since
+    account.lose(0)  # and its worker has said nothing since
     assert [r.rows_repeated for r in account.records("train", 0, [3], updates=1)] == [2]
     assert [r.rows_repeated for r in account.records("train", 0, [3], updates=0)] == [0]
 
@@ -148,7 +161,7 @@ def test_random_deaths_leave_no_batch_out_and_count_each_that_came_twice():
                 if fate == "done":
                     account.take(worker, number, lives[worker])
                 else:
-                    account.hand_out_again(worker)
+                    account.lose(worker)
                 if fate.startswith("dead"):
                     lives[worker] += 1
                     left[worker] = [b for b in wanted[worker] if b >= account.begin[worker]]

@@ -86,6 +86,17 @@ class Account:
         return all(first == count for first, count in zip(self.begin, self._batches, strict=True))
 
     @property
+    def sure(self) -> int:
+        """So many steps may be handed out to anybody: nobody who takes all of them has none left.
+
+        0 where what a worker has left isn't known for certain, as a step of this pass was lost.
+        """
+        if self._is_unsure:
+            return 0
+        done = (first + len(found) for first, found in zip(self.begin, self._beyond, strict=True))
+        return min(count - each for count, each in zip(self._batches, done, strict=True))
+
+    @property
     def is_pass_over(self) -> bool:
         """Whether the workers have nothing left, whatever is missing."""
         return all(self._ended)
@@ -100,6 +111,7 @@ class Account:
 
     def begin_pass(self) -> None:
         """Note that the workers begin to read anew."""
+        self._is_unsure = False
         self._ended = [
             first == count for first, count in zip(self.begin, self._batches, strict=True)
         ]
@@ -132,9 +144,14 @@ class Account:
             self.begin[worker] += 1
         return True
 
-    def hand_out_again(self, worker: int) -> None:
-        """Note that a step of a worker is handed out again, who may have updated the model."""
-        self._died.append(worker)
+    def lose(self, worker: int | None = None) -> None:
+        """Note that it isn't known what became of a step, nor maybe whose it was.
+
+        It is handed out again, and may have updated the model before.
+        """
+        self._is_unsure = True
+        if worker is not None:
+            self._died.append(worker)
 
     def records(
         self, dataset: str, epoch: int, rows: Sequence[int], updates: int

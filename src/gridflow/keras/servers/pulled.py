@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Seconds between steps while only workers take them that have nothing left.
 _PAUSE: Final = 0.05
+#: Times the steps under way that every worker must have left for one to be made without a look.
+_MARGIN: Final = 3
 
 
 class Puller:
@@ -52,7 +54,10 @@ class Puller:
         import tensorflow as tf
 
         self._coordinator, self._data, self._most = coordinator, data, most
-        self._step = tf.function(functools.partial(_one, step, nothing), autograph=False)
+        self._step, self._sure_step = (
+            tf.function(functools.partial(one, step, nothing), autograph=False)
+            for one in (_one, _sure_one)
+        )
         self._under_way: deque[Any] = deque()
 
     def results(
@@ -70,9 +75,7 @@ class Puller:
         room : callable, optional
             Returns how many steps may be under way at the moment; one at least.
         """
-        with parts.hearing_of_repeats(
-            self._coordinator, lambda worker, _: account.hand_out_again(worker)
-        ):
+        with parts.hearing_of_repeats(self._coordinator, lambda worker, _: account.lose(worker)):
             missing = None
             while not account.is_done:
                 yield from self._pass(account, epoch, missing, room)
@@ -99,8 +102,10 @@ class Puller:
             begin = tf.constant(account.begin, tf.int64)
             most = min(self._most, room() if room is not None else self._most)
             while len(self._under_way) < most and not account.is_pass_over:
-                step = self._coordinator.schedule(self._step, args=(iterator, begin))
-                self._under_way.append(step)
+                # Steps that are put back go to somebody else, who has one more to make then.
+                is_sure = account.sure > _MARGIN * self._most
+                step = self._sure_step if is_sure else self._step
+                self._under_way.append(self._coordinator.schedule(step, args=(iterator, begin)))
             if not self._under_way:
                 return
             yield from self._take_in(account)
@@ -110,7 +115,8 @@ class Puller:
     def _take_in(self, account: Account) -> Iterator[Any]:
         """Take the oldest step in that is under way."""
         found = fetch(self._under_way.popleft())
-        if found is None:  # a batch that isn't known to be done comes again
+        if found is None:
+            account.lose()
             return
         worker, number, life, values = found
         if account.take(int(worker), int(number), int(life)):
@@ -124,8 +130,8 @@ class Puller:
     _idle = 0
 
 
-def _one(step: Callable[[Any], Any], nothing: Callable[[], Any], iterator: Any, begin: Any) -> Any:
-    """Make a step on a worker's next batch that isn't done; traced by the chief."""
+def _next(iterator: Any, begin: Any) -> Any:
+    """Return worker, number, life and batch: the worker's next one that isn't done."""
     import tensorflow as tf
 
     worker, life, number, batch = next(iterator)
@@ -139,4 +145,30 @@ def _one(step: Callable[[Any], Any], nothing: Callable[[], Any], iterator: Any, 
         return next(iterator)[2:]
 
     number, batch = tf.while_loop(is_done, following, (number, batch))
+    return worker, number, life, batch
+
+
+def _one(step: Callable[[Any], Any], nothing: Callable[[], Any], iterator: Any, begin: Any) -> Any:
+    """Make a step if the worker has a batch left; traced by the chief.
+
+    A condition costs a message for each operation on a parameter server that waits for it, which
+    made small steps take twice the time.
+    """
+    import tensorflow as tf
+
+    worker, number, life, batch = _next(iterator, begin)
     return worker, number, life, tf.cond(number >= 0, lambda: step(batch), nothing)
+
+
+def _sure_one(
+    step: Callable[[Any], Any], nothing: Callable[[], Any], iterator: Any, begin: Any
+) -> Any:
+    """Make a step on the batch that the worker is known to have."""
+    import tensorflow as tf
+
+    del nothing
+    worker, number, life, batch = _next(iterator, begin)
+    has_one = tf.debugging.assert_greater_equal(number, tf.zeros((), number.dtype))
+    with tf.control_dependencies([has_one]):
+        batch = tf.nest.map_structure(tf.identity, batch)
+    return worker, number, life, step(batch)
