@@ -21,6 +21,13 @@ import tfos_feed
 HERE = Path(__file__).resolve().parent
 #: Inherited by all that is started here: nodes live apart from the tree of the driver's processes.
 MARK = "GRIDFLOW_BENCH_MARK"
+#: Rows of each shape: enough for what a job costs by itself to be little of it.
+ROWS = {
+    "784 floats, df.rdd": 40_000,
+    "784 floats": 40_000,
+    "11 numbers, df.rdd": 100_000,
+    "11 numbers": 100_000,
+}
 
 
 def marked_cpu() -> float:
@@ -48,17 +55,20 @@ def work(program: str, times: str) -> None:
         from gridflow.compat.tfos import _alias
 
         _alias.install()
-    (iterate if program == "floor" else tfos_feed.main)(int(times))
+    if program == "floor":
+        iterate(int(times))
+    else:
+        tfos_feed.main(int(times), ROWS)
 
 
 def iterate(times: int) -> None:
     """Read the RDD of each shape, which (c) feeds, in Spark's Python workers: nothing else."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     results = {}
-    for shape, options in measure.SHAPES.items():
-        rows = options["rows_slow"]
+    for shape, rows in ROWS.items():
         spark = measure.session("an RDD")
-        rdd = tfos_feed.rows_of(measure.cached_frame(spark, shape, rows), shape)
+        frame = measure.cached_frame(spark, shape.removesuffix(tfos_feed.AS_IT_IS), rows)
+        rdd = tfos_feed.rows_of(frame, shape)
 
         def read(rdd=rdd):
             rdd.foreachPartition(lambda found: sum(1 for _ in found))

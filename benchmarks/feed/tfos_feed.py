@@ -24,22 +24,31 @@ def drain(args, ctx):
             np.array([row[1] for row in batch])
 
 
+#: How a program may say the same RDD: as it is, or made by a function of its own.
+AS_IT_IS = ", df.rdd"
+
+
 def rows_of(frame, shape: str):
     """Return the RDD that is fed."""
+    if shape.endswith(AS_IT_IS):
+        return frame.rdd
     if shape == "784 floats":
         return frame.rdd.map(lambda row: (row.x, row.y))
     return frame.rdd.map(lambda row: (list(row)[:10], row[10]))
 
 
-def main(repetitions: int) -> None:
+def main(repetitions: int, rows: dict[str, int] | None = None) -> None:
+    """Feed each shape; where `rows` are given, so many of those shapes."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from tensorflowonspark import TFCluster
 
     results = {}
-    for shape, options in SHAPES.items():
-        rows, batch = options["rows_slow"], options["batch"]
+    wanted = rows or {shape: options["rows_slow"] for shape, options in SHAPES.items()}
+    for shape, count in wanted.items():
+        kind = shape.removesuffix(AS_IT_IS)
+        batch = SHAPES[kind]["batch"]
         spark = session("TensorFlowOnSpark feed")
-        rdd = rows_of(cached_frame(spark, shape, rows), shape)
+        rdd = rows_of(cached_frame(spark, kind, count), shape)
         cluster = TFCluster.run(
             spark.sparkContext, drain, {"batch": batch}, 2, 0, input_mode=TFCluster.InputMode.SPARK
         )
@@ -50,7 +59,7 @@ def main(repetitions: int) -> None:
         feed()
         idle = idle_rate()
         samples = [vars(measured(feed, idle)) for _ in range(repetitions)]
-        results[shape] = {"rows": rows, "idle": idle, "samples": {"tfos": samples}}
+        results[shape] = {"rows": count, "idle": idle, "samples": {"tfos": samples}}
         cluster.shutdown(timeout=120)
         spark.stop()
     print("RESULT " + json.dumps(results))

@@ -10,11 +10,13 @@ import threading
 import time
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from gridflow import GridflowError, TaskLost
 from gridflow.compat.tfos import TFNode, _fed, _node, reservation
 from gridflow.compat.tfos._feeding import BUSY, Feeder
+from gridflow.compat.tfos._frames import messages
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.feed.push.attempts import Attempt
 
@@ -99,6 +101,26 @@ def test_tries_that_were_torn_leave_each_row_once(there, no_leaks):
     for partition in range(12):
         parts = [[row[1] for row in rows if row[0] == partition] for rows in nodes]
         assert [part for part in parts if part] == [list(range(500))]  # on one node, in their order
+
+
+def test_tries_to_feed_columns_that_were_torn_leave_each_row_once(there, no_leaks):
+    chance = random.Random(8)
+    numbers = iter(range(10_000))
+    rows = [{"n": n, "x": "x" * chance.choice((1, 3000))} for n in range(900)]
+    batches = pa.Table.from_pylist(rows).to_batches(max_chunksize=70)
+
+    def send(source):
+        info = chance.sample(there.info, 2)
+        feeder = Feeder(info, 20, "input", 0, Attempt(3, 0, next(numbers)))
+        return feeder.train(source, lambda found, first: messages(found, first, ["n", "x"]))
+
+    for after in (5, 2, 12):
+        with pytest.raises(Torn):
+            send(torn(batches, after))
+    assert send(batches) > 0
+    assert send(batches) == 0
+    (found,) = [each for each in rows_of(there) if each]
+    assert [row.asDict() for row in found] == rows
 
 
 def test_a_copy_of_a_slow_task_feeds_beside_it(there, no_leaks):

@@ -58,7 +58,7 @@ def test_batches_cross_chunks_and_end_with_the_feed(queues):
     rows.put_rows(list(range(7)))
     rows.put(7)
     rows.put_rows([8])
-    rows.put_pickled(memoryview(pickle.dumps([7, 8, 9])), range(2, 3))  # two came otherwise
+    rows.put_later(lambda: [7, 8, 9], range(2, 3))  # two came otherwise
     assert rows.qsize() == 10
     rows.put(None)
     feed = TFNode.DataFeed(queues)

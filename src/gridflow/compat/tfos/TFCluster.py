@@ -14,7 +14,15 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.compat.tfos import TFSparkNode, _alias, _node, _setting, _starting, reservation
+from gridflow.compat.tfos import (
+    TFSparkNode,
+    _alias,
+    _frames,
+    _node,
+    _setting,
+    _starting,
+    reservation,
+)
 from gridflow.compat.tfos._setting import InputMode
 from gridflow.errors import GridflowError, InvalidArgument, RunTimeout
 
@@ -38,6 +46,8 @@ _LOOK_SECONDS: Final = 0.05
 _EVALUATOR_SECONDS: Final = 15.0
 _SHUTDOWN_SECONDS: Final = 30.0
 _QUEUES: Final = ("input", "output", "error")
+
+_frames.remember_frames()
 
 
 class TFCluster:
@@ -114,6 +124,11 @@ class TFCluster:
                 "often you want them.",
                 stacklevel=2,
             )
+        columns = _frames.of_frame(dataRDD)
+        if columns is not None:
+            for _ in range(num_epochs):
+                self._while_it_runs(lambda: _frames.feed(columns, feed))
+            return
         rows = self.sc.union([dataRDD] * num_epochs) if num_epochs > 1 else dataRDD
         self._while_it_runs(lambda: rows.foreachPartition(feed))
 

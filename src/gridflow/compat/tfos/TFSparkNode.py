@@ -259,7 +259,7 @@ def train(
     cluster_meta: Mapping[str, Any],
     feed_timeout: float = 600,
     qname: str = "input",
-) -> Callable[[Iterable[Any]], list[bool]]:
+) -> Callable[..., list[bool]]:
     """Return a function for ``foreachPartition`` that feeds its rows to a node.
 
     Parameters
@@ -273,11 +273,11 @@ def train(
     """
     server, key = cluster_meta["server_addr"], cluster_meta["server_key"]
 
-    def feed(rows: Iterable[Any]) -> list[bool]:
+    def feed(rows: Iterable[Any], cut: _feeding.Cut | None = None) -> list[bool]:
         attempt = Attempt.of_this_task()
         partition = 0 if attempt is None else attempt.partition
         feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, partition, attempt)
-        count = feeder.train(rows)
+        count = feeder.train(rows, cut)
         if feeder.unwanted:
             _log.info("no more rows are wanted; %d of this partition were sent", count)
             # The driver may be gone, or not be reached: nobody waits for this.

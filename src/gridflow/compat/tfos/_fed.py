@@ -6,6 +6,8 @@ See `gridflow.compat.tfos._feeding` for the other side, and for what they say to
 from __future__ import annotations
 
 import contextlib
+import functools
+import pickle
 import queue
 import threading
 import time
@@ -13,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gridflow.compat.tfos import marker
+from gridflow.compat.tfos import _frames, marker
 from gridflow.compat.tfos._feeding import (
     BUSY,
+    COLUMNS,
     DONE,
     EXPLAIN_SECONDS,
     FAILED,
@@ -260,17 +263,18 @@ class _Visit:
             message = self._connection.recv_bytes()
             if message.startswith(PARTITION):
                 return
-            if not message.startswith(ROWS):
+            if not message.startswith((ROWS, COLUMNS)):
                 raise EOFError
             first, count = SPAN.unpack_from(message, 1)
-            rows = memoryview(message)[1 + SPAN.size :]
+            content = memoryview(message)[1 + SPAN.size :]
+            read = _frames.read if message.startswith(COLUMNS) else _unpickled
             self._count += count
             with self._partition.lock:
                 known = len(self._partition.ranges)  # without gaps: all of them come here
                 new = range(min(max(known - first, 0), count), count)
                 self._partition.ranges.add(first + new.start, first + count)
                 self._partition.waiting += 1
-                self._rows.put_pickled(rows, new, self._chunk_taken, self)
+                self._rows.put_later(functools.partial(read, content), new, self._chunk_taken, self)
 
     def _chunk_taken(self) -> None:
         with self._partition.lock:
@@ -299,3 +303,7 @@ class _Visit:
     def _send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):
             self._connection.send_bytes(message)
+
+
+def _unpickled(content: memoryview) -> list[Any]:
+    return list(pickle.loads(content))  # noqa: S301 (of our own feeders)

@@ -4,7 +4,8 @@ A feeder is a task of another Spark job. It looks for the node with the fewest f
 what it brings, and sends its partition in chunks; some of them may be on their way or wait there,
 so that a node that is slow slows its feeders down. Every chunk is answered once a program has taken
 it. The messages are a letter and what belongs to it; rows are pickled, and travel only between
-those who know the cluster's key (`gridflow.wire.door`).
+those who know the cluster's key (`gridflow.wire.door`). Those of a DataFrame travel as its columns
+(`gridflow.compat.tfos._frames`).
 
 They go straight into the node's process, not by the agent and its files as those of
 `JobHandle.feed` do: on that way pickles cost almost twice as much (``benchmarks/feed/pickled.py``).
@@ -24,6 +25,7 @@ import logging
 import pickle
 import struct
 import time
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import AuthenticationError
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +37,7 @@ from gridflow.errors import GridflowError, RunTimeout, TaskLost
 from gridflow.wire import door
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gridflow.feed.push.attempts import Attempt
     from gridflow.wire.door import Connection
@@ -49,6 +51,8 @@ BUSY: Final = b"B"
 #: A later try of the same partition has begun to look around.
 LATER: Final = b"L"
 ROWS: Final = b"R"
+#: Rows as columns in Arrow's format.
+COLUMNS: Final = b"C"
 TAKEN: Final = b"T"
 #: Rows of the partition that came otherwise were taken.
 PROGRESS: Final = b"G"
@@ -58,11 +62,11 @@ UNWANTED: Final = b"U"
 FAILED: Final = b"F"
 
 #: Rows are sent in chunks of about this size; a slow source's are sent sooner.
-_CHUNK_BYTES: Final = 512 << 10
+CHUNK_BYTES: Final = 512 << 10
 #: The place of a chunk's first row in its partition, and how many rows it has.
 SPAN: Final = struct.Struct(">QQ")
 _FIRST_ROWS: Final = 16
-_MOST_ROWS: Final = 8192
+MOST_ROWS: Final = 8192
 _FLUSH_SECONDS: Final = 0.1
 #: Chunks of one feeder that a node has and no program has taken.
 _AHEAD: Final = 4
@@ -70,6 +74,10 @@ LOOK_SECONDS: Final = 0.2
 _TURN_SECONDS: Final = 0.05
 #: How long a feeder waits to hear from the driver why a node is gone.
 EXPLAIN_SECONDS: Final = 20.0
+
+
+#: Yields messages of rows, from one on, and how many are in each.
+Cut = Callable[[Iterable[Any], int], Iterator[tuple[bytes, int]]]
 
 
 class Feeder:
@@ -109,13 +117,19 @@ class Feeder:
         self._known = 0
         self.unwanted = False
 
-    def train(self, rows: Iterable[Any]) -> int:
-        """Send rows until all are taken, or no more are wanted; return how many were sent."""
+    def train(self, rows: Iterable[Any], cut: Cut | None = None) -> int:
+        """Send rows until all are taken, or no more are wanted; return how many were sent.
+
+        Parameters
+        ----------
+        rows : iterable
+        cut : callable, optional
+            Makes messages of what `rows` yields, from a row on. Default: it yields rows.
+        """
         count, source = 0, _Source(rows)
         with self._explained(source):
             if self._find(answers=False):
-                new = itertools.islice(source, self._known, None)
-                for size in self._bring(_chunks(new, self._known)):
+                for size in self._bring((cut or _cut)(source, self._known)):
                     count += size
             while not self.unwanted and not self._hear().startswith(DONE):
                 pass
@@ -262,6 +276,10 @@ class Feeder:
         ) from error
 
 
+def _cut(rows: Iterable[Any], first: int) -> Iterator[tuple[bytes, int]]:
+    return _chunks(itertools.islice(rows, first, None), first)
+
+
 class _Source:
     """Rows, and what reading them has failed with.
 
@@ -307,7 +325,7 @@ def _chunks(rows: Iterable[Any], first: int = 0) -> Iterator[tuple[bytes, int]]:
         ):
             continue
         message = _message(chunk, first)
-        limit = max(1, min(_MOST_ROWS, _CHUNK_BYTES * len(chunk) // len(message)))
+        limit = max(1, min(MOST_ROWS, CHUNK_BYTES * len(chunk) // len(message)))
         yield message, len(chunk)
         first += len(chunk)
         chunk, began = [], time.monotonic()

@@ -1,13 +1,12 @@
 """The queues of a node: rows on their way in, results on their way out, in the node's own process.
 
-Rows come and go in chunks. One lock is taken for each chunk, and none of them is copied. Those that
-come pickled stay so until they are taken: as objects, the numbers of a row take three times as much
+Rows come and go in chunks. One lock is taken for each chunk, and none of them is copied. They stay
+as they were sent until they are taken: as objects, the numbers of a row take three times as much
 memory, and who takes them finds them in the processor's cache.
 """
 
 from __future__ import annotations
 
-import pickle
 import queue
 import threading
 import time
@@ -28,7 +27,7 @@ class _Chunk:
 
     def __init__(
         self,
-        rows: list[Any] | memoryview,
+        rows: list[Any] | Callable[[], list[Any]],
         span: range,
         on_taken: Callable[[], None] | None = None,
         owner: object = None,
@@ -44,8 +43,8 @@ class _Chunk:
     def take(self, most: int) -> list[Any]:
         """Return the next rows, up to a number."""
         rows = self._rows
-        if isinstance(rows, memoryview):
-            rows = self._rows = list(pickle.loads(rows))  # noqa: S301 (of our own feeders)
+        if not isinstance(rows, list):
+            rows = self._rows = rows()
         part = rows[self.at : self.at + most]
         self.at += len(part)
         return part
@@ -92,18 +91,19 @@ class RowQueue:
         rows = rows if isinstance(rows, list) else list(rows)
         self._append(_Chunk(rows, range(len(rows)), on_taken, owner))
 
-    def put_pickled(
+    def put_later(
         self,
-        rows: memoryview,
+        rows: Callable[[], list[Any]],
         span: range,
         on_taken: Callable[[], None] | None = None,
         owner: object = None,
     ) -> None:
-        """Append rows that came pickled, as a list.
+        """Append rows that are made when the first of them is taken.
 
         Parameters
         ----------
-        rows : memoryview
+        rows : callable
+            Returns a list of them.
         span : range
             The places of those in the list that are to be appended: its end is the list's.
         on_taken, owner

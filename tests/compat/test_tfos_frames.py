@@ -1,0 +1,148 @@
+"""Rows of ``df.rdd`` that travel as columns: the same ones as Spark's own."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as f
+
+from gridflow.compat.tfos import TFCluster, _feeding, _frames
+from gridflow.launch.spark import session
+
+# Spark leaves the sockets of collected rows to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+SQL = (
+    "id",
+    "if(id % 5 = 0, null, cast(id as int)) `an int`",
+    "cast(id as tinyint) tiny",
+    "cast(id as smallint) small",
+    "cast(id / 3 as float) `a.b`",
+    "if(id = 4, double('nan'), id / 7) d",
+    "id % 2 = 0 odd",
+    "if(id = 3, null, concat('n° ', id)) text",
+    "if(id = 6, null, transform(sequence(0, int(id)), x -> cast(x / 3 as float))) floats",
+    "array(id, if(id = 2, null, 5)) longs",
+    "array(cast(id as string), null) texts",
+    "cast(array() as array<double>) none",
+)
+
+
+def same(rows):
+    """Return rows with their types and names, so that NaN is what it is."""
+    return [(row.__fields__, [repr((type(value), value)) for value in row]) for row in rows]
+
+
+@pytest.fixture
+def frame(spark):
+    session.run_this_python_where_it_can(spark)
+    return spark.range(0, 23, 1, 3).selectExpr(*SQL)
+
+
+def test_rows_are_those_that_spark_makes(frame, tmp_path):
+    def send(batches, cut):
+        from pyspark import TaskContext
+
+        with open(tmp_path / str(TaskContext.get().partitionId()), "wb") as file:
+            for message, _ in cut(batches, 0):
+                file.write(struct.pack(">Q", len(message)) + message)
+
+    rdd = frame.rdd
+    assert _frames.of_frame(rdd) == _frames.Rows(frame, None)
+    _frames.feed(_frames.of_frame(rdd), send)
+    found = []
+    for path in sorted(tmp_path.iterdir(), key=lambda path: int(path.name)):
+        content = path.read_bytes()
+        while content:
+            (size,) = struct.unpack_from(">Q", content)
+            message, content = content[8 : 8 + size], content[8 + size :]
+            assert message.startswith(_feeding.COLUMNS)
+            found += _frames.read(memoryview(message)[1 + _feeding.SPAN.size :])
+    assert same(found) == same(rdd.collect())
+
+
+def test_functions_get_the_rows_that_spark_makes(spark, frame, tmp_path):
+    factor = spark.sparkContext.broadcast(3)
+
+    def numbered(partition, rows):
+        return (repr((partition, factor.value, row, type(row.d))) for row in rows)
+
+    def send(rows):
+        found = list(rows)
+        (tmp_path / found[0].split(",")[0].lstrip("(")).write_text("\n".join(found))
+
+    rdd = frame.rdd.filter(lambda row: row.id != 9).mapPartitionsWithIndex(numbered)
+    _frames.feed(_frames.of_frame(rdd), send)
+    found = [path.read_text() for path in sorted(tmp_path.iterdir())]
+    assert "\n".join(found).splitlines() == rdd.collect()
+
+
+def test_other_rows_come_as_spark_makes_them(spark, frame):
+    assert _frames.of_frame(frame.rdd.map(tuple)).frame is frame
+    others = [
+        frame.rdd.union(frame.rdd),
+        frame.rdd.repartition(2),
+        frame.rdd.zip(frame.rdd),
+        frame.rdd.barrier().mapPartitions(list),
+        spark.sparkContext.parallelize([1]),
+        *(
+            spark.range(3).selectExpr(columns).rdd
+            for columns in ("timestamp'2020-01-01' x", "decimal(1) x", "struct(1) x")
+        ),
+        spark.range(3).selectExpr("id x", "id x").rdd,
+    ]
+    assert [_frames.of_frame(each) for each in others] == [None] * len(others)
+
+
+def test_what_was_kept_is_what_is_read(frame):
+    kept = frame.rdd.map(tuple).persist()
+    assert _frames.of_frame(kept) is None
+    assert _frames.of_frame(kept.map(list)) is None
+    kept.unpersist()
+    assert _frames.of_frame(frame.rdd.map(tuple)) is not None
+    root = frame.rdd.persist()
+    assert _frames.of_frame(root.map(tuple)) is None
+    root.unpersist()
+
+
+def test_messages_begin_at_any_row_and_are_of_bounded_size():
+    draw = random.Random(3)
+    rows = [{"n": n, "x": [float(n)] * draw.randrange(4000)} for n in range(700)]
+    kinds = pa.schema([("c0", pa.int64()), ("c1", pa.list_(pa.float32()))])
+    table = pa.Table.from_pylist([{"c0": r["n"], "c1": r["x"]} for r in rows], kinds)
+    batches = table.to_batches(max_chunksize=300)
+    for first in (0, 1, 299, 300, 650, 699, 700):
+        at, found = first, []
+        for message, count in _frames.messages(batches, first, ["n", "x"]):
+            assert _feeding.SPAN.unpack_from(message, 1) == (at, count)
+            assert len(message) < 4 * _feeding.CHUNK_BYTES
+            found += _frames.read(memoryview(message)[1 + _feeding.SPAN.size :])
+            at += count
+        assert [row.asDict() for row in found] == rows[first:]
+
+
+def gather(args, ctx):
+    """Write down what comes."""
+    feed = ctx.get_data_feed()
+    with open(f"{args}/{ctx.task_index}", "w") as file:
+        while not feed.should_stop():
+            for row in feed.next_batch(10):
+                print(row.id, row["floats"], sep="\t", file=file)
+
+
+def test_a_cluster_is_fed_a_frames_rows_each_epoch(spark, tmp_path):
+    frame = spark.range(0, 100, 1, 5).select(
+        "id", f.array(f.col("id").cast("float")).alias("floats")
+    )
+    cluster = TFCluster.run(
+        spark.sparkContext, gather, str(tmp_path), 2, input_mode=TFCluster.InputMode.SPARK
+    )
+    cluster.train(frame.rdd, num_epochs=3)
+    cluster.train(frame.rdd.map(lambda row: row), num_epochs=1)
+    cluster.shutdown()
+    lines = itertools.chain(*(p.read_text().splitlines() for p in tmp_path.iterdir()))
+    assert sorted(lines) == sorted([f"{n}\t[{float(n)}]" for n in range(100)] * 4)
