@@ -322,6 +322,7 @@ def passes_and_epochs(ctx, flavour, steps, rows, deaths=(), saved=()):
 @pytest.mark.usefixtures("by_value", "no_leaks")
 @pytest.mark.full(steps=4, rows=("shuffled", "in order"))
 @pytest.mark.full(flavour="keras", strategy="none")
+@pytest.mark.full(flavour="jax", rows="first five")
 @pytest.mark.parametrize(
     ("flavour", "strategy", "workers", "steps", "rows"),
     [

@@ -1,9 +1,9 @@
 """A driver whose executors come while a job waits, and are taken back while it trains.
 
-``dynamic_driver.py FOLDER``: under dynamic allocation; without it a job that begins when there is
-no executor any more.
+``dynamic_driver.py FOLDER``: under dynamic allocation.
 ``dynamic_driver.py FOLDER HOW ALLOCATION``: a job alone, under ``dynamic`` or ``static``
-allocation, one of whose executors is taken back with its ``worker``, or ``evicted`` by itself.
+allocation, one of whose executors is taken back with its ``worker``, or ``evicted`` by itself; or
+that begins ``anew`` when there is no executor any more.
 """
 
 import json
@@ -181,7 +181,10 @@ def main(folder, how=None, allocation=None):
     cloudpickle.register_pickle_by_value(test_resume)
     settings = {"spark.decommission.enabled": "true"}
     with StandaloneCluster(workers=3, cores=1, settings=settings) as cluster:
-        if how:
+        if how == "anew":
+            spark = session(cluster, spark_cores_max="1")
+            told = {"anew": begin_anew(spark, cluster)}
+        elif how:
             static = {"spark_cores_max": "2"}
             spark = session(cluster, **(DYNAMIC if allocation == "dynamic" else static))
             data = {"train": frame(spark)}
@@ -190,11 +193,6 @@ def main(folder, how=None, allocation=None):
         else:
             spark = session(cluster, **DYNAMIC)
             told = with_dynamic_allocation(spark, cluster, folder)
-            spark.stop()
-            # What the first application was made with holds in its Java process.
-            static = {"spark_dynamicAllocation_enabled": "false", "spark_cores_max": "1"}
-            spark = session(cluster, **static)
-            told["anew"] = begin_anew(spark, cluster)
         spark.stop()
     print(json.dumps(told))
 

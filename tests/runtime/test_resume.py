@@ -198,8 +198,12 @@ def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_
     # It began with fewer executors than workers, and took longer than an idle one may live.
     assert told["executors"] < 2
     check_moved(told["job"], tmp_path, uninterrupted)
-    # Without dynamic allocation a standalone cluster has to be asked for another executor.
-    assert told["anew"] == "trained"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(450)
+def test_a_standalone_cluster_is_asked_for_another_executor_where_none_is_left(tmp_path):
+    assert told_by_driver(tmp_path, "anew", "static")["anew"] == "trained"
 
 
 @pytest.mark.full

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from gridflow.wire.payload import AgentPayload
 
 _EXCHANGE_SECONDS: Final = 0.2
+_EAGER_SECONDS: Final = 0.05
 #: While all do their work: each exchange takes the processor from a step that all wait for.
 _QUIET_SECONDS: Final = 1.0
 _QUIET_AFTER_SECONDS: Final = 2.0
@@ -276,9 +277,10 @@ class Agent:
 
     def _begin_to_beat(self) -> Heartbeat:
         timeout = self.payload.spec.deadlines.heartbeat_timeout
-        interval = max(_EXCHANGE_SECONDS, len(self.payload.spec.tasks) / _CALLS_PER_SECOND)
+        least = len(self.payload.spec.tasks) / _CALLS_PER_SECOND
+        interval, eager = max(_EXCHANGE_SECONDS, least), max(_EAGER_SECONDS, least)
         quiet = max(interval, min(_QUIET_SECONDS, timeout / 5))
-        return Heartbeat(self._reporter, interval, quiet, self._is_quiet)
+        return Heartbeat(self._reporter, interval, quiet, self._is_quiet, eager)
 
     def _is_quiet(self) -> bool:
         return self._runner.is_at_work and time.monotonic() > self._busy_until

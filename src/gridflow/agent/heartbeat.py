@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import WireError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from gridflow.agent.reporter import Reporter
     from gridflow.wire.commands import Command
+
+_EAGER_SECONDS: Final = 2.0
 
 
 class Heartbeat:
@@ -32,13 +35,22 @@ class Heartbeat:
         wait for.
     is_quiet : callable
         Whether that is so.
+    eager : float
+        Seconds between two exchanges for a while after each command, and at first: one command is
+        soon followed by the next one then, for which the start of all tasks waits.
     """
 
     def __init__(
-        self, reporter: Reporter, interval: float, quiet: float, is_quiet: Callable[[], bool]
+        self,
+        reporter: Reporter,
+        interval: float,
+        quiet: float,
+        is_quiet: Callable[[], bool],
+        eager: float,
     ) -> None:
         self._reporter, self._interval, self._quiet = reporter, interval, quiet
-        self._is_quiet = is_quiet
+        self._is_quiet, self._eager = is_quiet, eager
+        self._eager_until = time.monotonic() + _EAGER_SECONDS
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         #: Why it ended by itself.
@@ -70,14 +82,18 @@ class Heartbeat:
         self._thread.join()
 
     def _pause(self) -> float:
-        return self._quiet if self._is_quiet() else self._interval
+        if self._is_quiet():
+            return self._quiet
+        return self._eager if time.monotonic() < self._eager_until else self._interval
 
     def _beat(self) -> None:
         try:
             while not self._stopped.is_set() and not self._reporter.coordinator_gone:
                 for command in self._reporter.exchange():
                     self._commands.put(command)
-                self._reporter.wait(self._interval, self._pause())
+                    self._eager_until = time.monotonic() + _EAGER_SECONDS
+                pause = self._pause()
+                self._reporter.wait(min(self._interval, pause), pause)
         except WireError as error:
             self.error = error
         self._commands.put(None)
