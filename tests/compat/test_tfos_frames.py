@@ -146,3 +146,39 @@ def test_a_cluster_is_fed_a_frames_rows_each_epoch(spark, tmp_path):
     cluster.shutdown()
     lines = itertools.chain(*(p.read_text().splitlines() for p in tmp_path.iterdir()))
     assert sorted(lines) == sorted([f"{n}\t[{float(n)}]" for n in range(100)] * 4)
+
+
+def stop_early(args, ctx):
+    """Take some rows, and want no more."""
+    feed = ctx.get_data_feed()
+    feed.next_batch(10)
+    feed.terminate()
+
+
+def test_a_program_that_has_enough_leaves_the_rest_of_a_frame_unread(spark):
+    frame = spark.range(0, 400_000, 1, 4).select("id", f.array(*[f.col("id")] * 20).alias("longs"))
+    cluster = TFCluster.run(
+        spark.sparkContext, stop_early, None, 1, input_mode=TFCluster.InputMode.SPARK
+    )
+    cluster.train(frame.rdd, num_epochs=2)
+    cluster.train(frame.rdd.map(lambda row: row.id), num_epochs=1)
+    cluster.shutdown()
+
+
+def take_all(args, ctx):
+    """Take what comes."""
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(10)
+
+
+def test_an_error_of_a_function_on_a_frames_rows_is_the_users_own(spark):
+    def bad(row):
+        return 1 // (row.id - 7)
+
+    cluster = TFCluster.run(
+        spark.sparkContext, take_all, None, 1, input_mode=TFCluster.InputMode.SPARK
+    )
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        cluster.train(spark.range(20).rdd.map(bad), num_epochs=1)
+    cluster.shutdown()

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from gridflow.errors import DataError
 from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.keras.servers.account import NOTHING, Account
 
@@ -54,6 +55,17 @@ def test_a_pass_is_over_when_nobody_has_anything_left_whatever_is_missing():
     assert not account.is_pass_over  # the first worker is asked again, the second needn't be
     assert account.take(0, 0, life=2)
     assert account.is_done
+
+
+def test_rows_that_are_gone_are_an_error_and_not_waited_for():
+    account = Account([4, 4], 2)
+    account.take(0, 0, life=1)
+    account.begin_pass()  # there was something in the pass before
+    account.lose()
+    account.begin_pass()  # and here it isn't known what became of a step
+    account.take(0, 0, life=1)  # nothing new
+    with pytest.raises(DataError, match="of 4 batches 3 weren't there"):
+        account.begin_pass()
 
 
 def test_as_long_as_nothing_is_lost_it_is_known_what_each_has_left():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -61,8 +61,12 @@ def free_ports(count):
         return [each.getsockname()[1] for each in sockets]
 
 
-def _end_with_parent():
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+#: Becomes a program that ends with its parent. Not by `preexec_fn`: Python's code after the fork of
+#: a process with threads has hung.
+_END_WITH_PARENT: Final = (
+    f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {signal.SIGKILL:d}); "
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
 
 
 @contextlib.contextmanager
@@ -72,12 +76,11 @@ def running(words, log, environment):
     plain = {k: v for k, v in os.environ.items() if k != "GRIDFLOW_TEST_MARK"}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            words,
+            [sys.executable, "-S", "-c", _END_WITH_PARENT, *map(str, words)],
             env={**plain, **environment},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509 (it makes one system call)
         )
     try:
         yield process

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.errors import DataError
 from gridflow.feed.ledger import EpochRecord
 
 if TYPE_CHECKING:
@@ -62,10 +63,13 @@ class Account:
         self._repeated, self._heard = [0] * len(self._own), 0
         self._lives: list[int | None] = [None] * len(self._own)
         self._ended: list[bool] = []
+        #: Of the present pass: whether a step was lost, and whether a missing batch was there.
+        self._is_unsure = self._has_found = True
         #: Workers with a step that was handed out again, until it is known which batch it had.
         self._died: list[int] = []
         self._suspects: list[tuple[int, int]] = []
         self.begin_pass()
+        self._has_found = True  # it hasn't begun yet
 
     @property
     def steps(self) -> int:
@@ -110,8 +114,20 @@ class Account:
         return {"own_rows": list(self._own), "batch_size": self._size, "done": done}
 
     def begin_pass(self) -> None:
-        """Note that the workers begin to read anew."""
-        self._is_unsure = False
+        """Note that the workers begin to read anew.
+
+        Raises
+        ------
+        DataError
+            They have just done so, and had nothing of what is missing.
+        """
+        if not self._has_found and not self._is_unsure:
+            raise DataError(
+                f"the workers have read all of their rows, and of {self.steps} batches "
+                f"{sum(map(len, self.missing))} weren't there: {self.state}. Rows that were "
+                "written to their disks are gone."
+            )
+        self._has_found = self._is_unsure = False
         self._ended = [
             first == count for first, count in zip(self.begin, self._batches, strict=True)
         ]
@@ -138,6 +154,7 @@ class Account:
         if number < self.begin[worker] or number in self._beyond[worker]:
             self._repeated[worker] += rows
             return False
+        self._has_found = True
         self._beyond[worker].add(number)
         while self.begin[worker] in self._beyond[worker]:
             self._beyond[worker].remove(self.begin[worker])
