@@ -220,34 +220,11 @@ class TFCluster:
 
     def _while_it_runs(self, feed: Callable[[], None]) -> None:
         """Run a Spark job; a program that fails ends it, and is what is raised."""
-        from pyspark.sql import SparkSession
-
-        from gridflow.launch.spark import session
-
-        spark = SparkSession.builder.getOrCreate()
         tag = f"gridflow-tfos-{self.cluster_id}-{random.getrandbits(32):x}"
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                session.tag_this_thread(spark, tag)
-                feed()
-            except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
-                errors.append(error)
-
-        thread = session.make_thread(spark, work, "gridflow-tfos-feed")
-        thread.start()
-        try:
-            while thread.is_alive():
-                thread.join(_LOOK_SECONDS)
-                if self.handle.state == "failed":
-                    session.cancel(spark, tag)
-        except BaseException:
-            session.cancel(spark, tag)
-            raise
-        if errors:
+        error = _starting.run_beside(self.handle, tag, feed)
+        if error is not None:
             self._raise_failure()
-            raise errors[0]
+            raise error
 
     def _raise_failure(self) -> None:
         """Raise what the program failed with, if that is why feeding did."""

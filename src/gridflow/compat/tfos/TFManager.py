@@ -1,23 +1,53 @@
 """Queues and values that several processes share, behind a key.
 
 The nodes of a cluster have such a thing in their own process (`gridflow.compat.tfos._queues`); this
-one, a process of its own, is for programs that start it themselves.
+one, a process of its own, is for programs that start it themselves. It is a new Python: the
+original forks the process that it is started in, which can hang where that has threads, as
+TensorFlow's and Spark's have.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
 from multiprocessing import JoinableQueue
 from multiprocessing.managers import BaseManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.compat.tfos import util
+from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_SERVE: Final = "from gridflow.compat.tfos import TFManager; TFManager.serve()"
+_END_SECONDS: Final = 5.0
+
 
 class TFManager(BaseManager):
     """A manager with ``get_queue(name)``, ``get(key)`` and ``set(key, value)``."""
+
+    #: The process, where this is who has started it.
+    server: subprocess.Popen[str] | None = None
+
+    def shutdown(self) -> None:  # type: ignore[override]
+        """End the process, if this is who has started it."""
+        server, self.server = self.server, None
+        if server is None:
+            return
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.close()  # by which it ends, as when whoever has started it dies
+        try:
+            server.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        server.stdout.close()
 
 
 mgr: TFManager | None = None
@@ -47,18 +77,56 @@ def start(authkey: bytes, queues: Iterable[str], mode: str = "local") -> TFManag
     queues : iterable of str
     mode : {'local', 'remote'}, default 'local'
         Whether only processes of this host can connect.
+
+    Raises
+    ------
+    GridflowError
+        Its process ended at once; its own words are in the log.
     """
     global mgr  # noqa: PLW0603 (as the original has it)
-    qdict.clear()
-    kdict.clear()
-    qdict.update({name: JoinableQueue() for name in queues})
+    server = subprocess.Popen(
+        [sys.executable, "-c", _SERVE],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    host = util.get_ip_address() if mode == "remote" else None
+    asked = {"key": authkey.hex(), "queues": list(queues), "host": host}
+    server.stdin.write(json.dumps(asked) + "\n")
+    server.stdin.flush()
+    line = server.stdout.readline()
+    if not line:
+        server.stdin.close()
+        server.stdout.close()
+        raise GridflowError(f"the manager's process ended with exit code {server.wait()}.")
+    found = json.loads(line)
+    mgr = connect(tuple(found) if isinstance(found, list) else found, authkey)
+    mgr.server = server
+    return mgr
+
+
+def serve() -> None:
+    """Be the process of a manager, as long as whoever has started it lives."""
+    asked = json.loads(sys.stdin.readline())
+    qdict.update({name: JoinableQueue() for name in asked["queues"]})
     TFManager.register("get_queue", callable=_get_queue)
     TFManager.register("get", callable=_get)
     TFManager.register("set", callable=_set)
-    address = (util.get_ip_address(), 0) if mode == "remote" else None
-    mgr = TFManager(address, authkey=authkey)
-    mgr.start()
-    return mgr
+    address = (asked["host"], 0) if asked["host"] else None
+    server = TFManager(address, authkey=bytes.fromhex(asked["key"])).get_server()
+    print(json.dumps(server.address), flush=True)  # noqa: T201 (to who has started it)
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        while not hasattr(server, "stop_event"):  # it hasn't begun to serve
+            time.sleep(0.01)
+        server.stop_event.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    server.serve_forever()
 
 
 def connect(address: Any, authkey: bytes) -> TFManager:

@@ -74,7 +74,7 @@ def of_frame(rdd: Any) -> Rows | None:
     function, root = None, rdd
     if isinstance(rdd, PipelinedRDD):
         function = rdd.func  # all that Python does to the rows of the last one that isn't such
-        while isinstance(root, PipelinedRDD) and (root is rdd or root._is_pipelinable()):  # noqa: SLF001
+        while isinstance(root, PipelinedRDD) and (root is rdd or not _is_special(root)):
             root = root.prev
     frame: DataFrame | None = getattr(root, _FRAME, None)
     if frame is None or any(_is_special(each) for each in (rdd, root)):

@@ -11,6 +11,8 @@ from gridflow.compat.tfos import _setting
 from gridflow.errors import GridflowError, StartTimeout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gridflow.compat.tfos import reservation
     from gridflow.handle import JobHandle
 
@@ -62,6 +64,44 @@ def wait_for_end(handle: JobHandle) -> None:
     """Wait until a cluster has ended, however it did."""
     while not handle.done():
         time.sleep(_LOOK_SECONDS)
+
+
+def run_beside(handle: JobHandle, tag: str, work: Callable[[], None]) -> BaseException | None:
+    """Run a Spark job beside a cluster, which ends it by failing; return what it failed with.
+
+    Parameters
+    ----------
+    handle : JobHandle
+        The cluster's.
+    tag : str
+        By which the Spark job is ended.
+    work : callable
+    """
+    from pyspark.sql import SparkSession
+
+    from gridflow.launch.spark import session
+
+    spark = SparkSession.builder.getOrCreate()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            session.tag_this_thread(spark, tag)
+            work()
+        except BaseException as error:  # noqa: BLE001 (the caller's thread raises it)
+            errors.append(error)
+
+    thread = session.make_thread(spark, run, "gridflow-tfos-feed")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_SECONDS)
+            if handle.state == "failed":
+                session.cancel(spark, tag)
+    except BaseException:
+        session.cancel(spark, tag)
+        raise
+    return errors[0] if errors else None
 
 
 def is_stream(rows: Any) -> bool:
