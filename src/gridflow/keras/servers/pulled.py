@@ -59,6 +59,7 @@ class Puller:
             for one in (_one, _sure_one)
         )
         self._under_way: deque[Any] = deque()
+        self._idle = 0
 
     def results(
         self, account: Account, epoch: int = 0, room: Callable[[], int] | None = None
@@ -126,8 +127,6 @@ class Puller:
         self._idle += 1
         if self._idle > self._most:
             time.sleep(_PAUSE)
-
-    _idle = 0
 
 
 def _next(iterator: Any, begin: Any) -> Any:
