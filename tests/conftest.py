@@ -25,6 +25,7 @@ settings.load_profile("suite")
 pytest_plugins = (
     "suite.cluster",
     "suite.garbage",
+    "suite.history",
     "suite.schedule",
     "suite.selection",
     "suite.stores",

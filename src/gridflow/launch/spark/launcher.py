@@ -20,7 +20,6 @@ from gridflow.launch.spark.detached_launch import DetachedLaunch
 from gridflow.launch.spark.gpus import SparkGpuSettings, make_profile, shortage
 from gridflow.launch.spark.launch import SparkLaunch
 from gridflow.launch.spark.session import (
-    classic_context,
     default_folder,
     hide_stage_bar,
     make_thread,
@@ -29,6 +28,7 @@ from gridflow.launch.spark.session import (
     registered_executors,
     run_this_python_where_it_can,
     session_of,
+    setting_of,
     task_slots,
 )
 from gridflow.launch.spark.slots import (
@@ -370,10 +370,7 @@ class SparkLauncher:
         return address, address
 
     def _setting(self, name: str, default: str) -> str:
-        context = classic_context(self._spark)
-        if context is not None:
-            return str(context.getConf().get(name, default))
-        return str(self._spark.conf.get(name, default))
+        return setting_of(self._spark, name, default)
 
 
 def _stages(

@@ -32,6 +32,15 @@ def classic_context(spark: SparkSession) -> Any:
     return getattr(spark, "_sc", None)
 
 
+def setting_of(spark: SparkSession, name: str, default: str) -> str:
+    """Return a setting of the application.
+
+    The session knows those of its context, too, and is asked for one alone; ``getConf()`` of the
+    context copies all of them, each by a call to the JVM: a quarter of a second for twenty.
+    """
+    return str(spark.conf.get(name, default))
+
+
 def hide_stage_bar(spark: SparkSession) -> None:
     """Keep Spark's bar of stages from a terminal while a job trains.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
@@ -12,6 +13,7 @@ from gridflow.launch.spark.session import (
     ask_for_executors,
     classic_context,
     registered_executors,
+    setting_of,
     task_slots,
 )
 
@@ -62,9 +64,9 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
         )
     tracker = context.statusTracker()
     own = _stages_of(context, tag)
-    setting, slots = context.getConf().get, task_slots(spark)
-    if is_dynamic(setting) and slots is not None and slots < num_tasks:
-        limit = setting(_MOST_EXECUTORS, "")
+    look_up, slots = partial(setting_of, spark), task_slots(spark)
+    if is_dynamic(look_up) and slots is not None and slots < num_tasks:
+        limit = look_up(_MOST_EXECUTORS, "")
         return (
             f"Spark has {slots} of the {num_tasks} task slots that the job needs, on "
             f"{registered_executors(spark)} executors, and asks its cluster for more"

@@ -11,10 +11,16 @@ import threading
 import time
 from collections import deque
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gridflow.launch.spark.gpus import SparkGpuSettings
-from gridflow.launch.spark.session import classic_context, registered_executors, task_slots
+from gridflow.launch.spark.session import (
+    classic_context,
+    registered_executors,
+    setting_of,
+    task_slots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,10 +114,7 @@ def share_of(spark: SparkSession, distributor: TensorflowDistributor) -> Fractio
         return _ALL
     tasks, needs = len(distributor.tasks), distributor.spec.gpus
     share = Fraction(tasks, max(slots, 1))
-    settings = SparkGpuSettings.read(
-        lambda name, default: str(classic_context(spark).getConf().get(name, default)),
-        is_dynamic=_is_dynamic(spark),
-    )
+    settings = SparkGpuSettings.read(partial(setting_of, spark), is_dynamic=_is_dynamic(spark))
     amounts = [settings.taken_by(need) for need in needs]
     if settings.per_executor and any(amounts):
         each = int(settings.per_executor / max(amounts))
@@ -127,15 +130,13 @@ def _slots(spark: SparkSession) -> int | None:
     slots = task_slots(spark)
     if slots is None or not _is_dynamic(spark):
         return slots
-    conf = classic_context(spark).getConf()
-    most = int(conf.get("spark.dynamicAllocation.maxExecutors", str((1 << 31) - 1)))
-    cores = int(conf.get("spark.executor.cores", "1"))
-    return most * max(1, cores // int(conf.get("spark.task.cpus", "1")))
+    most = int(setting_of(spark, "spark.dynamicAllocation.maxExecutors", str((1 << 31) - 1)))
+    cores = int(setting_of(spark, "spark.executor.cores", "1"))
+    return most * max(1, cores // int(setting_of(spark, "spark.task.cpus", "1")))
 
 
 def _is_dynamic(spark: SparkSession) -> bool:
-    context = classic_context(spark)
-    return bool(context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true")
+    return setting_of(spark, "spark.dynamicAllocation.enabled", "false") == "true"
 
 
 def _others(spark: SparkSession) -> Fraction:
