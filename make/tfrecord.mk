@@ -10,5 +10,5 @@ $(JAR): java/pom.xml $(shell find java/src/main -type f)
 test-java:  ## the jar's own tests (JUnit)
 	$(MVN) -B -f java/pom.xml spotless:check test
 
-bench-tfrecord: setup jar  ## TFRecord in Spark beside Parquet and the Hadoop format
-	$(PY) benchmarks/tfrecord/run.py
+bench-tfrecord: examples jar  ## TFRecord in Spark beside Parquet and the Hadoop format
+	PYTHONPATH=$(CURDIR)/.cache/examples $(PY) benchmarks/tfrecord/run.py
