@@ -30,6 +30,8 @@ _ORDERED_BYTES: Final = 4 << 20
 _WINDOW_ROWS: Final = 65_536
 #: From so many on they are copied together instead of one by one.
 _MANY_COLUMNS: Final = 64
+#: As what texts are bytes without a copy: other offsets would take one.
+_BYTES: Final = {kind: pa.binary() for kind in (pa.string(), pa.binary())}
 
 
 def window_rows_for(row_bytes: int, *, shuffle: bool) -> int:
@@ -180,11 +182,12 @@ def _text(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray | LongTe
         values = array.slice(piece.start, piece.stop - piece.start)
         for _ in tensor.row_shape:
             values = values.flatten()
-        # A window of images may hold more than the 2 GiB of 32-bit offsets.
-        flat.append(values.cast(pa.large_binary()))
+        flat.append(values.cast(_BYTES.get(values.type, pa.large_binary())))
     if are_long(flat):
         return LongTexts(flat, tensor.row_shape, window.rows, window.positions)
-    items: np.ndarray = pa.concat_arrays(flat).to_numpy(zero_copy_only=False)
+    # A window may hold more than the 2 GiB of 32-bit offsets.
+    wide = [values.cast(pa.large_binary()) for values in flat]
+    items: np.ndarray = pa.concat_arrays(wide).to_numpy(zero_copy_only=False)
     items = items.reshape(-1, *tensor.row_shape)
     if window.positions is None:
         return items

@@ -32,7 +32,7 @@ class LongTexts:
 
     Parameters
     ----------
-    pieces : sequence of pyarrow.LargeBinaryArray
+    pieces : sequence of pyarrow.BinaryArray or pyarrow.LargeBinaryArray
         The items of all rows.
     row_shape : tuple of int
         Of a row's items.
