@@ -55,6 +55,7 @@ DOOR = "keras/cures/"
 PRIVATE = {
     "_SubParsersAction": "argparse has no public name for it",
     "_asdict": "public, of a named tuple",
+    "_conf": "Spark's: the public way copies all settings to tell one",
     "_current_frames": "public, of sys",
     "_dummy": "Spark's, for the Params of a class",
     "_exit": "public, of os",

@@ -328,3 +328,16 @@ def test_a_full_disk_under_the_spool_is_named(tmp_path):
     assert "DataError" in done.stdout, done.stdout + done.stderr
     assert "No space left on device" in done.stdout
     assert "spool_dir" in done.stdout
+
+
+def test_what_a_builder_is_given_where_an_application_runs_already_is_no_setting_of_it(spark):
+    from pyspark.sql import SparkSession
+
+    name = "spark.dynamicAllocation.enabled"
+    try:
+        same = SparkSession.builder.config(name, "true").getOrCreate()
+        assert same.conf.get(name) == "true"  # Spark says so, and nothing is allocated dynamically
+        job = TensorflowDistributor(2, "none", launcher=SparkLauncher(same))
+        assert job.plan(print).details["stage"] == "barrier"
+    finally:
+        spark._jsparkSession.sessionState().conf().unsetConf(name)  # the public way refuses it
