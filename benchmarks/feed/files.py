@@ -21,7 +21,7 @@ from pathlib import Path
 SHAPES = {
     "784 floats": (32_000, 256),
     "11 numbers": (400_000, 1024),
-    "images of 100 KB": (3_200, 32),
+    "images of 100 KB": (6_400, 32),
 }
 NUMBERS = [f"c{i}" for i in range(11)]
 #: Who reads, and which files.
@@ -30,7 +30,10 @@ READERS = {
     "gridflow, parquet_dataset": "parquet",
     "gridflow, tfrecord_dataset": "tfrecord",
     "tf.data, TFRecordDataset and parse_example": "tf.data",
+    "pyarrow.dataset, its batches as tensors": "tensors",
 }
+#: What makes tensors of images costs more than to read them: how much, at least.
+ONLY_OF = {"tensors": "images of 100 KB"}
 
 
 def table(shape: str, rows: int):
@@ -89,12 +92,14 @@ def forms(shape: str) -> dict:
 def reader(kind: str, folder: Path, shape: str, batch: int, rank: int, ranks: int):
     """Return a function that reads an epoch of a rank's share and returns its rows."""
     files = sorted(folder.glob(f"{'tfrecord' if kind in {'tfrecord', 'tf.data'} else 'parquet'}/*"))
-    if kind == "arrow":
-        import pyarrow.dataset as ds
+    import pyarrow.dataset as ds
 
+    if kind == "arrow":
         return lambda: sum(
             each.num_rows for each in ds.dataset(files[rank::ranks]).to_batches(batch_size=65_536)
         )
+    if kind == "tensors":
+        return lambda: sum(map(tensors_of, ds.dataset(files[rank::ranks]).to_batches()))
     if kind == "tf.data":
         dataset = plain_dataset(files[rank::ranks], shape, batch)
     else:
@@ -106,6 +111,15 @@ def reader(kind: str, folder: Path, shape: str, batch: int, rank: int, ranks: in
         steps = len(dataset) if len(dataset) > 0 else None
         dataset = dataset.take(steps) if steps else dataset
     return lambda: sum(int(y.shape[0]) for _, y in dataset)
+
+
+def tensors_of(batch) -> int:
+    """Make tensors of a batch of images, 32 at a time, and nothing else."""
+    import tensorflow as tf
+
+    for first in range(0, batch.num_rows, 32):
+        tf.constant(batch.column("x").slice(first, 32).to_numpy(zero_copy_only=False))
+    return batch.num_rows
 
 
 def plain_dataset(files: list[Path], shape: str, batch: int):
@@ -194,6 +208,8 @@ def main(times: int, shapes: list[str]) -> None:
             for ranks in (1, 2):
                 alone = None
                 for name, kind in READERS.items():
+                    if ONLY_OF.get(kind, shape) != shape:
+                        continue
                     what = f"{shape}, {ranks} process{'es' * (ranks > 1)}: {name}"
                     found = measured(kind, folder, shape, batch, ranks, times)
                     alone = alone or found

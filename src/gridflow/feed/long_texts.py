@@ -6,13 +6,12 @@ import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from gridflow.feed.memory import keep_freed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
 __all__ = ["LongTexts", "are_long"]
 
@@ -54,7 +53,7 @@ class LongTexts:
         rows: int,
         positions: np.ndarray | None,
     ) -> None:
-        self._pieces, self._shape = pieces, row_shape
+        self._pieces, self._shape = [_Items(piece) for piece in pieces], row_shape
         self._starts = np.cumsum([0, *map(len, pieces)])
         self._sources: np.ndarray | None = None
         if positions is not None:
@@ -73,8 +72,26 @@ class LongTexts:
         pieces = np.searchsorted(self._starts, items, side="right") - 1
         places = items - self._starts[pieces]
         for number, (piece, place) in enumerate(zip(pieces.tolist(), places.tolist(), strict=True)):
-            found[number] = self._pieces[piece][place].as_py()
+            found[number] = self._pieces[piece].item(place)
         return found.reshape(-1, *self._shape)
+
+
+class _Items:
+    """The items of an array, as bytes of Python: an item of Arrow's would be a copy by itself."""
+
+    def __init__(self, piece: pa.Array) -> None:
+        _, offsets, content = piece.buffers()
+        kind = np.int64 if pa.types.is_large_binary(piece.type) else np.int32
+        whole = np.frombuffer(offsets, kind)
+        self._offsets = whole[piece.offset : piece.offset + len(piece) + 1].tolist()
+        self._content = memoryview(content)
+        self._nulls = piece.is_null().to_pylist() if piece.null_count else None
+
+    def item(self, place: int) -> bytes | None:
+        """Return one; None for a null."""
+        if self._nulls is not None and self._nulls[place]:
+            return None
+        return self._content[self._offsets[place] : self._offsets[place + 1]].tobytes()
 
 
 def _bytes(pieces: Sequence[pa.Array]) -> int:
