@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow import errors, predict_udf
-from gridflow.ml import adapt
+from gridflow.ml import adapt, counting
 from gridflow.ml.quantiles import Sketch, boundaries
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
@@ -58,7 +58,30 @@ def frame(spark, rows):
     return given.unionAll(spark.sql(f"SELECT {nothing}")).cache()
 
 
-def test_lookups_have_keras_own_vocabularies(frame, rows):
+@pytest.fixture(params=["jar", "python"])
+def way(request, monkeypatch):
+    """Let the jar count plain columns, or Python as in a session that can't have it.
+
+    A function tells whether the jar has counted since it was asked before.
+    """
+    made = []
+
+    def parts(*arguments):
+        made.append(None if request.param == "python" else real(*arguments))
+        return made[-1]
+
+    def has_counted():
+        found = [each is not None for each in made]
+        made.clear()
+        return found == [True]
+
+    real = counting.parts
+    monkeypatch.setattr(counting, "parts", parts)
+    has_counted.is_expected = request.param == "jar"
+    return has_counted
+
+
+def test_lookups_have_keras_own_vocabularies(frame, rows, way):
     from keras import layers
 
     makes = {
@@ -79,7 +102,10 @@ def test_lookups_have_keras_own_vocabularies(frame, rows):
         "codes": [lambda: layers.IntegerLookup(output_mode="tf_idf")],
     }
     ours = {column: [make() for make in each] for column, each in makes.items()}
-    adapt(ours, frame)
+    adapt({column: ours[column] for column in ("city", "zip")}, frame)
+    assert way() == way.is_expected
+    adapt({column: ours[column] for column in ("tags", "codes")}, frame)  # arrays are Python's
+    assert not way()
     for column, each in makes.items():
         for make, our in zip(each, ours[column], strict=True):
             their = make()
@@ -91,7 +117,7 @@ def test_lookups_have_keras_own_vocabularies(frame, rows):
                 np.testing.assert_allclose(our(rows[column][:9]), their(rows[column][:9]), 1e-6)
 
 
-def test_texts_are_cut_as_keras_cuts_them(frame, rows):
+def test_texts_are_cut_as_keras_cuts_them(frame, rows, way):
     import tensorflow as tf
 
     from keras import layers
@@ -108,7 +134,10 @@ def test_texts_are_cut_as_keras_cuts_them(frame, rows):
         ),
     ]
     ours = [make() for make in makes]
-    adapt({"text": ours}, frame)
+    adapt({"text": ours[:-1]}, frame)
+    assert way() == way.is_expected
+    adapt({"text": ours[-1]}, frame)
+    assert not way()
     for make, our in zip(makes, ours, strict=True):
         their = make()
         their.adapt(rows["text"])
@@ -127,15 +156,8 @@ def test_numbers_are_normalised_as_keras_does(frame, rows):
     whole, places = layers.Normalization(axis=(1, 2)), layers.Normalization(axis=None)
     beside = layers.Normalization()
     month = layers.CategoryEncoding(num_tokens=1)
-    adapt(
-        {
-            "age": ours["age"],
-            "pixels": [ours["pixels"], whole, places],
-            ("age", "width"): beside,
-            "month": month,
-        },
-        frame,
-    )
+    adapt({"age": ours["age"], ("age", "width"): beside, "month": month}, frame)
+    adapt({"pixels": [ours["pixels"], whole, places]}, frame)
     for column, make in makes.items():
         their = make()
         their.adapt(rows[column])
@@ -157,7 +179,8 @@ def test_boundaries_are_quantiles_within_the_stated_error(frame, rows):
     from keras import layers
 
     layer, of_arrays = layers.Discretization(num_bins=8), layers.Discretization(num_bins=4)
-    adapt({"age": layer, "pixels": of_arrays}, frame)
+    adapt({"age": layer}, frame)
+    adapt({"pixels": of_arrays}, frame)
     for each, values in ((layer, rows["age"]), (of_arrays, rows["pixels"].ravel())):
         ranks = np.searchsorted(np.sort(values), each.bin_boundaries) / len(values)
         wanted = np.arange(1, each.num_bins) / each.num_bins
@@ -184,7 +207,7 @@ def test_what_cannot_be_learnt_is_said(frame, make, said):
         adapt(make(layers), frame)
 
 
-def test_no_rows_are_nothing_to_learn_from(frame):
+def test_no_rows_are_nothing_to_learn_from(frame, way):
     from keras import layers
 
     for column, layer in (
@@ -195,6 +218,7 @@ def test_no_rows_are_nothing_to_learn_from(frame):
     ):
         with pytest.raises(errors.DataError, match="nothing to learn|no token"):
             adapt({column: layer}, frame.where("age > 1e9"))
+        assert way() == way.is_expected
 
 
 def test_a_feature_space_learns_is_saved_and_agrees_with_keras(frame, rows, tmp_path):

@@ -57,8 +57,11 @@ def adapt(target: Any, df: DataFrame) -> None:
 
     Notes
     -----
-    One pass over the DataFrame, whatever the layers are: each partition is summed up by a Python
-    worker, and Spark puts the parts together. The boundaries of a Discretization are values of the
+    One pass over the DataFrame, whatever the layers are: each partition is summed up by gridflow's
+    jar where Spark has it, and Spark puts the parts together. Where one of the layers learns from
+    arrays or vectors, or has a user's function to standardise or split, or where the session can't
+    have the jar (Spark Connect), Python workers sum partitions up instead: the same results, more
+    slowly. The boundaries of a Discretization are values of the
     column, whose ranks are wrong by at most a tenth of the layer's ``epsilon`` of all rows (by
     default 0.1 %); Keras's own are interpolated, and wrong by up to ``epsilon``. No layer is
     changed where the pass fails.

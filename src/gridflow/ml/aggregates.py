@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import DataError, SchemaError
 from gridflow.feed.sources.names import quoted
-from gridflow.ml import quantiles, tokens
+from gridflow.ml import counting, quantiles, tokens
 from gridflow.ml.wants import (
     Extremes,
     FoundMoments,
@@ -44,14 +44,16 @@ def find(
     DataError, SchemaError
         Columns that don't have what is wanted.
     """
-    from gridflow.launch.spark.session import run_this_python_where_it_can
-
-    run_this_python_where_it_can(frame.sparkSession)
     kinds = _Kinds(frame)
     for want in wants:
         kinds.check(want)
-    frame = kinds.with_arrays(frame)
-    return _found(frame, list(wants), limits)
+    is_plain = not any(kinds.depth(name) for want in wants for name in columns_of(want))
+    parts = None
+    if is_plain and all(map(counting.is_counted, wants)):
+        parts = counting.parts(frame, wants)
+    if parts is None:
+        parts = _by_python(kinds.with_arrays(frame), wants)
+    return _found(parts, list(wants), limits)
 
 
 class _Kinds:
@@ -155,26 +157,35 @@ def _vocabulary(table: Any, want: int, rows: int) -> FoundVocabulary:
     return FoundVocabulary(column[order], counts[order], documents[order], rows)
 
 
-def _found(
-    frame: DataFrame, wants: list[Want], limits: Mapping[Want, int | None]
-) -> dict[Want, Any]:
-    """Let Python workers gather parts of partitions, and Spark put them together."""
-    import pyarrow.compute as pc
-    from pyspark.sql import functions as f
+def _by_python(frame: DataFrame, wants: Sequence[Want]) -> DataFrame:
+    """Let Python workers gather parts of partitions."""
+    from gridflow.launch.spark.session import run_this_python_where_it_can
 
-    titles = [", ".join(map(repr, columns_of(want))) for want in wants]
+    run_this_python_where_it_can(frame.sparkSession)
     chosen = frame.select(*(_column(want).alias(f"c{i}") for i, want in enumerate(wants)))
 
     def part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return iter(tokens.parts(wants, iter(batches)))
 
+    return chosen.mapInArrow(part, _PART_DDL)
+
+
+def _found(
+    parts: DataFrame, wants: list[Want], limits: Mapping[Want, int | None]
+) -> dict[Want, Any]:
+    """Let Spark put the parts of partitions together."""
+    import pyarrow.compute as pc
+    from pyspark.sql import functions as f
+
+    titles = [", ".join(map(repr, columns_of(want))) for want in wants]
     # States are keys of their own, by their partition: as something to be collected, they would
     # keep Spark from its plain hash aggregate, and the other one sorts all that has more than 128
     # keys (spark.sql.objectHashAggregate.sortBased.fallbackThreshold).
     of_state = f.expr("CASE WHEN state IS NOT NULL THEN spark_partition_id() END")
-    parts = chosen.mapInArrow(part, _PART_DDL).withColumn("part", of_state)
-    summed = parts.groupBy("want", "token", "number", "part", "state").agg(
-        f.sum("n").alias("n"), f.sum("documents").alias("documents")
+    summed = (
+        parts.withColumn("part", of_state)
+        .groupBy("want", "token", "number", "part", "state")
+        .agg(f.sum("n").alias("n"), f.sum("documents").alias("documents"))
     )
     most: dict[int, int | None] = {}
     for place, want in enumerate(wants):

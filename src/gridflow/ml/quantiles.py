@@ -3,7 +3,7 @@
 Sorted buffers of equal size; two of one weight become one of twice the weight, by every other
 value: Manku, Rajagopalan and Lindsay, "Approximate medians and other quantiles in one pass and with
 limited memory" (1998). Each such step adds at most half a weight to the error of a rank, so all of
-them add ``levels / (2 * size)`` of the values.
+them add ``levels / (2 * size)`` of the values. The jar does the same (``Sketch.java``).
 """
 
 from __future__ import annotations

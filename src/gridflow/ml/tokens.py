@@ -1,5 +1,8 @@
 """Aggregates inside Spark's Python workers: a part for each partition.
 
+The jar makes the same parts of plain columns (`gridflow.ml.counting`, ``java/…/io/gridflow/adapt``):
+what is changed here is to be changed there.
+
 Texts are cut into tokens by Arrow's functions where they do the same as TensorFlow's, which
 ``keras.layers.TextVectorization`` uses (both have RE2 and ASCII's letters and spaces), and by
 TensorFlow's where a user's function is part of it.
