@@ -15,15 +15,13 @@ final class Counts {
   private static final int SEED = 42;
 
   /** Bytes that a token takes beside its own. */
-  private static final int OVERHEAD = 48;
+  private static final int OVERHEAD = 64;
 
   /**
-   * A token's number and one, at the first free place from that of its hash on; 0: free. Half of
-   * the places stay free.
+   * A token's hash, and in the lower half its number and one, at the first free place from that of
+   * its hash on; 0: free. Half of the places stay free.
    */
-  private int[] table = new int[1024];
-
-  private int[] hashes = new int[512];
+  private long[] table = new long[1024];
 
   /** Where each token begins, and the next one. */
   private int[] starts = new int[513];
@@ -47,15 +45,18 @@ final class Counts {
     int hash = Murmur3_x86_32.hashUnsafeBytes2(base, offset, length, SEED);
     int mask = table.length - 1;
     int place = hash & mask;
-    int token = table[place] - 1;
-    while (token >= 0 && !(hashes[token] == hash && is(token, base, offset, length))) {
+    int token = -1;
+    for (long there = table[place]; there != 0; there = table[place]) {
+      if ((int) (there >>> 32) == hash && is((int) there - 1, base, offset, length)) {
+        token = (int) there - 1;
+        break;
+      }
       place = (place + 1) & mask;
-      token = table[place] - 1;
     }
     if (token < 0) {
-      token = added(base, offset, length, hash);
-      table[place] = size;
-      if (size == hashes.length) {
+      token = added(base, offset, length);
+      table[place] = ((long) hash << 32) | size;
+      if (size == counts.length) {
         grow();
       }
     }
@@ -73,7 +74,7 @@ final class Counts {
             base, offset, bytes, Platform.BYTE_ARRAY_OFFSET + start, length);
   }
 
-  private int added(Object base, long offset, int length, int hash) {
+  private int added(Object base, long offset, int length) {
     int start = starts[size];
     int end = Math.addExact(start, length);
     if (end > bytes.length) {
@@ -81,22 +82,24 @@ final class Counts {
           Arrays.copyOf(bytes, (int) Math.min(2L * end, ByteArrayMethods.MAX_ROUNDED_ARRAY_LENGTH));
     }
     Platform.copyMemory(base, offset, bytes, Platform.BYTE_ARRAY_OFFSET + start, length);
-    hashes[size] = hash;
     starts[size + 1] = end;
     return size++;
   }
 
   private void grow() {
     int room = table.length;
-    table = new int[2 * room];
-    for (int token = 0; token < size; token++) {
-      int place = hashes[token] & (table.length - 1);
-      while (table[place] != 0) {
-        place = (place + 1) & (table.length - 1);
+    long[] grown = new long[2 * room];
+    int mask = grown.length - 1;
+    for (long there : table) {
+      if (there != 0) {
+        int place = (int) (there >>> 32) & mask;
+        while (grown[place] != 0) {
+          place = (place + 1) & mask;
+        }
+        grown[place] = there;
       }
-      table[place] = token + 1;
     }
-    hashes = Arrays.copyOf(hashes, room);
+    table = grown;
     starts = Arrays.copyOf(starts, room + 1);
     counts = Arrays.copyOf(counts, room);
     if (documents != null) {

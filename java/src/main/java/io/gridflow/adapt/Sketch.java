@@ -3,6 +3,9 @@ package io.gridflow.adapt;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import org.apache.spark.unsafe.array.LongArray;
+import org.apache.spark.unsafe.memory.MemoryBlock;
+import org.apache.spark.util.collection.unsafe.sort.RadixSort;
 
 /**
  * The values of one partition, as the {@code Sketch} of quantiles.py, which tells how and why: the
@@ -13,7 +16,7 @@ final class Sketch {
   private static final int POINTS = 4;
 
   private final int points;
-  private float[] waiting;
+  private final float[] waiting;
   private int size;
 
   /** Sorted buffers by the power of two that each value counts for; null where there is none. */
@@ -30,11 +33,24 @@ final class Sketch {
   void add(float value) {
     waiting[size++] = value;
     if (size == waiting.length) {
-      Arrays.sort(waiting);
-      carry(waiting);
-      waiting = new float[size];
+      carry(sorted());
       size = 0;
     }
+  }
+
+  /** What is waiting, by Spark's radix sort, which is faster than Java's. */
+  private float[] sorted() {
+    long[] keys = new long[2 * size];
+    for (int i = 0; i < size; i++) {
+      keys[i] = sortable(waiting[i]);
+    }
+    LongArray array = new LongArray(MemoryBlock.fromLongArray(keys));
+    int begin = RadixSort.sort(array, size, Integer.BYTES, Long.BYTES - 1, false, true);
+    float[] sorted = new float[size];
+    for (int i = 0; i < size; i++) {
+      sorted[i] = value(array.get(begin + i));
+    }
+    return sorted;
   }
 
   private void carry(float[] sorted) {
