@@ -1,7 +1,7 @@
 """Aggregates inside Spark's Python workers: a part for each partition.
 
-The jar makes the same parts of plain columns (`gridflow.ml.counting`, ``java/…/io/gridflow/adapt``):
-what is changed here is to be changed there.
+The jar makes the same parts of plain columns (`gridflow.ml.counting`, ``io.gridflow.adapt``): what
+is changed here is to be changed there.
 
 Texts are cut into tokens by Arrow's functions where they do the same as TensorFlow's, which
 ``keras.layers.TextVectorization`` uses (both have RE2 and ASCII's letters and spaces), and by

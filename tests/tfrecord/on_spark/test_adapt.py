@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import keras
 import pytest
 
+import keras
 from gridflow.ml import adapt, counting
 
 
