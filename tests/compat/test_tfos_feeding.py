@@ -16,7 +16,7 @@ import pytest
 from gridflow import GridflowError, TaskLost
 from gridflow.compat.tfos import TFNode, _fed, _node, reservation
 from gridflow.compat.tfos._feeding import BUSY, Feeder
-from gridflow.compat.tfos._frames import messages
+from gridflow.compat.tfos._frames import chunks
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.feed.push.attempts import Attempt
 
@@ -112,7 +112,7 @@ def test_tries_to_feed_columns_that_were_torn_leave_each_row_once(there, no_leak
     def send(source):
         info = chance.sample(there.info, 2)
         feeder = Feeder(info, 20, "input", 0, Attempt(3, 0, next(numbers)))
-        return feeder.train(source, lambda found, first: messages(found, first, ["n", "x"]))
+        return feeder.train(source, lambda found, first: chunks(found, first, ["n", "x"]))
 
     for after in (5, 2, 12):
         with pytest.raises(Torn):

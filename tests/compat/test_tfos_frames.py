@@ -37,6 +37,12 @@ def same(rows):
     return [(row.__fields__, [repr((type(value), value)) for value in row]) for row in rows]
 
 
+def read(message):
+    """Return the rows of a message."""
+    _, count = _feeding.SPAN.unpack_from(message, 1)
+    return _frames.Columns(memoryview(message)[1 + _feeding.SPAN.size :]).made(0, count)
+
+
 @pytest.fixture
 def frame(spark):
     session.run_this_python_where_it_can(spark)
@@ -48,7 +54,8 @@ def test_rows_are_those_that_spark_makes(frame, tmp_path):
         from pyspark import TaskContext
 
         with open(tmp_path / str(TaskContext.get().partitionId()), "wb") as file:
-            for message, _ in cut(batches, 0):
+            for chunk in cut(batches, 0):
+                message = chunk.message()
                 file.write(struct.pack(">Q", len(message)) + message)
 
     rdd = frame.rdd
@@ -61,7 +68,7 @@ def test_rows_are_those_that_spark_makes(frame, tmp_path):
             (size,) = struct.unpack_from(">Q", content)
             message, content = content[8 : 8 + size], content[8 + size :]
             assert message.startswith(_feeding.COLUMNS)
-            found += _frames.read(memoryview(message)[1 + _feeding.SPAN.size :])
+            found += read(message)
     assert same(found) == same(rdd.collect())
 
 
@@ -117,11 +124,12 @@ def test_messages_begin_at_any_row_and_are_of_bounded_size():
     batches = table.to_batches(max_chunksize=300)
     for first in (0, 1, 299, 300, 650, 699, 700):
         at, found = first, []
-        for message, count in _frames.messages(batches, first, ["n", "x"]):
-            assert _feeding.SPAN.unpack_from(message, 1) == (at, count)
+        for chunk in _frames.chunks(batches, first, ["n", "x"]):
+            message = chunk.message()
+            assert _feeding.SPAN.unpack_from(message, 1) == (at, chunk.count)
             assert len(message) < 4 * _feeding.CHUNK_BYTES
-            found += _frames.read(memoryview(message)[1 + _feeding.SPAN.size :])
-            at += count
+            found += read(message)
+            at += chunk.count
         assert [row.asDict() for row in found] == rows[first:]
 
 

@@ -53,12 +53,23 @@ def queues():
 # Rows --------------------------------------------------------------------------------------------
 
 
+class Squares:
+    """Rows that become objects when they are taken."""
+
+    def __init__(self, run):
+        self.run, self.spans = run, []
+
+    def made(self, begin, end):
+        self.spans.append((begin, end))
+        return [n * n for n in range(begin, end)]
+
+
 def test_batches_cross_chunks_and_end_with_the_feed(queues):
     rows = queues.get_queue("input")
     rows.put_rows(list(range(7)))
     rows.put(7)
     rows.put_rows([8])
-    rows.put_later(lambda: [7, 8, 9], range(2, 3))  # two came otherwise
+    rows.put_later(Squares(run=1), range(3, 4))  # three came otherwise
     assert rows.qsize() == 10
     rows.put(None)
     feed = TFNode.DataFeed(queues)
@@ -68,6 +79,16 @@ def test_batches_cross_chunks_and_end_with_the_feed(queues):
     assert feed.next_batch(10) == [6, 7, 8, 9]
     assert feed.should_stop()
     assert feed.next_batch(10) == []  # the original waits for ever
+
+
+def test_rows_become_objects_as_they_are_wanted_and_never_twice(queues):
+    squares = Squares(run=4)
+    queues.get_queue("input").put_later(squares, range(1, 30))
+    feed = TFNode.DataFeed(queues)
+    found = [feed.next_batch(size) for size in (2, 1, 2, 10, 3, 11)]
+    assert [len(batch) for batch in found] == [2, 1, 2, 10, 3, 11]
+    assert sum(found, []) == [n * n for n in range(1, 30)]
+    assert squares.spans == [(1, 5), (5, 9), (9, 16), (16, 20), (20, 30)]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Connection:
         self._buffer = bytearray()
         self._at_end = False
 
-    def send_bytes(self, message: bytes) -> None:
+    def send_bytes(self, message: bytes | bytearray) -> None:
         """Send a message.
 
         Raises

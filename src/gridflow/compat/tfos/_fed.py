@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gridflow.compat.tfos import _frames, marker
+from gridflow.compat.tfos import _frames, _memory, marker
 from gridflow.compat.tfos._feeding import (
     BUSY,
     COLUMNS,
@@ -26,8 +26,10 @@ from gridflow.compat.tfos._feeding import (
     LATER,
     LOOK_SECONDS,
     PARTITION,
+    PLACE,
     PROGRESS,
     ROWS,
+    SHARED,
     SPAN,
     TAKEN,
     UNWANTED,
@@ -120,7 +122,8 @@ class FeedServer:
             if refusal:
                 connection.send_bytes(refusal)
                 return None
-            visit = _Visit(connection, rows, self, partition)
+            memory = _memory.borrowed(wanted["memory"]) if "memory" in wanted else None
+            visit = _Visit(connection, rows, self, partition, memory)
             self._visits.append(visit)
             return visit
 
@@ -181,18 +184,26 @@ class _Visit:
     rows : RowQueue
     server : FeedServer
     partition : _Partition
+    memory : memoryview or None
+        The feeder's, where chunks may lie.
     """
 
     def __init__(
-        self, connection: Connection, rows: RowQueue, server: FeedServer, partition: _Partition
+        self,
+        connection: Connection,
+        rows: RowQueue,
+        server: FeedServer,
+        partition: _Partition,
+        memory: memoryview | None,
     ) -> None:
         self._connection, self._rows, self._server = connection, rows, server
-        self._partition = partition
+        self._partition, self._memory = partition, memory
         self._count = 0
         self._is_through = False
         with partition.lock:  # so that nobody else's rows are spoken of before
             partition.visits.append(self)
-            self._send(WELCOME + msgspec.msgpack.encode(len(partition.ranges)))
+            known = len(partition.ranges)
+            self._send(WELCOME + msgspec.msgpack.encode((known, memory is not None)))
 
     def leave(self) -> None:
         """Feed no more; what was sent stays."""
@@ -263,25 +274,35 @@ class _Visit:
             message = self._connection.recv_bytes()
             if message.startswith(PARTITION):
                 return
-            if not message.startswith((ROWS, COLUMNS)):
+            if not message.startswith((ROWS, COLUMNS, SHARED)):
                 raise EOFError
             first, count = SPAN.unpack_from(message, 1)
-            content = memoryview(message)[1 + SPAN.size :]
-            read = _frames.read if message.startswith(COLUMNS) else _unpickled
+            kind, content, slot = self._content(message)
+            rows = _frames.Columns(content) if kind == COLUMNS else _Pickled(content)
+            taken = functools.partial(self._chunk_taken, slot)
             self._count += count
             with self._partition.lock:
                 known = len(self._partition.ranges)  # without gaps: all of them come here
                 new = range(min(max(known - first, 0), count), count)
                 self._partition.ranges.add(first + new.start, first + count)
                 self._partition.waiting += 1
-                self._rows.put_later(functools.partial(read, content), new, self._chunk_taken, self)
+                self._rows.put_later(rows, new, taken, self)
 
-    def _chunk_taken(self) -> None:
+    def _content(self, message: bytes) -> tuple[bytes, memoryview, bytes]:
+        """Return the kind of a chunk, its content, and what tells the feeder its slot."""
+        begin = 1 + SPAN.size
+        if not message.startswith(SHARED):
+            return message[:1], memoryview(message)[begin:], b""
+        kind, slot, place, size = PLACE.unpack_from(message, begin)
+        assert self._memory is not None
+        return kind, self._memory[place : place + size], bytes([slot])
+
+    def _chunk_taken(self, slot: bytes) -> None:
         with self._partition.lock:
             self._partition.waiting -= 1
             visits = list(self._partition.visits)
         for visit in visits:
-            visit.go_on(TAKEN if visit is self else PROGRESS)
+            visit.go_on(TAKEN + slot if visit is self else PROGRESS)
 
     def go_on(self, word: bytes) -> None:
         """Let the feeder know that rows of its partition were taken, whoever brought them."""
@@ -305,5 +326,17 @@ class _Visit:
             self._connection.send_bytes(message)
 
 
-def _unpickled(content: memoryview) -> list[Any]:
-    return list(pickle.loads(content))  # noqa: S301 (of our own feeders)
+class _Pickled:
+    """The rows of a message, which only come all at once."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content: memoryview | None = content
+        self._rows: list[Any] = []
+        self.run = 1
+
+    def made(self, begin: int, end: int) -> list[Any]:
+        """Return some of the rows."""
+        if self._content is not None:
+            self._rows = pickle.loads(self._content)  # noqa: S301 (of our own feeders)
+            self._content = None
+        return self._rows[begin:end]

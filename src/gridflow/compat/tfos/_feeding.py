@@ -5,7 +5,8 @@ what it brings, and sends its partition in chunks; some of them may be on their 
 so that a node that is slow slows its feeders down. Every chunk is answered once a program has taken
 it. The messages are a letter and what belongs to it; rows are pickled, and travel only between
 those who know the cluster's key (`gridflow.wire.door`). Those of a DataFrame travel as its columns
-(`gridflow.compat.tfos._frames`).
+(`gridflow.compat.tfos._frames`). Where both are on one host, the rows lie in memory that they share
+(`gridflow.compat.tfos._memory`), and the messages say where.
 
 They go straight into the node's process, not by the agent and its files as those of
 `JobHandle.feed` do: on that way pickles cost almost twice as much (``benchmarks/feed/pickled.py``).
@@ -26,13 +27,14 @@ import pickle
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 import msgspec
 
-from gridflow.compat.tfos import reservation
+from gridflow.compat.tfos import _memory, reservation
 from gridflow.errors import GridflowError, RunTimeout, TaskLost
 from gridflow.wire import door
 
@@ -53,6 +55,8 @@ LATER: Final = b"L"
 ROWS: Final = b"R"
 #: Rows as columns in Arrow's format.
 COLUMNS: Final = b"C"
+#: Either of them, in memory that both sides have.
+SHARED: Final = b"S"
 TAKEN: Final = b"T"
 #: Rows of the partition that came otherwise were taken.
 PROGRESS: Final = b"G"
@@ -65,19 +69,54 @@ FAILED: Final = b"F"
 CHUNK_BYTES: Final = 512 << 10
 #: The place of a chunk's first row in its partition, and how many rows it has.
 SPAN: Final = struct.Struct(">QQ")
+#: Of a chunk in shared memory: the letter of its kind, its slot, where it begins, and its bytes.
+PLACE: Final = struct.Struct(">cBQQ")
 _FIRST_ROWS: Final = 16
 MOST_ROWS: Final = 8192
 _FLUSH_SECONDS: Final = 0.1
 #: Chunks of one feeder that a node has and no program has taken.
 _AHEAD: Final = 4
+#: Rows aren't all of one size: a chunk that is larger than its slot is sent.
+_SLOT_BYTES: Final = 2 * CHUNK_BYTES
 LOOK_SECONDS: Final = 0.2
 _TURN_SECONDS: Final = 0.05
 #: How long a feeder waits to hear from the driver why a node is gone.
 EXPLAIN_SECONDS: Final = 20.0
 
 
-#: Yields messages of rows, from one on, and how many are in each.
-Cut = Callable[[Iterable[Any], int], Iterator[tuple[bytes, int]]]
+@dataclass(frozen=True)
+class Chunk:
+    """Rows on their way.
+
+    Attributes
+    ----------
+    kind : bytes
+        `ROWS` or `COLUMNS`.
+    first, count : int
+        The place of the first row in its partition, and how many there are.
+    size : int
+        Bytes of the content.
+    write : callable
+        Writes the content into memory of that size.
+    """
+
+    kind: bytes
+    first: int
+    count: int
+    size: int
+    write: Callable[[memoryview], None]
+
+    def message(self) -> bytearray:
+        """Return the chunk as it is sent."""
+        head = self.kind + SPAN.pack(self.first, self.count)
+        whole = bytearray(len(head) + self.size)
+        whole[: len(head)] = head
+        self.write(memoryview(whole)[len(head) :])
+        return whole
+
+
+#: Makes chunks of rows, from one on.
+Cut = Callable[[Iterable[Any], int], Iterator[Chunk]]
 
 
 class Feeder:
@@ -112,6 +151,7 @@ class Feeder:
         self._nodes = self._nodes[first:] + self._nodes[:first]
         self._lines: dict[int, Connection] = {}
         self._connection: Connection | None = None
+        self._lent: _memory.Lent | None = None
         self._open = 0
         #: Rows of the partition that were there before.
         self._known = 0
@@ -124,7 +164,7 @@ class Feeder:
         ----------
         rows : iterable
         cut : callable, optional
-            Makes messages of what `rows` yields, from a row on. Default: it yields rows.
+            Makes chunks of what `rows` yields, from a row on. Default: it yields rows.
         """
         count, source = 0, _Source(rows)
         with self._explained(source):
@@ -179,6 +219,8 @@ class Feeder:
             self.unwanted = True
         finally:
             self._hang_up()
+            if self._lent is not None:
+                self._lent.close()
 
     def _find(self, *, answers: bool) -> bool:
         """Connect to the node with the fewest feeders; False if no rows are wanted any more.
@@ -187,6 +229,9 @@ class Feeder:
         partition are already, all of them go.
         """
         hello: dict[str, Any] = {"queue": self._queue, "answers": answers, "beside": 0}
+        self._lent = _memory.Lent.where_it_can(_AHEAD, _SLOT_BYTES)
+        if self._lent is not None:
+            hello["memory"] = self._lent.offer
         if self._attempt is not None and not answers:
             # First all of them hear of this try, and let none before it begin; beside so few
             # feeders it could only go on.
@@ -200,7 +245,9 @@ class Feeder:
                     break
                 if reply.startswith(WELCOME):
                     self._connection = self._lines[place]
-                    self._known = msgspec.msgpack.decode(reply[1:], type=int)
+                    self._known, has_memory = msgspec.msgpack.decode(reply[1:])
+                    if self._lent is not None and not has_memory:
+                        self._lent.free.clear()
                     self._hang_up(self._connection)
                     return True
                 unwanted += reply.startswith(UNWANTED)
@@ -226,18 +273,28 @@ class Feeder:
             raise TaskLost(f"partition {self._partition} is fed by a later try of the same task.")
         return reply
 
-    def _bring(self, chunks: Iterable[tuple[bytes, int]]) -> Iterator[int]:
+    def _bring(self, chunks: Iterable[Chunk]) -> Iterator[int]:
         """Send chunks while they are wanted, then the end; yield how many rows are in each."""
         assert self._connection is not None
-        for chunk, size in chunks:
-            self._connection.send_bytes(chunk)
+        for chunk in chunks:
+            self._connection.send_bytes(self._shared(chunk) or chunk.message())
             self._open += 1
-            yield size
+            yield chunk.count
             while self._open >= _AHEAD and not self.unwanted:
                 self._hear()
             if self.unwanted:
                 return
         self._connection.send_bytes(PARTITION)
+
+    def _shared(self, chunk: Chunk) -> bytes | None:
+        """Write a chunk where the node can read it, and return the message that says where."""
+        taken = None if self._lent is None else self._lent.take(chunk.size)
+        if self._lent is None or taken is None:
+            return None
+        slot, place = taken
+        chunk.write(self._lent.view(place))
+        where = PLACE.pack(chunk.kind, slot, place.start, chunk.size)
+        return SHARED + SPAN.pack(chunk.first, chunk.count) + where
 
     def _hear(self, what: str = "took no row") -> bytes:
         """Return what the node says next."""
@@ -251,6 +308,8 @@ class Feeder:
         if message.startswith(FAILED):
             raise _failed(message)
         self._open -= message.startswith((TAKEN, UNWANTED))
+        if message.startswith(TAKEN) and self._lent is not None:
+            self._lent.free.extend(message[1:])  # the number of its slot, if it had one
         self.unwanted |= message.startswith(UNWANTED)
         return message
 
@@ -276,7 +335,7 @@ class Feeder:
         ) from error
 
 
-def _cut(rows: Iterable[Any], first: int) -> Iterator[tuple[bytes, int]]:
+def _cut(rows: Iterable[Any], first: int) -> Iterator[Chunk]:
     return _chunks(itertools.islice(rows, first, None), first)
 
 
@@ -315,8 +374,8 @@ def _state_of(address: Sequence[Any], key: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _chunks(rows: Iterable[Any], first: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Yield rows as messages of about the same size, and how many are in each."""
+def _chunks(rows: Iterable[Any], first: int = 0) -> Iterator[Chunk]:
+    """Yield rows in chunks of about the same size."""
     limit, chunk, began = _FIRST_ROWS, [], time.monotonic()
     for row in rows:
         chunk.append(row)
@@ -324,17 +383,22 @@ def _chunks(rows: Iterable[Any], first: int = 0) -> Iterator[tuple[bytes, int]]:
             len(chunk) % _FIRST_ROWS or time.monotonic() - began < _FLUSH_SECONDS
         ):
             continue
-        message = _message(chunk, first)
-        limit = max(1, min(MOST_ROWS, CHUNK_BYTES * len(chunk) // len(message)))
-        yield message, len(chunk)
+        found = _chunk(chunk, first)
+        limit = max(1, min(MOST_ROWS, CHUNK_BYTES * len(chunk) // found.size))
+        yield found
         first += len(chunk)
         chunk, began = [], time.monotonic()
     if chunk:
-        yield _message(chunk, first), len(chunk)
+        yield _chunk(chunk, first)
 
 
-def _message(chunk: list[Any], first: int) -> bytes:
-    return b"".join((ROWS, SPAN.pack(first, len(chunk)), pickled(chunk)))
+def _chunk(rows: list[Any], first: int) -> Chunk:
+    content = pickled(rows)
+
+    def write(memory: memoryview) -> None:
+        memory[:] = content
+
+    return Chunk(ROWS, first, len(rows), len(content), write)
 
 
 def pickled(rows: list[Any]) -> bytes:

@@ -15,6 +15,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from gridflow.compat.tfos import _feeding
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Where an RDD keeps the DataFrame that it was made of.
 _FRAME: Final = "_gridflow_frame"
+#: Columns become rows at least so many bytes at a time: each time costs a little by itself.
+_RUN_BYTES: Final = 32 << 10
 _PLAIN: Final = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string"}
 )
@@ -122,7 +125,7 @@ def feed(rows: Rows, send: Callable[..., Any]) -> None:
         from pyspark import TaskContext
 
         if function is None:
-            send(batches, lambda found, first: messages(found, first, names))
+            send(batches, lambda found, first: chunks(found, first, names))
         else:
             task = TaskContext.get()
             assert task is not None
@@ -134,14 +137,16 @@ def feed(rows: Rows, send: Callable[..., Any]) -> None:
     packed.mapInArrow(work, "nothing long").collect()
 
 
-def messages(
+def chunks(
     batches: Iterable[pa.RecordBatch], first: int, names: list[str]
-) -> Iterator[tuple[bytes, int]]:
-    """Yield a partition's rows as messages, from one on, and how many are in each."""
+) -> Iterator[_feeding.Chunk]:
+    """Yield a partition's rows, from one on."""
     for at, part in _pieces(batches, first):
-        span = _feeding.SPAN.pack(at, len(part))
-        content = _written(part.rename_columns(names))
-        yield b"".join((_feeding.COLUMNS, span, content)), len(part)
+        named = part.rename_columns(names)
+        measure = pa.MockOutputStream()
+        _write(named, measure)
+        write = functools.partial(_write_into, named)
+        yield _feeding.Chunk(_feeding.COLUMNS, at, len(part), measure.size(), write)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -158,18 +163,32 @@ def _pieces(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[tuple[int
         passed += len(batch)
 
 
-def _written(batch: pa.RecordBatch) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
+def _write(batch: pa.RecordBatch, sink: Any) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
 
 
-def read(content: memoryview) -> list[Any]:
-    """Return the rows of a message."""
-    with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
-        batch = reader.read_next_batch()
-    return _rows(batch, batch.schema.names)
+def _write_into(batch: pa.RecordBatch, memory: memoryview) -> None:
+    _write(batch, pa.FixedSizeBufferWriter(pa.py_buffer(memory)))
+
+
+class Columns:
+    """The rows of a message, which stay columns until they are taken.
+
+    Parameters
+    ----------
+    content : memoryview
+        Is kept.
+    """
+
+    def __init__(self, content: memoryview) -> None:
+        with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
+            self._batch = reader.read_next_batch()
+        self.run = max(1, _RUN_BYTES * len(self._batch) // max(len(content), 1))
+
+    def made(self, begin: int, end: int) -> list[Any]:
+        """Return some of the rows."""
+        return _rows(self._batch.slice(begin, end - begin), self._batch.schema.names)
 
 
 def _rows(batch: pa.RecordBatch, names: list[str]) -> list[Any]:
@@ -186,16 +205,21 @@ def _values(column: pa.Array) -> list[Any]:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not is_list or column.null_count:
         return _items(column) if not is_list else column.to_pylist()
-    offsets = column.offsets.to_numpy()
-    items, first = _items(column.flatten()), int(offsets[0])
+    offsets, flat = column.offsets.to_numpy(), column.flatten()
+    width = int(offsets[1] - offsets[0]) if len(column) else 0
+    if width and _are_numbers(flat) and (np.diff(offsets) == width).all():
+        even: list[Any] = flat.to_numpy().reshape(-1, width).tolist()
+        return even
+    items, first = _items(flat), int(offsets[0])
     ends = (offsets - first).tolist()
     return [items[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def _items(column: pa.Array) -> list[Any]:
-    kind = column.type
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    found: list[Any] = (
-        column.to_numpy().tolist() if is_number and not column.null_count else column.to_pylist()
-    )
+    found: list[Any] = column.to_numpy().tolist() if _are_numbers(column) else column.to_pylist()
     return found
+
+
+def _are_numbers(column: pa.Array) -> bool:
+    kind = column.type
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not column.null_count

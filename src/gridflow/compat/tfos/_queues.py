@@ -1,8 +1,9 @@
 """The queues of a node: rows on their way in, results on their way out, in the node's own process.
 
 Rows come and go in chunks. One lock is taken for each chunk, and none of them is copied. They stay
-as they were sent until they are taken: as objects, the numbers of a row take three times as much
-memory, and who takes them finds them in the processor's cache.
+as they were sent until they are taken, and become objects as many at a time as are wanted: as such,
+the numbers of a row take up to eight times as much memory, and who takes them finds them in the
+processor's cache.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,20 +21,44 @@ if TYPE_CHECKING:
 END: Final = None
 
 
+class Rows(Protocol):
+    """Rows that become objects when they are taken."""
+
+    #: How many it is worth while to make at least.
+    run: int
+
+    def made(self, begin: int, end: int) -> list[Any]:
+        """Return those from one place to another."""
+
+
+class _Made:
+    """Rows that are objects."""
+
+    run = 1
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def made(self, begin: int, end: int) -> list[Any]:
+        return self._rows[begin:end]
+
+
 class _Chunk:
     """Rows of which some may have been taken."""
 
-    __slots__ = ("_rows", "at", "count", "on_taken", "owner")
+    __slots__ = ("_first", "_made", "_rows", "at", "count", "on_taken", "owner")
 
     def __init__(
         self,
-        rows: list[Any] | Callable[[], list[Any]],
+        rows: Rows,
         span: range,
         on_taken: Callable[[], None] | None = None,
         owner: object = None,
     ) -> None:
         self._rows, self.at, self.count = rows, span.start, span.stop
         self.on_taken, self.owner = on_taken, owner
+        self._made: list[Any] = []
+        self._first = self.at
 
     @property
     def left(self) -> int:
@@ -42,11 +67,17 @@ class _Chunk:
 
     def take(self, most: int) -> list[Any]:
         """Return the next rows, up to a number."""
-        rows = self._rows
-        if not isinstance(rows, list):
-            rows = self._rows = rows()
-        part = rows[self.at : self.at + most]
-        self.at += len(part)
+        stop = min(self.at + most, self.count)
+        end = self._first + len(self._made)
+        if stop > end:
+            # Those who want few get what was made for several of them.
+            rest = self._made[self.at - self._first :]
+            more = self._rows.made(end, min(max(stop, end + self._rows.run), self.count))
+            self._made, self._first = rest + more if rest else more, self.at
+        part = self._made[self.at - self._first : stop - self._first]
+        self.at = stop
+        if stop == self._first + len(self._made):
+            self._made, self._first = [], stop  # who has taken them may let them go
         return part
 
 
@@ -69,7 +100,7 @@ class RowQueue:
         del block, timeout  # there is always room: who feeds is told how much was taken
         with self._changed:
             if not self._closed:
-                self._entries.append(item if _is_mark(item) else _Chunk([item], range(1)))
+                self._entries.append(item if _is_mark(item) else _Chunk(_Made([item]), range(1)))
                 self._changed.notify_all()
 
     def put_rows(
@@ -89,23 +120,22 @@ class RowQueue:
             By which `discard` knows them.
         """
         rows = rows if isinstance(rows, list) else list(rows)
-        self._append(_Chunk(rows, range(len(rows)), on_taken, owner))
+        self._append(_Chunk(_Made(rows), range(len(rows)), on_taken, owner))
 
     def put_later(
         self,
-        rows: Callable[[], list[Any]],
+        rows: Rows,
         span: range,
         on_taken: Callable[[], None] | None = None,
         owner: object = None,
     ) -> None:
-        """Append rows that are made when the first of them is taken.
+        """Append rows that are made when they are taken.
 
         Parameters
         ----------
-        rows : callable
-            Returns a list of them.
+        rows : Rows
         span : range
-            The places of those in the list that are to be appended: its end is the list's.
+            The places of those that are to be appended.
         on_taken, owner
             As in `put_rows`.
         """
