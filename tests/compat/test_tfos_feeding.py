@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from gridflow import GridflowError, TaskLost
-from gridflow.compat.tfos import TFNode, _fed, _node, reservation
-from gridflow.compat.tfos._feeding import BUSY, Feeder
+from gridflow.compat.tfos import TFNode, _fed, _memory, _node, reservation
+from gridflow.compat.tfos._feeding import BUSY, CHUNK_BYTES, Feeder
 from gridflow.compat.tfos._frames import chunks
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.feed.push.attempts import Attempt
@@ -50,6 +54,14 @@ def there():
     server.stop()
 
 
+@pytest.fixture(params=["shared", "sent"])
+def way(request, monkeypatch):
+    """Feed by memory, and as a node of another host is fed."""
+    if request.param == "sent":
+        monkeypatch.setattr(_memory, "borrowed", lambda offer: None)
+    return request.param
+
+
 def read(queues, rows, gate):
     """Be the program of a node."""
     feed = TFNode.DataFeed(queues)
@@ -81,6 +93,7 @@ def train(info, rows, number, partition=0):
     return Feeder(info, 20, "input", partition, Attempt(3, partition, number)).train(rows)
 
 
+@pytest.mark.usefixtures("way")
 def test_tries_that_were_torn_leave_each_row_once(there, no_leaks):
     """Wherever they were, and however busy the nodes are when the next one comes."""
     chance = random.Random(7)
@@ -103,6 +116,7 @@ def test_tries_that_were_torn_leave_each_row_once(there, no_leaks):
         assert [part for part in parts if part] == [list(range(500))]  # on one node, in their order
 
 
+@pytest.mark.usefixtures("way")
 def test_tries_to_feed_columns_that_were_torn_leave_each_row_once(there, no_leaks):
     chance = random.Random(8)
     numbers = iter(range(10_000))
@@ -197,6 +211,126 @@ def test_a_try_after_the_rows_were_wanted_no_more_brings_none_elsewhere(there, n
     assert (again.train(rows), again.unwanted) == (0, True)
     assert Feeder(there.info, 20, "input", 1, Attempt(3, 1, 3)).train([1, 2]) == 2  # another's rows
     assert sum(map(len, rows_of(there))) <= 50 + 2
+
+
+def columns(rows):
+    """Return rows as a DataFrame's come to a task, and what makes chunks of them."""
+    batches = pa.Table.from_pylist(rows).to_batches(max_chunksize=50)
+    return batches, lambda found, first: chunks(found, first, ["n", "x"])
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_rows_lie_in_memory_and_are_not_sent(there, way, kind, no_leaks):
+    # One of them is larger than what the memory has room for.
+    rows = [{"n": n, "x": f"{n}" * (CHUNK_BYTES if n == 100 else 9000)} for n in range(300)]
+    source, cut = columns(rows) if kind == "columns" else (rows, None)
+    node, wire = there.nodes[0], bytearray()
+    with proxy(node.info["addr"], wire) as address:
+        info = [{**node.info, "addr": address}]
+        assert Feeder(info, 20, "input", 0).train(source, cut) == 300
+    found = rows_of(there)[0]
+    assert (found if kind == "rows" else [row.asDict() for row in found]) == rows
+    size = 3 * CHUNK_BYTES
+    # With that row go others of its chunk.
+    assert size < len(wire) < 2 * size if way == "shared" else len(wire) > 4 * size
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_memory_is_not_written_to_before_its_rows_were_taken(there, kind, no_leaks):
+    """Even if later ones need not be kept, because another try has brought them."""
+    for node in there.nodes:
+        node.gate.clear()
+    rows = [{"n": n, "x": f"{n:06}" * 1000} for n in range(3000)]
+    source, cut = columns(rows) if kind == "columns" else (rows, None)
+    pause = threading.Event()
+
+    def slowly():
+        yield from itertools.islice(source, len(source) // 15)
+        pause.wait(20)
+        yield from itertools.islice(source, len(source) // 15, None)
+
+    def work(number, found):
+        Feeder(there.info, 20, "input", 0, Attempt(3, 0, number)).train(found, cut)
+
+    first = threading.Thread(target=work, args=(1, slowly()), name="task")
+    copy = threading.Thread(target=work, args=(2, source), name="copy")
+    first.start()
+    first.join(0.3)  # it has sent what it has
+    copy.start()
+    copy.join(0.3)  # this one has gone on, as far as it may
+    pause.set()
+    first.join(0.3)  # the first comes to rows that the copy has sent
+    for node in there.nodes:
+        node.gate.set()
+    for task in (first, copy):
+        task.join(20)
+        assert not task.is_alive()
+    (found,) = [each for each in rows_of(there) if each]
+    assert (found if kind == "rows" else [row.asDict() for row in found]) == rows
+
+
+def test_a_feeder_that_is_killed_leaves_its_rows_and_nothing_else(there, no_leaks):
+    node = there.nodes[0]
+    node.gate.clear()
+    code = (
+        "import pickle, sys; from gridflow.compat.tfos._feeding import Feeder\n"
+        "info = pickle.load(sys.stdin.buffer)\n"
+        "rows = ((n, 'x' * 9000) for n in range(1000))\n"
+        "Feeder(info, 20, 'input', 0).train(rows)"
+    )
+    task = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        pickle.dump([node.info], task.stdin)
+        task.stdin.close()
+        await_that(lambda: node.queues.get_queue("input").qsize() > 100)
+        assert memory_is_mapped()
+    finally:
+        task.kill()
+        task.wait()
+    node.gate.set()
+    await_that(lambda: node.queues.get_queue("input").empty())
+    found = rows_of(there)[0]
+    assert len(found) > 100
+    assert found == [(n, "x" * 9000) for n in range(len(found))]
+    await_that(lambda: not memory_is_mapped())
+
+
+def memory_is_mapped():
+    return "memfd:gridflow" in Path("/proc/self/maps").read_text()
+
+
+def await_that(condition):
+    give_up = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_only_the_memory_that_was_offered_is_read(tmp_path, no_leaks):
+    lent, other = _memory.Lent(2, 1 << 16), _memory.Lent(2, 1 << 16)
+    number, place = lent.take(5)
+    lent.view(place)[:] = b"there"
+    offer = lent.offer
+    found = _memory.borrowed(offer)
+    assert (number, bytes(found[place]), found.readonly) == (1, b"there", True)
+    with open(tmp_path / "file", "wb+") as file:
+        file.write(bytes(1 << 20))
+        for wrong in (
+            {"token": other.offer["token"]},
+            {"file": other.offer["file"]},
+            {"size": offer["size"] + 1},
+            {"file": file.fileno()},
+            {"file": 99_999},
+            {"process": 1 << 30},
+        ):
+            assert _memory.borrowed({**offer, **wrong}) is None
+    assert lent.take((1 << 16) + 1) is None
+    assert lent.take(1 << 16) is not None
+    assert lent.take(1) is None
+    lent.close()
+    other.close()
+    assert _memory.borrowed(offer) is None
+    assert bytes(found[place]) == b"there"  # who has it keeps it
 
 
 def test_who_listens_on_the_wire_reads_nothing_of_rows_answers_and_keys(there, no_leaks):

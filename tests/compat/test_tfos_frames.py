@@ -29,6 +29,7 @@ SQL = (
     "array(id, if(id = 2, null, 5)) longs",
     "array(cast(id as string), null) texts",
     "cast(array() as array<double>) none",
+    "transform(sequence(1, 3), x -> cast(x + id / 3 as float)) even",
 )
 
 
@@ -40,7 +41,9 @@ def same(rows):
 def read(message):
     """Return the rows of a message."""
     _, count = _feeding.SPAN.unpack_from(message, 1)
-    return _frames.Columns(memoryview(message)[1 + _feeding.SPAN.size :]).made(0, count)
+    columns = _frames.Columns(memoryview(message)[1 + _feeding.SPAN.size :])
+    parts = [columns.made(at, min(at + 3, count)) for at in range(0, count, 3)]
+    return list(itertools.chain(*parts))
 
 
 @pytest.fixture
