@@ -19,7 +19,8 @@ import pytest
 
 from gridflow import GridflowError, TaskLost
 from gridflow.compat.tfos import TFNode, _fed, _memory, _node, reservation
-from gridflow.compat.tfos._feeding import BUSY, CHUNK_BYTES, Feeder
+from gridflow.compat.tfos._chunks import CHUNK_BYTES
+from gridflow.compat.tfos._feeding import BUSY, Feeder
 from gridflow.compat.tfos._frames import chunks
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.feed.push.attempts import Attempt
@@ -304,33 +305,6 @@ def await_that(condition):
     while not condition():
         assert time.monotonic() < give_up
         time.sleep(0.01)
-
-
-def test_only_the_memory_that_was_offered_is_read(tmp_path, no_leaks):
-    lent, other = _memory.Lent(2, 1 << 16), _memory.Lent(2, 1 << 16)
-    number, place = lent.take(5)
-    lent.view(place)[:] = b"there"
-    offer = lent.offer
-    found = _memory.borrowed(offer)
-    assert (number, bytes(found[place]), found.readonly) == (1, b"there", True)
-    with open(tmp_path / "file", "wb+") as file:
-        file.write(bytes(1 << 20))
-        for wrong in (
-            {"token": other.offer["token"]},
-            {"file": other.offer["file"]},
-            {"size": offer["size"] + 1},
-            {"file": file.fileno()},
-            {"file": 99_999},
-            {"process": 1 << 30},
-        ):
-            assert _memory.borrowed({**offer, **wrong}) is None
-    assert lent.take((1 << 16) + 1) is None
-    assert lent.take(1 << 16) is not None
-    assert lent.take(1) is None
-    lent.close()
-    other.close()
-    assert _memory.borrowed(offer) is None
-    assert bytes(found[place]) == b"there"  # who has it keeps it
 
 
 def test_who_listens_on_the_wire_reads_nothing_of_rows_answers_and_keys(there, no_leaks):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from gridflow.compat.tfos import TFCluster, _feeding, _frames
+from gridflow.compat.tfos import TFCluster, _chunks, _frames
 from gridflow.launch.spark import session
 
 # Spark leaves the sockets of collected rows to the garbage collector.
@@ -40,8 +40,8 @@ def same(rows):
 
 def read(message):
     """Return the rows of a message."""
-    _, count = _feeding.SPAN.unpack_from(message, 1)
-    columns = _frames.Columns(memoryview(message)[1 + _feeding.SPAN.size :])
+    _, count = _chunks.SPAN.unpack_from(message, 1)
+    columns = _frames.Columns(memoryview(message)[1 + _chunks.SPAN.size :])
     parts = [columns.made(at, min(at + 3, count)) for at in range(0, count, 3)]
     return list(itertools.chain(*parts))
 
@@ -70,7 +70,7 @@ def test_rows_are_those_that_spark_makes(frame, tmp_path):
         while content:
             (size,) = struct.unpack_from(">Q", content)
             message, content = content[8 : 8 + size], content[8 + size :]
-            assert message.startswith(_feeding.COLUMNS)
+            assert message.startswith(_chunks.COLUMNS)
             found += read(message)
     assert same(found) == same(rdd.collect())
 
@@ -129,8 +129,8 @@ def test_messages_begin_at_any_row_and_are_of_bounded_size():
         at, found = first, []
         for chunk in _frames.chunks(batches, first, ["n", "x"]):
             message = chunk.message()
-            assert _feeding.SPAN.unpack_from(message, 1) == (at, chunk.count)
-            assert len(message) < 4 * _feeding.CHUNK_BYTES
+            assert _chunks.SPAN.unpack_from(message, 1) == (at, chunk.count)
+            assert len(message) < 4 * _chunks.CHUNK_BYTES
             found += read(message)
             at += chunk.count
         assert [row.asDict() for row in found] == rows[first:]

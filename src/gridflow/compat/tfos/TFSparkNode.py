@@ -11,7 +11,15 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from gridflow.compat.tfos import TFNode, _feeding, _setting, gpu_info, reservation, util
+from gridflow.compat.tfos import (
+    TFNode,
+    _chunks,
+    _feeding,
+    _setting,
+    gpu_info,
+    reservation,
+    util,
+)
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import NotEnoughGpus
 from gridflow.feed.push.attempts import Attempt
@@ -273,7 +281,7 @@ def train(
     """
     server, key = cluster_meta["server_addr"], cluster_meta["server_key"]
 
-    def feed(rows: Iterable[Any], cut: _feeding.Cut | None = None) -> list[bool]:
+    def feed(rows: Iterable[Any], cut: _chunks.Cut | None = None) -> list[bool]:
         attempt = Attempt.of_this_task()
         partition = 0 if attempt is None else attempt.partition
         feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, partition, attempt)

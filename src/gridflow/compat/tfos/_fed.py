@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gridflow.compat.tfos import _frames, _memory, marker
+from gridflow.compat.tfos._chunks import COLUMNS, PLACE, ROWS, SHARED, SPAN, pickled
 from gridflow.compat.tfos._feeding import (
     BUSY,
-    COLUMNS,
     DONE,
     EXPLAIN_SECONDS,
     FAILED,
@@ -26,15 +26,10 @@ from gridflow.compat.tfos._feeding import (
     LATER,
     LOOK_SECONDS,
     PARTITION,
-    PLACE,
     PROGRESS,
-    ROWS,
-    SHARED,
-    SPAN,
     TAKEN,
     UNWANTED,
     WELCOME,
-    pickled,
 )
 from gridflow.errors import DataError, GridflowError
 from gridflow.feed.push.attempts import Partition, Partitions, Superseded

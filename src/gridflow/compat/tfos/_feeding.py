@@ -24,22 +24,19 @@ import contextlib
 import itertools
 import logging
 import pickle
-import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from typing import TYPE_CHECKING, Any, Final
 
-import cloudpickle
 import msgspec
 
-from gridflow.compat.tfos import _memory, reservation
+from gridflow.compat.tfos import _chunks, _memory, reservation
+from gridflow.compat.tfos._chunks import CHUNK_BYTES, PLACE, ROWS, SHARED, SPAN, Chunk, Cut
 from gridflow.errors import GridflowError, RunTimeout, TaskLost
 from gridflow.wire import door
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gridflow.feed.push.attempts import Attempt
     from gridflow.wire.door import Connection
@@ -52,11 +49,6 @@ WELCOME: Final = b"W"
 BUSY: Final = b"B"
 #: A later try of the same partition has begun to look around.
 LATER: Final = b"L"
-ROWS: Final = b"R"
-#: Rows as columns in Arrow's format.
-COLUMNS: Final = b"C"
-#: Either of them, in memory that both sides have.
-SHARED: Final = b"S"
 TAKEN: Final = b"T"
 #: Rows of the partition that came otherwise were taken.
 PROGRESS: Final = b"G"
@@ -65,15 +57,6 @@ DONE: Final = b"D"
 UNWANTED: Final = b"U"
 FAILED: Final = b"F"
 
-#: Rows are sent in chunks of about this size; a slow source's are sent sooner.
-CHUNK_BYTES: Final = 512 << 10
-#: The place of a chunk's first row in its partition, and how many rows it has.
-SPAN: Final = struct.Struct(">QQ")
-#: Of a chunk in shared memory: the letter of its kind, its slot, where it begins, and its bytes.
-PLACE: Final = struct.Struct(">cBQQ")
-_FIRST_ROWS: Final = 16
-MOST_ROWS: Final = 8192
-_FLUSH_SECONDS: Final = 0.1
 #: Chunks of one feeder that a node has and no program has taken.
 _AHEAD: Final = 4
 #: Rows aren't all of one size: a chunk that is larger than its slot is sent.
@@ -82,41 +65,6 @@ LOOK_SECONDS: Final = 0.2
 _TURN_SECONDS: Final = 0.05
 #: How long a feeder waits to hear from the driver why a node is gone.
 EXPLAIN_SECONDS: Final = 20.0
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows on their way.
-
-    Attributes
-    ----------
-    kind : bytes
-        `ROWS` or `COLUMNS`.
-    first, count : int
-        The place of the first row in its partition, and how many there are.
-    size : int
-        Bytes of the content.
-    write : callable
-        Writes the content into memory of that size.
-    """
-
-    kind: bytes
-    first: int
-    count: int
-    size: int
-    write: Callable[[memoryview], None]
-
-    def message(self) -> bytearray:
-        """Return the chunk as it is sent."""
-        head = self.kind + SPAN.pack(self.first, self.count)
-        whole = bytearray(len(head) + self.size)
-        whole[: len(head)] = head
-        self.write(memoryview(whole)[len(head) :])
-        return whole
-
-
-#: Makes chunks of rows, from one on.
-Cut = Callable[[Iterable[Any], int], Iterator[Chunk]]
 
 
 class Feeder:
@@ -169,7 +117,7 @@ class Feeder:
         count, source = 0, _Source(rows)
         with self._explained(source):
             if self._find(answers=False):
-                for size in self._bring((cut or _cut)(source, self._known)):
+                for size in self._bring((cut or _chunks.cut)(source, self._known)):
                     count += size
             while not self.unwanted and not self._hear().startswith(DONE):
                 pass
@@ -178,7 +126,7 @@ class Feeder:
     def infer(self, rows: Iterable[Any]) -> Iterator[Any]:
         """Send rows, and yield a result for each."""
         source = _Source(rows)
-        chunks = _chunks(source)
+        chunks = _chunks.in_chunks(source)
         first = next(chunks, None)
         if first is None:
             return
@@ -335,10 +283,6 @@ class Feeder:
         ) from error
 
 
-def _cut(rows: Iterable[Any], first: int) -> Iterator[Chunk]:
-    return _chunks(itertools.islice(rows, first, None), first)
-
-
 class _Source:
     """Rows, and what reading them has failed with.
 
@@ -372,38 +316,3 @@ def _state_of(address: Sequence[Any], key: bytes) -> dict[str, Any] | None:
     with contextlib.closing(client), contextlib.suppress(OSError, EOFError):
         return client.get_state()
     return None
-
-
-def _chunks(rows: Iterable[Any], first: int = 0) -> Iterator[Chunk]:
-    """Yield rows in chunks of about the same size."""
-    limit, chunk, began = _FIRST_ROWS, [], time.monotonic()
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) < limit and (
-            len(chunk) % _FIRST_ROWS or time.monotonic() - began < _FLUSH_SECONDS
-        ):
-            continue
-        found = _chunk(chunk, first)
-        limit = max(1, min(MOST_ROWS, CHUNK_BYTES * len(chunk) // found.size))
-        yield found
-        first += len(chunk)
-        chunk, began = [], time.monotonic()
-    if chunk:
-        yield _chunk(chunk, first)
-
-
-def _chunk(rows: list[Any], first: int) -> Chunk:
-    content = pickled(rows)
-
-    def write(memory: memoryview) -> None:
-        memory[:] = content
-
-    return Chunk(ROWS, first, len(rows), len(content), write)
-
-
-def pickled(rows: list[Any]) -> bytes:
-    """Return rows in the form in which they are sent."""
-    try:
-        return pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return bytes(cloudpickle.dumps(rows))  # classes of the program's own

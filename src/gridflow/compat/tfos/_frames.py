@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from gridflow.compat.tfos import _feeding
+from gridflow.compat.tfos import _chunks
 from gridflow.feed.sources import packing
 from gridflow.feed.sources.names import quoted
 
@@ -112,7 +112,7 @@ def feed(rows: Rows, send: Callable[..., Any]) -> None:
     ----------
     rows : Rows
     send : callable
-        Sends a partition, in a task: rows, or what it gets and how to cut that (`_feeding.Cut`).
+        Sends a partition, in a task: rows, or what it gets and how to cut that (`_chunks.Cut`).
     """
     from pyspark.sql import functions as f
 
@@ -139,14 +139,14 @@ def feed(rows: Rows, send: Callable[..., Any]) -> None:
 
 def chunks(
     batches: Iterable[pa.RecordBatch], first: int, names: list[str]
-) -> Iterator[_feeding.Chunk]:
+) -> Iterator[_chunks.Chunk]:
     """Yield a partition's rows, from one on."""
     for at, part in _pieces(batches, first):
         named = part.rename_columns(names)
         measure = pa.MockOutputStream()
         _write(named, measure)
         write = functools.partial(_write_into, named)
-        yield _feeding.Chunk(_feeding.COLUMNS, at, len(part), measure.size(), write)
+        yield _chunks.Chunk(_chunks.COLUMNS, at, len(part), measure.size(), write)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -157,7 +157,7 @@ def _pieces(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[tuple[int
         if begin < len(batch):
             plain = packing.unpacked_batch(batch)
             a_row = max(1, batch.nbytes // len(batch))
-            size = max(1, min(_feeding.MOST_ROWS, _feeding.CHUNK_BYTES // a_row))
+            size = max(1, min(_chunks.MOST_ROWS, _chunks.CHUNK_BYTES // a_row))
             for at in range(begin, len(batch), size):
                 yield passed + at, plain.slice(at, size)
         passed += len(batch)
