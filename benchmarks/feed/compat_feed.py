@@ -21,8 +21,8 @@ import tfos_feed
 HERE = Path(__file__).resolve().parent
 #: Inherited by all that is started here: nodes live apart from the tree of the driver's processes.
 MARK = "GRIDFLOW_BENCH_MARK"
-#: Rows of each shape: enough for what a Spark job costs by itself to be little of it. That is half
-#: a second of CPU, 13 µs a row at 40,000.
+#: Rows of each shape: enough for what a Spark job costs by itself to be little of it. That is about
+#: half a second of CPU, 12 µs a row at 40,000.
 ROWS = {
     "784 floats, df.rdd": 120_000,
     "784 floats": 120_000,

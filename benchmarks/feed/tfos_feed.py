@@ -60,7 +60,8 @@ def main(repetitions: int, rows: dict[str, int] | None = None) -> None:
         idle = idle_rate()
         samples = [vars(measured(feed, idle)) for _ in range(repetitions)]
         results[shape] = {"rows": count, "idle": idle, "samples": {"tfos": samples}}
-        cluster.shutdown(timeout=120)
+        # No limit: the original's alarm outlives the cluster, and would end a later shape.
+        cluster.shutdown(timeout=-1)
         spark.stop()
     print("RESULT " + json.dumps(results))
 
