@@ -3,7 +3,8 @@
 ``dynamic_driver.py FOLDER``: under dynamic allocation.
 ``dynamic_driver.py FOLDER HOW ALLOCATION``: a job alone, under ``dynamic`` or ``static``
 allocation, one of whose executors is taken back with its ``worker``, or ``evicted`` by itself; or
-that begins ``anew`` when there is no executor any more.
+that begins ``anew`` when there is no executor any more. ``steady`` is dynamic allocation that
+never wants fewer than two executors.
 """
 
 import json
@@ -30,6 +31,11 @@ DYNAMIC = {
     "spark_dynamicAllocation_maxExecutors": "4",
     "spark_dynamicAllocation_executorIdleTimeout": "1s",
     "spark_dynamicAllocation_cachedExecutorIdleTimeout": "1s",
+}
+ALLOCATIONS = {
+    "static": {"spark_cores_max": "2"},
+    "dynamic": DYNAMIC,
+    "steady": {**DYNAMIC, "spark_dynamicAllocation_minExecutors": "2"},
 }
 
 
@@ -185,8 +191,7 @@ def main(folder, how=None, allocation=None):
             spark = session(cluster, spark_cores_max="1")
             told = {"anew": begin_anew(spark, cluster)}
         elif how:
-            static = {"spark_cores_max": "2"}
-            spark = session(cluster, **(DYNAMIC if allocation == "dynamic" else static))
+            spark = session(cluster, **ALLOCATIONS[allocation])
             data = {"train": frame(spark)}
             let_go = partial({"worker": take_worker_back, "evicted": evict}[how], spark, cluster)
             told = {"job": train_elsewhere(distributor_on(spark), folder, data, let_go)}

@@ -209,7 +209,14 @@ def test_a_standalone_cluster_is_asked_for_another_executor_where_none_is_left(t
 @pytest.mark.full
 @pytest.mark.timeout(450)
 @pytest.mark.parametrize(
-    ("how", "allocation"), [("worker", "static"), ("evicted", "static"), ("evicted", "dynamic")]
+    ("how", "allocation"),
+    [
+        ("worker", "static"),
+        ("evicted", "static"),
+        ("evicted", "dynamic"),
+        # Spark asks for as many executors as before: its master has to be reminded.
+        ("worker", "steady"),
+    ],
 )
 def test_a_job_moves_when_it_loses_a_worker_or_an_executor_under_either_allocation(
     how, allocation, uninterrupted, tmp_path

@@ -8,7 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gridflow.launch.spark import errors
-from gridflow.launch.spark.session import cancel, make_thread, name_this_thread, tag_this_thread
+from gridflow.launch.spark.session import (
+    ask_for_executors,
+    cancel,
+    make_thread,
+    name_this_thread,
+    tag_this_thread,
+)
 from gridflow.launch.spark.slots import wait_for_room, what_runs
 from gridflow.launch.spark.watch import ExecutorWatch
 
@@ -135,7 +141,9 @@ class SparkLaunch:
             if self._check is not None and places == self._first:
                 self._check()
             frame = self._make_frame(places, need)
-            if self._is_barrier and launch > 1:
+            if not self._is_barrier:
+                ask_for_executors(self._spark, is_dynamic=True)
+            elif launch > 1:
                 wait_for_room(self._spark, len(places), lambda: self._is_cancelled)
             if self._is_cancelled:
                 return None, False

@@ -123,17 +123,30 @@ def registered_executors(spark: SparkSession) -> int | None:
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001 (the driver is counted)
 
 
-def ask_for_executors(spark: SparkSession) -> None:
+def ask_for_executors(spark: SparkSession, *, is_dynamic: bool) -> None:
     """Let a standalone cluster start the executors that an application still lacks.
 
     Its master looks for room after each event but one: when it has taken executors back from a
     worker that is decommissioned (`Master.decommissionWorker`, Spark 4.0 to 4.3). A request is an
-    event. This one names the limit that an application begins with: none but ``spark.cores.max``.
+    event. Dynamic allocation sends one only where it wants another number than before, so where a
+    stage follows the last one at once, or ``minExecutors`` keeps the number, none.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    is_dynamic : bool
+        Whether dynamic allocation says how many there are to be: what it last said is said again.
+        Else the limit is the one that an application begins with: none but ``spark.cores.max``.
     """
     context = classic_context(spark)
-    if context is not None and str(context.master).startswith("spark:"):
+    if context is None or not str(context.master).startswith("spark:"):
+        return
+    scala = context._jsc.sc()  # noqa: SLF001 (there is no public way)
+    if is_dynamic:
+        scala.requestExecutors(0)
+    else:
         nowhere = context._jvm.PythonUtils.toScalaMap({})  # noqa: SLF001 (there is no public way)
-        context._jsc.sc().requestTotalExecutors(_UNLIMITED, 0, nowhere)  # noqa: SLF001
+        scala.requestTotalExecutors(_UNLIMITED, 0, nowhere)
 
 
 def register_profile(spark: SparkSession, profile: Any) -> Any:

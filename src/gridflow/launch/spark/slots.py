@@ -115,7 +115,7 @@ def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) 
         if slots is None or slots >= tasks:
             return
         if not has_asked:
-            ask_for_executors(spark)
+            ask_for_executors(spark, is_dynamic=False)
             has_asked = True
         time.sleep(0.1)
 
@@ -272,7 +272,8 @@ def wait_for_slots(
     give_up = time.monotonic() + min(patience, deadlines.start_timeout)
     slots = task_slots(spark, profile)
     if slots is not None and slots < num_tasks:
-        ask_for_executors(spark)  # some may have been taken back since the last job
+        # Some may have been taken back since the last job.
+        ask_for_executors(spark, is_dynamic=False)
     settled = time.monotonic() + _SETTLE_SECONDS
     while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
         now = time.monotonic()
