@@ -17,7 +17,7 @@ ROWS, BATCH = 50, 4
 @pytest.fixture
 def small(monkeypatch):
     """Let texts of some bytes be long ones, of which few are made at a time."""
-    monkeypatch.setattr(long_texts, "_LONG_BYTES", 8)
+    monkeypatch.setattr(long_texts, "LONG_BYTES", 8)
     monkeypatch.setattr(long_texts, "_AT_ONCE_BYTES", 400)
 
 
@@ -52,9 +52,9 @@ def batches_of(reader, **options):
 def test_they_are_the_same_as_short_ones(tmp_path, monkeypatch, shape, shuffle, start):
     reader, texts = spooled(tmp_path, shape)
     options = {"shuffle": shuffle, "start": start, "seed": 3}
-    monkeypatch.setattr(long_texts, "_LONG_BYTES", 1 << 30)
+    monkeypatch.setattr(long_texts, "LONG_BYTES", 1 << 30)
     short = batches_of(reader, **options)
-    monkeypatch.setattr(long_texts, "_LONG_BYTES", 8)
+    monkeypatch.setattr(long_texts, "LONG_BYTES", 8)
     monkeypatch.setattr(long_texts, "_AT_ONCE_BYTES", 400)
     long = batches_of(reader, **options)
     assert len(long) == len(short) == 13 - start

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from gridflow.feed.long_texts import LongTexts, are_long
+from gridflow.feed.long_texts import LONG_BYTES, LongTexts, are_long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +27,8 @@ __all__ = ["aligned_empty", "assemble", "window_rows_for"]
 
 _SHUFFLE_BYTES: Final = 64 << 20
 _ORDERED_BYTES: Final = 4 << 20
+#: So many times as many rows in order where they are long texts: a window costs a millisecond.
+_MORE_TEXT: Final = 8
 _WINDOW_ROWS: Final = 65_536
 #: From so many on they are copied together instead of one by one.
 _MANY_COLUMNS: Final = 64
@@ -34,10 +36,20 @@ _MANY_COLUMNS: Final = 64
 _BYTES: Final = {kind: pa.binary() for kind in (pa.string(), pa.binary())}
 
 
-def window_rows_for(row_bytes: int, *, shuffle: bool) -> int:
-    """Return how many rows to hold at a time: 65,536, or fewer when they are wide."""
-    limit = _SHUFFLE_BYTES if shuffle else _ORDERED_BYTES
-    return max(1, min(_WINDOW_ROWS, limit // max(1, row_bytes)))
+def window_rows_for(row_bytes: int, text_bytes: int = 0, *, shuffle: bool) -> int:
+    """Return how many rows to hold at a time: 65,536, or fewer when they are wide.
+
+    Parameters
+    ----------
+    row_bytes, text_bytes : int
+        Of a row, and those of them that are text.
+    shuffle : bool
+    """
+    if shuffle:
+        return max(1, min(_WINDOW_ROWS, _SHUFFLE_BYTES // max(1, row_bytes)))
+    if text_bytes >= LONG_BYTES:  # isn't copied before its batch is asked for
+        row_bytes -= text_bytes - text_bytes // _MORE_TEXT
+    return max(1, min(_WINDOW_ROWS, _ORDERED_BYTES // max(1, row_bytes)))
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:

@@ -83,8 +83,9 @@ class Source:
 
     def window(self, *, shuffle: bool) -> int:
         """Return how many rows to hold at a time."""
-        row_bytes = self.reader.row_bytes(self.selection.columns)
-        return self.window_rows or window_rows_for(row_bytes, shuffle=shuffle)
+        size_of, columns = self.reader.row_bytes, self.selection
+        found = window_rows_for(size_of(columns.columns), size_of(columns.texts), shuffle=shuffle)
+        return self.window_rows or found
 
     def plan(self, epoch: int) -> BatchPlan | FirstPlan:
         """Return the plan of an epoch, in elements of ``batch_size / replicas`` rows."""

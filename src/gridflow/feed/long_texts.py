@@ -13,17 +13,18 @@ from gridflow.feed.memory import keep_freed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LongTexts", "are_long"]
+__all__ = ["LONG_BYTES", "LongTexts", "are_long"]
 
 #: From so many bytes of an item on, on average.
-_LONG_BYTES: Final = 16 << 10
-#: So many bytes are converted at a time: they lie in the cache until TensorFlow copies them.
-_AT_ONCE_BYTES: Final = 4 << 20
+LONG_BYTES: Final = 16 << 10
+#: So many bytes are converted at a time: they lie in the cache until TensorFlow copies them, and
+#: to ask for some costs half a millisecond.
+_AT_ONCE_BYTES: Final = 8 << 20
 
 
 def are_long(pieces: Sequence[pa.Array]) -> bool:
     """Return whether the items of these arrays are."""
-    return _bytes(pieces) >= _LONG_BYTES * max(1, sum(map(len, pieces)))
+    return _bytes(pieces) >= LONG_BYTES * max(1, sum(map(len, pieces)))
 
 
 class LongTexts:

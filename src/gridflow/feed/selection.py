@@ -98,6 +98,13 @@ class Selection:
         """All columns that are read."""
         return list(dict.fromkeys(c for tensor in self.tensors for c in tensor.columns))
 
+    @property
+    def texts(self) -> list[str]:
+        """Those of them that hold text or bytes."""
+        return list(
+            dict.fromkeys(c for tensor in self.tensors if tensor.is_text for c in tensor.columns)
+        )
+
     def pack(self, flat: Sequence[Any]) -> Any:
         """Put one thing per tensor into the structure that Keras expects: x alone, or a tuple."""
         packed = tuple(

@@ -14,7 +14,7 @@ import pyarrow as pa
 from gridflow.errors import DataError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gridflow.feed.batches import Window
     from gridflow.feed.files.formats import Format
@@ -65,6 +65,8 @@ class FileReader:
         self.chunk_rows = tuple(piece.rows for piece in pieces)
         chunk_bytes = max(1, self.rows * self.row_bytes() // max(1, len(pieces)))
         self.chunks_together = max(1, _TOGETHER_BYTES // chunk_bytes)
+        # A thread reads a chunk: two at a time, where they have room.
+        self._chunks_ahead = min(_THREADS, max(1, self.chunks_together - 1))
         self._lock = threading.Lock()
         self._chunks: collections.OrderedDict[int, Future[dict[str, Any]]]
         self._chunks = collections.OrderedDict()
@@ -114,8 +116,8 @@ class FileReader:
                     self._needed.update(chunks)
                     self._needed.subtract(current)
                 current = chunks
-                self._start(chunks)
-                following = next((c for _, c in ahead if not c <= chunks), frozenset())
+                self._start(sorted(chunks))
+                following = self._following(chunks, ahead)
                 with self._lock:
                     self._forget(keep=following)
                 self._start(following)
@@ -128,17 +130,30 @@ class FileReader:
     def _look_ahead(
         self, windows: Iterator[Window], ahead: collections.deque[tuple[Window, frozenset[int]]]
     ) -> None:
-        """Take windows until one needs another chunk than the first."""
-        while len(ahead) < _WINDOWS_AHEAD and (len(ahead) < 2 or ahead[-1][1] <= ahead[0][1]):  # noqa: PLR2004
+        """Take windows until they need as many chunks after the first's as are read ahead."""
+        while len(ahead) < _WINDOWS_AHEAD and (
+            not ahead or len(self._following(ahead[0][1], ahead)) < self._chunks_ahead
+        ):
             window = next(windows, None)
             if window is None:
                 return
             ahead.append((window, frozenset(piece.chunk for piece in window.pieces)))
 
-    def _start(self, chunks: frozenset[int]) -> None:
+    def _following(
+        self, chunks: frozenset[int], ahead: Iterable[tuple[Window, frozenset[int]]]
+    ) -> list[int]:
+        """Return the chunks to be read after some, in the order in which they are needed."""
+        found: dict[int, None] = {}
+        for _, needed in ahead:
+            if len(found) >= self._chunks_ahead:
+                break
+            found.update(dict.fromkeys(sorted(needed - chunks)))
+        return list(found)
+
+    def _start(self, chunks: Iterable[int]) -> None:
         """Have chunks read that aren't there."""
         with self._lock:
-            for chunk in sorted(chunks):
+            for chunk in chunks:
                 if chunk in self._chunks:
                     self._chunks.move_to_end(chunk)
                     continue
@@ -146,7 +161,7 @@ class FileReader:
                     self._threads = ThreadPoolExecutor(_THREADS, "gridflow-files")
                 self._chunks[chunk] = self._threads.submit(self._load, self._pieces[chunk])
 
-    def _forget(self, keep: frozenset[int]) -> None:
+    def _forget(self, keep: Sequence[int]) -> None:
         """Drop chunks that nobody needs, the longest unused first, down to those of a shuffle."""
         for chunk in list(itertools.islice(self._chunks, len(self._chunks))):
             if len(self._chunks) <= 2 * self.chunks_together:
@@ -158,7 +173,7 @@ class FileReader:
         with self._lock:
             future = self._chunks.get(chunk)
         if future is None:
-            self._start(frozenset([chunk]))
+            self._start([chunk])
             with self._lock:
                 future = self._chunks[chunk]
         return future.result()

@@ -1,0 +1,63 @@
+"""Row groups are read before they are needed: two at a time where they are small, else one."""
+
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gridflow.feed.batches import BatchPlan, steps_for
+from gridflow.feed.files import reader as file_reader
+from gridflow.feed.files.parquet import ParquetFiles
+from gridflow.feed.files.shares import Piece
+from gridflow.feed.schema import FeedOptions
+from gridflow.files.listing import find
+
+GROUPS, ROWS, BATCH = 7, 40, 8
+PATIENCE = 20
+
+
+class Noting(ParquetFiles):
+    """Notes which row groups are read."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.read = []
+
+    def load(self, piece):
+        self.read.append(piece.place)
+        return super().load(piece)
+
+
+def reader(folder):
+    path = folder / "0.parquet"
+    pq.write_table(pa.table({"x": np.arange(GROUPS * ROWS)}), path, row_group_size=ROWS)
+    form = Noting(find(str(path), "/"), "train", ["x"], FeedOptions())
+    form.peek([form.describe(0)])
+    pieces = [Piece(0, place, ROWS * 8, ROWS) for place in range(GROUPS)]
+    return file_reader.FileReader("train", pieces, form), form.read
+
+
+def windows_of(reader, **options):
+    steps = steps_for([reader.rows], BATCH)
+    plan = BatchPlan(reader.chunk_rows, BATCH, steps, "spread", window_rows=2 * BATCH, **options)
+    return reader.follow(plan.windows())
+
+
+@pytest.mark.parametrize(("groups_at_a_time", "ahead"), [(9, 2), (2, 1), (1, 1)])
+def test_as_many_as_have_room_are_read_ahead(groups_at_a_time, ahead, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_reader, "_TOGETHER_BYTES", groups_at_a_time * ROWS * 8)
+    reads, read = reader(tmp_path)
+    rows = []
+    for window in windows_of(reads):
+        last = max(piece.chunk for piece in window.pieces)
+        wanted = min(last + ahead, GROUPS - 1)
+        until = time.monotonic() + PATIENCE
+        while wanted not in read and time.monotonic() < until:
+            time.sleep(0.001)
+        assert max(read) == wanted
+        for piece in window.pieces:
+            rows += reads.column(piece.chunk, "x")[piece.start : piece.stop].tolist()
+    assert rows == list(range(GROUPS * ROWS))
+    assert sorted(read) == list(range(GROUPS))
