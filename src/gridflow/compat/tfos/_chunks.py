@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 import struct
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import cloudpickle
+
+from gridflow.compat.tfos import _lists
 
 ROWS: Final = b"R"
 #: Rows as columns in Arrow's format.
@@ -60,6 +63,8 @@ class Chunk:
         return whole
 
 
+_plain: Final = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
+
 #: Makes chunks of rows, from one on.
 Cut = Callable[[Iterable[Any], int], Iterator[Chunk]]
 
@@ -87,7 +92,7 @@ def in_chunks(rows: Iterable[Any], first: int = 0) -> Iterator[Chunk]:
 
 
 def _chunk(rows: list[Any], first: int) -> Chunk:
-    content = pickled(rows)
+    content = pickled(rows, _lists.pickled)
 
     def write(memory: memoryview) -> None:
         memory[:] = content
@@ -95,9 +100,9 @@ def _chunk(rows: list[Any], first: int) -> Chunk:
     return Chunk(ROWS, first, len(rows), len(content), write)
 
 
-def pickled(rows: list[Any]) -> bytes:
-    """Return rows in the form in which they are sent."""
+def pickled(rows: list[Any], dump: Callable[[list[Any]], bytes] = _plain) -> bytes:
+    """Return rows in the form in which they are sent; by default with plain lists, for Spark."""
     try:
-        return pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)
+        return dump(rows)
     except (pickle.PicklingError, AttributeError, TypeError):
         return bytes(cloudpickle.dumps(rows))  # classes of the program's own

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow.compat.tfos import _chunks
+from gridflow.compat.tfos._lists import number_lists
 from gridflow.feed.sources import packing
 from gridflow.feed.sources.names import quoted
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _FRAME: Final = "_gridflow_frame"
 #: Columns become rows at least so many bytes at a time: each time costs a little by itself.
 _RUN_BYTES: Final = 32 << 10
+#: From so many numbers on a list is worth more than the numbers.
+_LONG_LIST: Final = 128
 _PLAIN: Final = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string"}
 )
@@ -208,8 +211,8 @@ def _values(column: pa.Array) -> list[Any]:
     offsets, flat = column.offsets.to_numpy(), column.flatten()
     width = int(offsets[1] - offsets[0]) if len(column) else 0
     if width and _are_numbers(flat) and (np.diff(offsets) == width).all():
-        even: list[Any] = flat.to_numpy().reshape(-1, width).tolist()
-        return even
+        even = flat.to_numpy().reshape(-1, width)
+        return number_lists(even) if width >= _LONG_LIST else even.tolist()
     items, first = _items(flat), int(offsets[0])
     ends = (offsets - first).tolist()
     return [items[a:b] for a, b in itertools.pairwise(ends)]
