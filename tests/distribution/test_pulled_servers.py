@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import threading
 
 import numpy as np
 import pytest
 
-from gridflow.testing.deaths import kill_task
+from gridflow.testing.counted import counting_model, killing_callback, times_trained
 
 ROWS, EPOCHS, BATCH = 131, 2, 8
 
@@ -20,13 +19,7 @@ def rows():
 
 
 def count(ctx, victim=None, flavour="keras", loses=False):
-    """Let each update of a row take one from its weight; return how often each was trained on.
-
-    A step goes on for a while when it has updated the model: it is then that a worker dies. Or what
-    some steps say is lost.
-    """
-    import tensorflow as tf
-
+    """Return how often each row was trained on, though a worker dies or what steps say is lost."""
     keras = importlib.import_module(flavour)
     if loses:
         from gridflow.keras.servers import pulled
@@ -35,39 +28,16 @@ def count(ctx, victim=None, flavour="keras", loses=False):
         fetch = pulled.fetch
         pulled.fetch = lambda step: None if fetch(step) and not next(found) % 7 else fetch(step)
 
-    class Sum(keras.losses.Loss):
-        def call(self, y, p):
-            return p
-
-    def slow(y, p):
-        size = tf.reduce_sum(p)
-        return tf.while_loop(
-            lambda i, _: i < 20_000 if victim else False,
-            lambda i, so_far: (i + 1, tf.sin(so_far)),
-            [0, size],
-        )[1]
-
-    class Murder(keras.callbacks.Callback):
-        done = victim is None or ctx.generation > 0
-
-        def on_train_batch_begin(self, batch, logs=None):
-            if batch == 9 and not self.done:
-                self.done = True
-                # When the step is under way that is handed out now.
-                threading.Timer(0.05, kill_task, (ctx, victim)).start()
-
-    with ctx.strategy.scope():
-        kernel = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-        model = keras.Sequential([keras.Input((ROWS,)), kernel])
-        model.compile(keras.optimizers.SGD(1.0), Sum(reduction="sum"), metrics=[slow])
+    model = counting_model(ctx, keras, ROWS, slow=victim is not None)
+    killing = killing_callback(ctx, keras, victim, 9)
     columns = {"batch_size": BATCH, "features": "x", "label": "y"}
     history = ctx.fit(
-        model, epochs=EPOCHS, callbacks=[*ctx.callbacks(), Murder()], shuffle=True, **columns
+        model, epochs=EPOCHS, callbacks=[*ctx.callbacks(), killing], shuffle=True, **columns
     )
     if victim is None and not loses:  # a worker of which has no row of its own
         ctx.fit(model, "one", epochs=1, callbacks=[], **columns)
     return {
-        "times": (-model.get_weights()[0][:, 0]).round().astype(int).tolist(),
+        "times": times_trained(model),
         "updates": int(model.optimizer.iterations.numpy()),
         "steps": ctx.steps_per_epoch(batch_size=BATCH),
         "epochs": len(history.history["loss"]),

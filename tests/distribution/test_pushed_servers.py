@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
 from gridflow import InvalidArgument, TrainingFailed
-from gridflow.testing.deaths import kill_task
+from gridflow.testing.counted import counting_model, killing_callback, times_trained
 
 ROWS = 130
 
@@ -17,43 +19,15 @@ def rows():
 
 
 def count(ctx, victim=None, at=6, flavour="keras", **options):
-    """Let each update of a row take one from its weight; return how often each was trained on.
-
-    A step goes on for a while when it has updated the model: it is then that a worker dies.
-    """
-    import importlib
-    import threading
-
-    import tensorflow as tf
-
+    """Return how often each row was trained on, though a worker dies."""
     keras = importlib.import_module(flavour)
 
-    class Sum(keras.losses.Loss):
-        def call(self, y, p):
-            return p
-
-    def slow(y, p):
-        size = tf.reduce_sum(p)
-        return tf.while_loop(
-            lambda i, _: i < 20_000 if victim else False,
-            lambda i, so_far: (i + 1, tf.sin(so_far)),
-            [0, size],
-        )[1]
-
-    class Murder(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            if batch == at and victim and ctx.generation == 0:
-                # When the step is under way that is handed out now.
-                threading.Timer(0.05, kill_task, (ctx, victim)).start()
-
-    with ctx.strategy.scope():
-        kernel = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-        model = keras.Sequential([keras.Input((ROWS,)), kernel])
-        model.compile(keras.optimizers.SGD(1.0), Sum(reduction="sum"), metrics=[slow])
+    model = counting_model(ctx, keras, ROWS, slow=victim is not None)
+    killing = killing_callback(ctx, keras, victim, at)
     stream = ctx.stream(8, features="x", label="y")
-    history = ctx.fit(model, stream, callbacks=[*ctx.callbacks(), Murder()], **options)
+    history = ctx.fit(model, stream, callbacks=[*ctx.callbacks(), killing], **options)
     return {
-        "times": (-model.get_weights()[0][:, 0]).round().astype(int).tolist(),
+        "times": times_trained(model),
         "updates": int(model.optimizer.iterations.numpy()),
         "loss": history.history["loss"],
     }

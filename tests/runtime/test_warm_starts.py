@@ -335,9 +335,12 @@ def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
         end(guardian, channel, output)
         assert not psutil.pid_exists(pid)
         seen.append((server.pid, server.num_fds(), server.memory_full_info().uss))
-    (first, files, before), (last, files_after, after) = seen[1], seen[-1]
-    assert (first, files) == (last, files_after)
+    (first, _, before), (last, _, after) = seen[1], seen[-1]
+    assert first == last
     assert after - before < 1 << 20
+    # On a busy machine the server may still close what it had of the last one.
+    fewest = [min(files for _, files, _ in part) for part in (seen[1:6], seen[-5:])]
+    assert fewest[0] == fewest[1]
     wait_until(lambda: len(server.children()) == 1)  # its janitor
 
 

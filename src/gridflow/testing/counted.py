@@ -1,0 +1,92 @@
+"""A model that counts how often each row was trained on, and a worker that dies meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.testing.deaths import kill_task
+
+if TYPE_CHECKING:
+    from gridflow.context import TrainingContext
+
+__all__ = ["counting_model", "killing_callback", "times_trained"]
+
+#: Turns of a loop, which together take a while on any machine.
+_TURNS: Final = 20_000
+#: Until a step that is handed out now is under way.
+_UNDER_WAY_SECONDS: Final = 0.05
+#: While no update comes for so long, none is being made: half a one would count as none or one.
+_REST_SECONDS: Final = 0.01
+_LOOKS: Final = 500
+
+
+def counting_model(ctx: TrainingContext, keras: Any, rows: int, *, slow: bool) -> Any:
+    """Return a compiled model of which each update of a row takes one from its weight.
+
+    Parameters
+    ----------
+    ctx : TrainingContext
+    keras : module
+        ``keras``, or ``tf_keras``.
+    rows : int
+        How many there are; row number n is the n-th unit vector.
+    slow : bool
+        Whether a step goes on for a while when it has updated the model.
+    """
+    import tensorflow as tf
+
+    class Sum(keras.losses.Loss):  # type: ignore[misc]
+        def call(self, _: Any, p: Any) -> Any:
+            return p
+
+    def lasting(_: Any, p: Any) -> Any:
+        size = tf.reduce_sum(p)
+        return tf.while_loop(
+            lambda i, _: i < _TURNS if slow else False,
+            lambda i, so_far: (i + 1, tf.sin(so_far)),
+            [0, size],
+        )[1]
+
+    with ctx.strategy.scope():
+        kernel = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        model = keras.Sequential([keras.Input((rows,)), kernel])
+        model.compile(keras.optimizers.SGD(1.0), Sum(reduction="sum"), metrics=[lasting])
+    return model
+
+
+def times_trained(model: Any) -> list[int]:
+    """Return how often each row was trained on."""
+    times: list[int] = (-model.get_weights()[0][:, 0]).round().astype(int).tolist()
+    return times
+
+
+def killing_callback(ctx: TrainingContext, keras: Any, victim: str | None, batch: int) -> Any:
+    """Return a callback that kills a task, once, while a batch is trained on; None kills nobody.
+
+    It dies between updates, in the while that steps of a slow model go on for.
+    """
+    if victim is None:
+        return keras.callbacks.Callback()
+    task = victim
+
+    class Killing(keras.callbacks.Callback):  # type: ignore[misc]
+        done = ctx.generation > 0
+
+        def on_train_batch_begin(self, number: int, logs: Any = None) -> None:  # noqa: ARG002
+            if number == batch and not self.done:
+                self.done = True
+                threading.Timer(_UNDER_WAY_SECONDS, self.kill).start()
+
+        def kill(self) -> None:
+            before = None
+            for _ in range(_LOOKS):
+                now = int(self.model.optimizer.iterations.numpy()), times_trained(self.model)
+                if now == before:
+                    break
+                before = now
+                time.sleep(_REST_SECONDS)
+            kill_task(ctx, task)
+
+    return Killing()
