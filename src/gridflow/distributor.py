@@ -327,13 +327,12 @@ class TensorflowDistributor:
     ) -> Plan:
         """Check everything that `run` checks before it launches, and say what it would do.
 
-        Takes what `run` takes and raises what it raises at the call.
+        Takes what `run` takes, waits for executors that are still to come as it does, and raises
+        what it raises at the call.
         """
         from gridflow.spec.plan import Plan
 
-        _, program, modules, datasets, placement = self._check(
-            train_fn, args, data, kwargs, wait=False
-        )
+        _, program, modules, datasets, placement = self._check(train_fn, args, data, kwargs)
         spec = self.spec
         return Plan(
             spec.tasks,
@@ -441,9 +440,7 @@ class TensorflowDistributor:
         before = self._before()
         if before is not None:
             return before
-        launcher, program, modules, datasets, placement = self._check(
-            train_fn, args, data, kwargs, wait=True
-        )
+        launcher, program, modules, datasets, placement = self._check(train_fn, args, data, kwargs)
         name = uuid.uuid4().hex[:10]
         job_dir, claim = self._make_job_dir(name)
         if claim is not None and (before := self._before()) is not None:
@@ -495,8 +492,6 @@ class TensorflowDistributor:
         args: tuple[Any, ...],
         data: Any,
         kwargs: dict[str, Any],
-        *,
-        wait: bool,
     ) -> tuple[Launcher, bytes, bytes, dict[str, Any], Placement]:
         from gridflow.launch import registry
         from gridflow.spec.modules import pack
@@ -520,7 +515,6 @@ class TensorflowDistributor:
             self.spec.deadlines,
             fed=self.spec.fed,
             gpus=self.spec.gpus,
-            wait=wait,
         )
         if placement.columns:
             self.spec.feed.check_columns(placement.columns)

@@ -13,6 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 
 USERS_OWN = ("HOME", "JAVA_HOME", "LANG")
+#: What Spark's logger writes, with a trace's lines; when a driver ends early that is much.
+_OF_SPARK = re.compile(
+    r"\d\d/\d\d/\d\d \d\d:|\s+at |(Caused by: )?(java|org\.apache)\.|\s+\.\.\. \d+ more"
+)
 _ROW = re.compile(r"^\|\s*([\d.eE+-]+)\|\s*([\d.eE+-]+)\|\s*([\d.eE+-]+)\|$", re.MULTILINE)
 
 
@@ -47,7 +51,12 @@ def run_as_a_user(python, code, folder):
         check=False,
         timeout=240,
     )
-    assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
+    of_python = "".join(
+        line for line in done.stderr.splitlines(keepends=True) if not _OF_SPARK.match(line)
+    )
+    assert done.returncode == 0, (
+        f"{done.stdout[-5000:]}\n{of_python[-5000:]}\n\nAll, at first:\n{done.stderr[:5000]}"
+    )
     return done.stdout
 
 

@@ -224,6 +224,17 @@ def test_too_few_threads_of_a_local_master_are_refused(run_script):
     assert "NotEnoughSlots the job has 2 tasks" in printed
 
 
+def test_a_plan_waits_for_executors_as_a_run_does(run_script):
+    """Those of a session that began just now, and of a machine that is busy: -Xint is slow."""
+    settings = (
+        '.config("spark.executor.memory", "600m")'
+        '.config("spark.executor.extraJavaOptions", "-Xint")'
+    )
+    text = LOCAL.format(master="local-cluster[2,1,600]", settings=settings, options="")
+    text = text.replace(".run(train).value", ".plan(train).slots")
+    assert "value: 2" in run_script(text)
+
+
 def test_a_python_without_tensorflow_is_named_with_the_cure(tmp_path, run_script):
     """The executors' Python is this one with everything but TensorFlow."""
     import site

@@ -153,12 +153,11 @@ class Launcher(Protocol):
         *,
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
-        wait: bool = True,
     ) -> Placement:
         """Check that tasks and data fit the target.
 
         Rows go to the tasks at the places ``fed``, by default to all; ``gpus`` is what each task
-        needs. With ``wait`` it may wait for slots that are still coming up.
+        needs. It may wait for slots that are still coming up.
 
         Raises
         ------

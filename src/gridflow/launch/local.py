@@ -60,7 +60,6 @@ class LocalLauncher:
         *,
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
-        wait: bool = True,  # noqa: ARG002
     ) -> Placement:
         """Check data and GPUs; this machine takes any number of tasks, which share its cores."""
         source = self._source_of(data)

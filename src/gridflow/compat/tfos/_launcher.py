@@ -56,16 +56,13 @@ class ClusterLauncher(SparkLauncher):
         *,
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
-        wait: bool = True,
     ) -> Placement:
         """Count the slots of those tasks that Spark runs."""
         trained = list(range(num_tasks) if fed is None else fed)
         # Parameter servers come right behind the tasks that train.
         here = range(len(trained), len(trained) + self._ps_here)
         gpus = [need for place, need in enumerate(gpus) if place not in here]
-        found = super().place(
-            num_tasks - len(here), data, deadlines, fed=trained, gpus=gpus, wait=wait
-        )
+        found = super().place(num_tasks - len(here), data, deadlines, fed=trained, gpus=gpus)
         # Nodes that are fed give their slots back, and others are never fed.
         return replace(found, full="")
 

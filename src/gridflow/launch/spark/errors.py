@@ -130,15 +130,22 @@ def _place(text: str, *, is_barrier: bool, agents_ran: bool) -> tuple[int | None
     return None, _RANK.search(text) is not None
 
 
-def slots_of_master(master: str) -> int | None:
-    """Return the slots that a master's name promises, None for one that promises nothing."""
+def slots_of_master(master: str, cpus: int) -> int | None:
+    """Return the slots that a master's name promises, None for one that promises nothing.
+
+    Parameters
+    ----------
+    master : str
+    cpus : int
+        Cores of a slot.
+    """
     single, cluster = (pattern.match(master) for pattern in _MASTERS)
     if master == "local":
-        return 1
+        return 1 // cpus
     if single:
-        return int(single[1])
+        return int(single[1]) // cpus
     if cluster:
-        return int(cluster[1]) * int(cluster[2])
+        return int(cluster[1]) * (int(cluster[2]) // cpus)
     return None
 
 

@@ -117,7 +117,6 @@ class SparkLauncher:
         *,
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
-        wait: bool = True,
     ) -> Placement:
         """Check the DataFrames' columns, count the slots and the GPUs."""
         refuse_stopped(self._spark)
@@ -142,7 +141,7 @@ class SparkLauncher:
             self._spark,
             self._setting,
             num_tasks,
-            deadlines if wait else None,
+            deadlines,
             profile,
             lambda: self._lacks_gpus(gpus, settings),
         )

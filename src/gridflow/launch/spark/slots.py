@@ -217,9 +217,9 @@ def promised_slots(setting: Setting, per_executor: int) -> int | None:
         Slots of each executor.
     """
     cpus = int(setting("spark.task.cpus", "1"))
-    of_master = slots_of_master(setting("spark.master", ""))
+    of_master = slots_of_master(setting("spark.master", ""), cpus)
     if of_master is not None:
-        return of_master // cpus
+        return of_master
     most = setting("spark.cores.max", "")
     return slots_asked_for(setting, per_executor) or (int(most) // cpus if most else None)
 
@@ -251,7 +251,7 @@ def wait_for_slots(
     spark: SparkSession,
     setting: Setting,
     num_tasks: int,
-    deadlines: Deadlines | None,
+    deadlines: Deadlines,
     profile: Any,
     lacks_gpus: Callable[[], NotEnoughGpus | None],
 ) -> int | None:
@@ -262,13 +262,13 @@ def wait_for_slots(
         # The stage itself makes Spark ask for executors; start_timeout watches over that.
         can_be = most_slots(setting)
         return can_be if can_be is not None and can_be < num_tasks else None
-    if deadlines is None:
-        return task_slots(spark, profile)
-    most = slots_of_master(setting("spark.master", ""))
+    most = slots_of_master(setting("spark.master", ""), int(setting("spark.task.cpus", "1")))
     asked = slots_asked_for(setting, slots_per_executor(setting) or 1)
     patience = max(_REGISTRATION_SECONDS - _seconds_up(spark), _SETTLE_SECONDS)
     if asked >= num_tasks:
         patience = max(patience, _ASKED_SECONDS)
+    elif most is not None:  # of a local cluster an executor that died comes again
+        asked, patience = most, max(patience, _REGISTRATION_SECONDS)
     give_up = time.monotonic() + min(patience, deadlines.start_timeout)
     slots = task_slots(spark, profile)
     if slots is not None and slots < num_tasks:
