@@ -17,6 +17,7 @@ from gridflow.feed.spool import SpoolReader
 FORMS = {
     "784 floats": {"features": "x", "label": "y"},
     "11 numbers": {"features": [[f"c{i}" for i in range(10)]], "label": "c10"},
+    "images of 100 KB": {"features": "x", "label": "y"},
 }
 
 

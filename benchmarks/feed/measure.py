@@ -13,11 +13,18 @@ from pathlib import Path
 
 import psutil
 
-#: Name -> rows for the fast variants, rows for TensorFlowOnSpark, batch size.
+#: Name -> rows for the fast variants (a query of Spark costs half a second of CPU whatever it
+#: brings), for arrays in memory, and for TensorFlowOnSpark; batch size.
 SHAPES = {
-    "784 floats": {"rows": 120_000, "rows_slow": 10_000, "batch": 256},
-    "11 numbers": {"rows": 2_000_000, "rows_slow": 50_000, "batch": 1024},
+    "784 floats": {"rows": 240_000, "rows_kept": 120_000, "rows_slow": 10_000, "batch": 256},
+    "11 numbers": {
+        "rows": 2_000_000,
+        "rows_kept": 2_000_000,
+        "rows_slow": 50_000,
+        "batch": 1024,
+    },
 }
+IMAGES = {"images of 100 KB": {"rows": 6_000, "batch": 32}}
 NUMBERS = [f"c{i}" for i in range(11)]
 
 
@@ -73,14 +80,15 @@ class Consumers:
         for process in self._processes:
             assert process.stdout.readline() == "ready\n"
 
-    def drain(self, spools: Path, shape: str, batch: int) -> int:
+    def drain(self, spools: Path, shape: str, batch: int, ranks: int = 2) -> int:
         """Drain an epoch of each rank's spool; return the rows. The spools go, as a job's do."""
-        for rank, process in enumerate(self._processes):
+        processes = self._processes[:ranks]
+        for rank, process in enumerate(processes):
             request = {"directory": f"{spools}/rank-{rank}", "shape": shape, "batch": batch}
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
-        rows = sum(int(process.stdout.readline()) for process in self._processes)
-        for rank, _ in enumerate(self._processes):
+        rows = sum(int(process.stdout.readline()) for process in processes)
+        for rank, _ in enumerate(processes):
             shutil.rmtree(spools / f"rank-{rank}")
         return rows
 
@@ -105,16 +113,31 @@ def session(name: str, cores: int = 1):
     )
 
 
-def cached_frame(spark, shape: str, rows: int):
-    """Return a cached DataFrame of two partitions, filled."""
-    ids = spark.range(0, rows, 1, 2)
+def rows_of(spark, shape: str, rows: int, workers: int = 2):
+    """Return a DataFrame of so many partitions."""
+    ids = spark.range(0, rows, 1, workers)
     if shape == "784 floats":
         pixels = "transform(sequence(1, 784), i -> cast((id * 31 + i * 17) % 255 / 255 as float))"
-        frame = ids.selectExpr(f"{pixels} as x", "cast(id % 10 as long) as y")
-    else:
-        frame = ids.selectExpr(
+        return ids.selectExpr(f"{pixels} as x", "cast(id % 10 as long) as y")
+    if shape == "11 numbers":
+        return ids.selectExpr(
             *[f"cast((id * {i + 3}) % 1000 / 7 as float) as {n}" for i, n in enumerate(NUMBERS)]
         )
-    frame = frame.cache()
+    noise = "concat_ws('', transform(sequence(1, 1563), i -> sha2(string(id * 1563 + i), 256)))"
+    return ids.selectExpr(f"cast({noise} as binary) as x", "id % 10 as y")
+
+
+def cached_frame(spark, shape: str, rows: int, workers: int = 2):
+    """Return a cached DataFrame of so many partitions, filled."""
+    frame = rows_of(spark, shape, rows, workers).cache()
     assert frame.count() == rows
     return frame
+
+
+def parquet_frame(spark, shape: str, rows: int, folder: Path, workers: int = 2):
+    """Return a DataFrame of so many Parquet files, each a partition."""
+    path = str(folder / shape.replace(" ", "-"))
+    rows_of(spark, shape, rows, workers).write.mode("overwrite").parquet(path)
+    spark.conf.set("spark.sql.files.maxPartitionBytes", str(1 << 40))
+    spark.conf.set("spark.sql.files.openCostInBytes", str(1 << 39))
+    return spark.read.parquet(path)

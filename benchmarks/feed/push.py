@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE))
 
 from consumer import FORMS
 from measure import SHAPES, Consumers, cached_frame, idle_rate, measured, session
-from spark_feed import spooling
+from spark_feed import spooled
 
 
 def drain(ctx, folder: str, batch_size: int, columns: dict) -> int:
@@ -38,7 +38,6 @@ def drained(folder: Path) -> int:
 
 def main(repetitions: int) -> None:
     from gridflow import SparkLauncher, TensorflowDistributor
-    from gridflow.feed.sources.dataframes import stage_frame
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session("gridflow push", cores=2)
@@ -49,9 +48,8 @@ def main(repetitions: int) -> None:
     for shape, options in SHAPES.items():
         rows, batch = options["rows"], options["batch"]
         frame = cached_frame(spark, shape, rows)
-        staged, tags = stage_frame({"train": frame}, 2)
         samples = {
-            "spooled by the stage": spooled(staged, tags, shape, rows, batch, repetitions),
+            "spooled by the stage": pulled(frame, shape, rows, batch, repetitions),
             "pushed": pushed(
                 TensorflowDistributor(
                     2, "none", launcher=SparkLauncher(spark), logs="none", progress=False
@@ -78,13 +76,12 @@ def main(repetitions: int) -> None:
     spark.stop()
 
 
-def spooled(staged, tags, shape, rows, batch, repetitions):
+def pulled(frame, shape, rows, batch, repetitions):
     consumers = Consumers()
     folder = Path(tempfile.mkdtemp(prefix="gridflow-bench-"))
 
     def once():
-        done = staged.mapInArrow(spooling(str(folder), tags), "rows long").collect()
-        assert sum(row.rows for row in done) == rows
+        assert spooled(frame, str(folder)) == rows
         assert consumers.drain(folder, shape, batch) >= rows
 
     found = repeated(once, repetitions)

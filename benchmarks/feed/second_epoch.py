@@ -30,7 +30,7 @@ def main(repetitions: int) -> None:
     results = {}
     random = np.random.default_rng(0)
     for shape, options in SHAPES.items():
-        rows, batch = options["rows"], options["batch"]
+        rows, batch = options["rows_kept"], options["batch"]
         if shape == "784 floats":
             x, y = random.random((rows, 784), np.float32), np.arange(rows)
             columns = {"x": pa.FixedSizeListArray.from_arrays(x.ravel(), 784), "y": y}

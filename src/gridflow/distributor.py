@@ -391,6 +391,7 @@ class TensorflowDistributor:
             After Ctrl-C, once everything has ended.
         """
         handle = self._start(train_fn, args, data, kwargs, is_fed_later=False)
+        handle.is_never_fed = True
         return handle.result_in_foreground()
 
     def start(

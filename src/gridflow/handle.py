@@ -14,6 +14,7 @@ from gridflow.coordinator import folders
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.pushing import Pushing, is_of_a_feeder
 from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled
+from gridflow.feed.push import STREAM
 from gridflow.result import Result
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import choose
@@ -71,6 +72,8 @@ class JobHandle(Pushing):
         self._ended = threading.Event()
         self._result: Result | None = None
         self._error: BaseException | None = None
+        #: Whether nobody has this handle who could feed the job.
+        self.is_never_fed = False
         _running.add(self)
         launcher.make_thread(self._work, f"gridflow-job-{job_dir.name}").start()
 
@@ -223,7 +226,7 @@ class JobHandle(Pushing):
                 raise
 
     def _wait(self, timeout: float | None) -> bool:
-        """Wait for the end, in slices.
+        """Wait for the end, in slices. A stream that nobody can feed is ended once it is read.
 
         Ctrl-C may be delivered to any thread of the process, gRPC's included; a main thread that
         waits for a lock without a limit then never hears of it.
@@ -235,6 +238,9 @@ class JobHandle(Pushing):
                 return True
             if give_up is not None and time.monotonic() >= give_up:
                 return False
+            if self.is_never_fed and self._run.streams.is_awaited(STREAM):
+                self.is_never_fed = False
+                self.stop()
 
     def _outcome(self) -> Outcome:
         """Run the job, its coordinator here or, where nobody can reach it, beside rank 0."""

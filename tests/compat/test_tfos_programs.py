@@ -105,8 +105,9 @@ def test_an_evaluator_watches_and_ends_with_the_others(spark, tmp_path):
 
         if ctx.job_name == "evaluator":
             while True:
-                with open(f"{args['out']}/evaluator", "w") as file:
+                with open(f"{args['out']}/partial", "w") as file:
                     file.write(os.environ["TF_CONFIG"])
+                os.rename(file.name, f"{args['out']}/evaluator")  # it may be killed at any time
                 time.sleep(0.1)
         while not os.path.exists(f"{args['out']}/evaluator"):
             time.sleep(0.1)

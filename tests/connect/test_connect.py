@@ -160,8 +160,11 @@ def train_out_of_reach(spark):
     import io
     import time
 
-    from gridflow import JobCancelled, TensorflowDistributor, TrainingFailed
+    from gridflow import DataError, JobCancelled, TensorflowDistributor, TrainingFailed
     from gridflow.testing.deaths import kill_task
+
+    def await_rows(ctx):
+        return sum(len(x) for x in ctx.stream(8, features="x"))
 
     def train(ctx):
         import keras
@@ -205,6 +208,10 @@ def train_out_of_reach(spark):
         TensorflowDistributor(2, "none", logs="none", **options).run(fail)
     except TrainingFailed as error:
         failed = error.first.task, error.first.summary, ", in fail\n" in error.first.traceback
+    try:
+        TensorflowDistributor(2, "none", logs="none", **options).run(await_rows)
+    except DataError as error:
+        failed = *failed, "Only a job of start() can be fed" in str(error)
     job = TensorflowDistributor(3, "none", logs="none", **options).start(sleep)
     time.sleep(4)
     job.cancel()
@@ -221,7 +228,7 @@ def test_where_nobody_reaches_the_client_the_coordinator_runs_beside_the_agents(
     for line in ("[worker:1] rank 1 in generation 0", "[worker:0] rank 0 in generation 1"):
         assert line in printed
     assert trained == (3, ["worker:1", None], 160, [], 160)
-    assert failed == ("worker:1", "the function raised ValueError: learning rate is -1", True)
+    assert failed == ("worker:1", "the function raised ValueError: learning rate is -1", True, True)
     assert cancelled
     assert free == 3
 

@@ -32,6 +32,26 @@ def test_those_of_a_later_fit_are_newer_whatever_their_epoch(store):
     assert len(list(store.folder.glob("*.npz"))) == 2
 
 
+def test_an_agent_that_comes_back_late_adds_none_to_those_of_the_next_generation(store):
+    commit(store, 0, 0, 1)
+    under_way = store.incoming(0, 0)
+    under_way.write_bytes(b"half of it")
+    store.begin(1)
+    with pytest.raises(GridflowError, match="generation is over"):
+        store.commit(under_way, Place(0, 0, 2), label="rows-2")
+    with pytest.raises(GridflowError, match="generation 0 is over"):
+        store.incoming(0, 0)
+    under_way.write_bytes(b"that was about to be opened")
+    with pytest.raises(GridflowError, match="generation is over"):
+        store.commit(under_way, Place(0, 0, 2), label="rows-2")
+    assert not under_way.exists()
+    assert store.latest()[0].place == Place(0, 0, 1)
+    assert store.label is None
+    arrived = store.incoming(1, 0)
+    arrived.write_bytes(b"a whole one")
+    assert store.commit(arrived, Place(0, 0, 3)) == "checkpoint-0000-000000-000000003.npz"
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "emptied"])
 def test_the_one_before_is_taken_if_the_newest_can_not_be_read(store, damage):
     commit(store, 0, 1, 0)

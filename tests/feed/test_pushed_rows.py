@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from dataclasses import asdict
@@ -9,19 +10,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridflow.coordinator.streams import Streams
-from gridflow.errors import DataError
+from gridflow.errors import DataError, GridflowError, SchemaError
 from gridflow.feed.arrivals import Standing
+from gridflow.feed.forms import Ragged, Sparse
 from gridflow.feed.push import attempts
+from gridflow.feed.push.asker import Asker
 from gridflow.feed.push.attempts import Superseded
 from gridflow.feed.push.inflow import Inflow
+from gridflow.feed.push.located import in_file, taken
 from gridflow.feed.push.ranges import Ranges, deal
 from gridflow.feed.push.sender import Destination, send_all
 from gridflow.feed.schema import FeedOptions
+from gridflow.feed.spool import Segment, size_of
 from gridflow.feed.stream import StreamSource, source_of
 from gridflow.feed.stream_plan import StreamArrivals
 from gridflow.feed.stream_reader import StreamReader
@@ -29,6 +35,7 @@ from gridflow.spec.place import Place
 from gridflow.wire import commands, reports
 from gridflow.wire.identity import make_identities
 from gridflow.wire.receiver import Receiver
+from suite import stores
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40))), st.integers(0, 40))
@@ -55,7 +62,8 @@ def test_rows_are_dealt_to_those_with_most_room(rows, waiting):
 class Agent:
     """An inflow behind a real receiver, whose feeders may be cut off."""
 
-    def __init__(self, folder, identity, limit=1 << 30):
+    def __init__(self, folder, identity, limit=1 << 30, *, sees_files=True):
+        self.sees_files = sees_files
         self.inflow = Inflow("stream", folder, FeedOptions(), limit, lambda: None)
         self.server = Receiver("127.0.0.1", identity, self)
         self.address = f"127.0.0.1:{self.server.port}"
@@ -63,9 +71,12 @@ class Agent:
     def begin_partition(self, header):
         return self.inflow.begin(header["feed"], header["partition"], header["attempt"])
 
-    def put(self, header, first, batch):
+    def put(self, header, told, batch):
         key = header["feed"], header["partition"], header["attempt"]
-        return self.inflow.put(*key, first, batch)
+        if isinstance(told, dict) and not self.sees_files:
+            told["path"] = told["path"].replace("gridflow-rows-", "gridflow-rows-0")
+        first, rows = taken(told, batch)
+        return {"unseen": True} if rows is None else self.inflow.put(*key, first, rows)
 
     def ask(self, header, first, batch):
         raise AssertionError
@@ -87,6 +98,21 @@ class CutOffError(Exception):
     """A feeder's task dies."""
 
 
+def in_files(batches, folder, chance):
+    """Put some of the batches into files, as Spark's tasks may."""
+    folder = folder / f"gridflow-rows-{chance.getrandbits(128):032x}-1"
+    folder.mkdir(parents=True)
+    for number, batch in enumerate(batches):
+        if chance.random() < 0.3:
+            yield batch
+            continue
+        path = folder / f"{number:08d}-0.arrow"
+        with pa.ipc.new_file(str(path), batch.schema) as file:
+            for start in range(0, batch.num_rows, 20):
+                file.write_batch(batch.slice(start, 20))
+        yield Segment(path)
+
+
 def cut_off(batches, cut):
     for number, batch in enumerate(batches):
         if number == cut:
@@ -100,7 +126,7 @@ def test_in_200_random_runs_with_feeders_that_fail_each_row_comes_once(tmp_path)
     for run in range(200):
         chance = random.Random(run)
         folders = [tmp_path / f"{run}-{rank}" for rank in range(chance.randint(1, 3))]
-        agents = [Agent(folder, identity) for folder in folders]
+        agents = [Agent(folder, identity, sees_files=chance.random() < 0.7) for folder in folders]
         where = Destination("stream", "f", tuple(a.address for a in agents), identity)
         parts = [
             [chance.randint(1, 60) for _ in range(chance.randint(0, 5))]
@@ -108,7 +134,7 @@ def test_in_200_random_runs_with_feeders_that_fail_each_row_comes_once(tmp_path)
         ]
         attempts = iter(range(1000))
 
-        def feed(partition, sizes, chance=chance, where=where, attempts=attempts):
+        def feed(partition, sizes, run=run, chance=chance, where=where, attempts=attempts):
             """Try until an attempt comes through, cut as Spark may cut it."""
             for left in range(3, -1, -1):
                 cut = chance.randint(0, len(sizes)) if left and chance.random() < 0.6 else None
@@ -116,6 +142,8 @@ def test_in_200_random_runs_with_feeders_that_fail_each_row_comes_once(tmp_path)
                 # The same rows in the same order, in other batches.
                 resized = [sum(sizes)] if sizes and chance.random() < 0.3 else sizes
                 batches = cut_off(batches_of(partition, resized), cut)
+                if chance.random() < 0.6:
+                    batches = in_files(batches, tmp_path / f"files-{run}", chance)
                 try:
                     return send_all(where, partition, next(attempts), batches)
                 except CutOffError:
@@ -143,6 +171,34 @@ def test_in_200_random_runs_with_feeders_that_fail_each_row_comes_once(tmp_path)
                 agent.server.shutdown()
 
 
+def test_rows_in_files_are_taken_from_files_of_feeders_alone(tmp_path):
+    """Nobody can have an agent read anything else, whatever it is told."""
+    folder = tmp_path / f"gridflow-rows-{'0' * 32}-1"
+    folder.mkdir()
+    path = folder / "00000000-0.arrow"
+    batch = pa.record_batch({"x": np.arange(50)})
+
+    def write(path):
+        with pa.ipc.new_file(str(path), batch.schema) as file:
+            file.write_batch(batch)
+        return Segment(path)
+
+    (rows,) = in_file(write(path), {b"fact": "1"})
+    told, none = rows.slice(10, 5).told(7), rows.batch.slice(0, 0)
+    first, found = taken(json.loads(json.dumps(told)), none)
+    assert (first, found.batch.column(0).to_pylist()) == (7, [10, 11, 12, 13, 14])
+    assert found.batch.schema.metadata == {b"fact": b"1"}
+    assert (found.path, found.number, found.start) == (str(path), 0, 10)
+    assert taken(3, batch) == (3, batch)
+    write(tmp_path / "other.arrow")
+    (folder / "00000001-0.arrow").symlink_to(tmp_path / "other.arrow")
+    for path in (tmp_path / "other.arrow", folder / "00000001-0.arrow", folder / "2-0.arrow"):
+        node = (path.stat().st_ino, path.stat().st_size) if path.exists() else (0, 0)
+        assert taken({**told, "path": str(path), "node": list(node)}, none) == (7, None)
+    assert taken({**told, "node": [1, 2]}, none) == (7, None)
+    assert taken({**told, "path": f"{folder}/../{folder.name}/00000000-0.arrow"}, none) == (7, None)
+
+
 def test_an_attempt_that_is_late_is_refused(tmp_path):
     inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
     batch = pa.record_batch({"x": [1, 2, 3]})
@@ -157,6 +213,22 @@ def test_an_attempt_that_is_late_is_refused(tmp_path):
     assert inflow.rows == 3
     with pytest.raises(DataError, match="came as int64 before, and comes as double now"):
         inflow.put("f", 0, 5, 3, pa.record_batch({"x": [1.5]}))
+
+
+def test_lists_in_lists_that_are_all_empty_come_as_java_leaves_them(tmp_path):
+    """Without the offsets of no rows, so that Arrow's own size of a batch is of what lies there."""
+    none = pa.py_buffer(b"\x7f" * 64).slice(0, 0)
+    texts = pa.Array.from_buffers(pa.string(), 0, [None, none, none])
+    inner = pa.list_(pa.string())
+    nothing = pa.Array.from_buffers(inner, 0, [None, none], children=[texts])
+    ends = pa.py_buffer(np.zeros(3, np.int32))
+    lists = pa.Array.from_buffers(pa.list_(inner), 2, [None, ends], children=[nothing])
+    inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
+    inflow.begin("feed", 0, 1)
+    batch = pa.RecordBatch.from_arrays([lists, pa.array([1, 2])], ["x", "n"])
+    assert size_of(batch) < 100
+    inflow.put("feed", 0, 1, 0, batch)
+    assert inflow.rows == 2
 
 
 def test_partitions_of_feeds_that_are_long_over_are_forgotten(tmp_path, monkeypatch):
@@ -281,6 +353,77 @@ def test_all_ranks_make_the_same_steps_and_use_each_row(
             assert set(rows) == set(range(sections * count))
             assert source.rows_trained() == sections * count
     assert len(set(made)) == 1
+
+
+def source_of_one(folder, batch, features, options, standing, asked=None):
+    """Return the source of a stream to which one batch of rows has come."""
+    inflow = Inflow("stream", folder, options, 1 << 30, lambda: None)
+    inflow.begin("f", 0, 1)
+    inflow.put("f", 0, 1, 0, batch, asked=asked)
+    reader = StreamReader("stream", folder, 0)
+    reader.look(1)
+    arrivals = StreamArrivals(
+        lambda _: (standing(), True),
+        lambda condition, seconds: condition(),
+        section=0,
+        own=0,
+        batch_size=2,
+        tail="spread",
+    )
+    common = {"batch_size": 2, "segments": lambda *_: 1, "on_taken": lambda rows: None}
+    return source_of(reader, features=features, arrivals=arrivals, **common)
+
+
+def test_while_rows_are_waited_for_nothing_has_the_form_of_all_that_may_come(tmp_path):
+    columns = {
+        "numbers": pa.array([[1.0], [2.0, 3.0]]),
+        "texts": pa.array([["a", "b"], []]),
+        "sparse": pa.array([[0.0, 1.0, 0.0], [0.0, 0.0, 2.0]]),
+        "text": pa.array(["c", "d"]),
+        "fixed": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)),
+    }
+    forms = {"numbers": Ragged(), "texts": Ragged(), "sparse": Sparse(3)}
+    known = [Standing()]
+    source = source_of_one(
+        tmp_path,
+        pa.record_batch(columns),
+        list(columns),
+        FeedOptions(columns=forms),
+        lambda: known[-1],
+    )
+    windows = source.epoch()
+    nothing = next(windows)
+    known.append(Standing(counts=(2,)))
+    some = next(windows)
+    assert len(nothing[0]) == 0
+    assert len(some[0]) == 1
+    assert [(part.dtype, part.ndim) for part in nothing] == [(p.dtype, p.ndim) for p in some]
+    assert [part.shape[1:] for part in nothing] == [part.shape[1:] for part in some]
+
+
+def test_a_column_that_cant_be_fed_is_refused_with_its_reason(tmp_path):
+    batch = pa.record_batch({"x": [1.0, 2.0], "y": [None, 1.0]})
+    with pytest.raises(SchemaError, match=r"'y'.*null"):
+        source_of_one(tmp_path, batch, ["x", "y"], FeedOptions(), Standing)
+
+
+def test_a_wrong_number_of_answers_is_said_with_the_partition(tmp_path):
+    batch, where = pa.record_batch({"x": [1.0, 2.0, 3.0]}), "partition 4, rows 0 to 2"
+    source = source_of_one(tmp_path, batch, "x", FeedOptions(), Standing, asked=where)
+    batches = source.epoch()
+    assert len(next(batches)[0][0]) == 2
+    assert source.answered(2) == (0, False)
+    assert len(next(batches)[0][0]) == 1
+    with pytest.raises(GridflowError, match=f"given 2 rows for a batch of 1 .{where}"):
+        source.answered(2)
+
+
+def test_who_asks_a_job_that_has_ended_is_told_so():
+    identity = make_identities()[1]
+    (port,) = stores.free_ports(1)
+    gone = Destination("s", "f", (f"127.0.0.1:{port}",), identity)
+    with pytest.raises(DataError, match=r"before stop\(\)"):
+        Asker(gone, 0, 0, 1.0)
 
 
 def test_rows_that_are_certain_are_waited_for_until_their_segment_is_known():

@@ -47,6 +47,15 @@ def test_a_changing_length_is_an_error_that_names_column_and_lengths():
         fixed(batch(x=[[1]]), expected=first.schema)
 
 
+@pytest.mark.parametrize("options", [FeedOptions(), FeedOptions(nulls={"x": 0})])
+def test_arrays_that_are_all_empty_are_refused_in_words(options):
+    rows = [[], []] if options == FeedOptions() else [[], None]
+    with pytest.raises(DataError, match=r"'x' of dataset 'train' has arrays without items.*Ragged"):
+        fixed(batch(x=pa.array(rows, pa.list_(pa.int64()))), options)
+    with pytest.raises(DataError, match=r"'x' of dataset 'train' has arrays without items"):
+        fixed(batch(x=pa.array([[[], []]], pa.list_(pa.list_(pa.int64())))))
+
+
 def test_a_changing_type_is_an_error():
     first, _ = fixed(batch(x=[1, 2]))
     with pytest.raises(DataError, match=r"was int64 .* is double now"):
@@ -130,6 +139,14 @@ def test_drop_leaves_out_rows_with_a_null_in_any_column_at_any_depth():
     assert out.to_pydict() == {"x": [1, 5], "y": [[1, 2], [3, 4]]}
 
 
+def test_arrays_that_are_all_null_take_the_length_of_the_value():
+    batch = pa.record_batch({"x": pa.array([None, None], pa.list_(pa.int64()))})
+    found, _ = normalise(batch, "train", FeedOptions(nulls={"x": [1, 2, 3]}))
+    assert found.column("x").to_pylist() == [[1, 2, 3]] * 2
+    with pytest.raises(DataError, match="Give all items of an array"):
+        normalise(batch, "train", FeedOptions(nulls={"x": 0}))
+
+
 def test_a_mapping_fills_its_columns_and_others_stay_an_error():
     options = FeedOptions(nulls={"x": -1, "y": 0.5, "s": "none", "z": [7, 8]})
     rows = batch(
@@ -199,3 +216,24 @@ def test_a_fill_value_takes_the_place_of_each_null_and_no_other(rows):
     ]
     out, _ = fixed(batch(x=pa.array(rows, pa.list_(pa.int64()))), FeedOptions(nulls={"x": 9}))
     assert out.column("x").to_pylist() == want
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.list_(pa.string_view())])
+def test_views_with_nulls_are_dropped_and_filled_like_other_texts(kind):
+    if pa.types.is_list(kind):
+        values, fill = [["ab"], None, ["a long text, not in the view itself"]], ["?"]
+    else:
+        values, fill = ["ab", None, "a long text, not in the view itself"], "?"
+    batch = pa.RecordBatch.from_pydict({"x": pa.array(values, kind), "n": pa.array([1, 2, 3])})
+    kept, dropped = normalise(batch, "train", FeedOptions(nulls="drop"))
+    filled, _ = normalise(batch, "train", FeedOptions(nulls={"x": fill}))
+
+    def texts(batch):
+        leaves = batch.column("x")
+        leaves = leaves.flatten() if pa.types.is_fixed_size_list(leaves.type) else leaves
+        assert leaves.type in (pa.string(), pa.binary())
+        return leaves.cast(pa.string()).to_pylist()
+
+    assert (dropped, kept.column("n").to_pylist()) == (1, [1, 3])
+    assert texts(kept) == ["ab", "a long text, not in the view itself"]
+    assert texts(filled) == ["ab", "?", "a long text, not in the view itself"]

@@ -16,7 +16,7 @@ from gridflow.errors import DataError, InvalidArgument
 from gridflow.feed import everywhere, loans
 from gridflow.feed.ledger import DatasetCounts
 from gridflow.feed.schema import FeedOptions
-from gridflow.feed.spool import SpoolReader, SpoolWriter
+from gridflow.feed.spool import Segment, SpoolReader, SpoolWriter
 
 
 def numbers(start, rows):
@@ -47,6 +47,96 @@ def test_columns_of_numbers_are_read_only_views_of_the_mapped_file(tmp_path):
     assert pa.total_allocated_bytes() == before
     with pytest.raises(ValueError, match="read-only"):
         view[0, 0] = 1
+
+
+def segment(folder, *batches):
+    """Write what somebody else has written."""
+    path = folder / f"{len(list(folder.glob('*.other')))}.other"
+    with pa.ipc.new_file(str(path), batches[0].schema) as file:
+        for each in batches:
+            file.write_batch(each)
+    return Segment(path)
+
+
+def test_segments_that_others_wrote_are_taken_over_in_their_place(tmp_path):
+    told = []
+    options = {"on_segment": lambda _, rows: told.append(rows)}
+    with SpoolWriter(tmp_path / "spool", **options) as writer:
+        writer.write("train", numbers(0, 10))
+        given = segment(tmp_path, numbers(10, 5), numbers(15, 7))
+        node = given.path.stat().st_ino
+        writer.write("train", given)
+        assert told[-1] == 22
+        writer.write("train", numbers(22, 8))
+    reader = SpoolReader(tmp_path / "spool", "train")
+    assert reader.chunk_rows == (10, 5, 7, 8)
+    assert reader.counts == DatasetCounts(30, 30, 0)
+    assert [n for batch in reader.batches() for n in batch.column("n").to_pylist()] == [*range(30)]
+    files = (tmp_path / "spool" / "train").glob("*.arrow")
+    assert node in [path.stat().st_ino for path in files]
+    assert list(tmp_path.glob("*.other")) == []
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.list_(pa.int32(), 1)])
+@pytest.mark.parametrize("in_segment", [True, False])
+def test_rows_that_are_all_dropped_tell_no_length(tmp_path, kind, in_segment):
+    """Whether they come before others, or behind them."""
+
+    def rows(count, kind, length, flags):
+        arrays = pa.array([[1] * length] * count, kind)
+        return pa.record_batch({"x": arrays, "flag": pa.array(flags, pa.int64())})
+
+    batches = [
+        rows(2, kind, 1, [None, None]),
+        rows(3, pa.list_(pa.int32()), 2, [1, None, 1]),
+        rows(2, kind, 1, [None, None]),
+    ]
+    if in_segment and len({str(batch.schema) for batch in batches}) > 1:
+        batches = [batch.cast(batches[1].schema) for batch in batches]
+    with SpoolWriter(tmp_path / "spool", FeedOptions(nulls="drop")) as writer:
+        if in_segment:
+            writer.write("train", segment(tmp_path, *batches))
+        else:
+            for batch in batches:
+                writer.write("train", batch)
+        assert writer.left_out == {"train": {}}
+    reader = SpoolReader(tmp_path / "spool", "train")
+    assert reader.counts == DatasetCounts(7, 2, 5, nulls={"flag": 5})
+    assert [row for batch in reader.batches() for row in batch.column("x").to_pylist()] == [
+        [1, 1]
+    ] * 2
+
+
+def test_segments_in_another_form_are_written_anew(tmp_path):
+    flags = pa.RecordBatch.from_pydict({"n": [1, 2], "flag": [True, False]})
+    torn = pa.RecordBatch.from_pydict({"n": [3, None], "flag": [None, True]})
+    with SpoolWriter(tmp_path / "spool", FeedOptions(nulls="drop")) as writer:
+        writer.write("train", segment(tmp_path, flags))
+        writer.write("train", segment(tmp_path, torn))
+        writer.write("train", segment(tmp_path, flags.slice(1)))
+    reader = SpoolReader(tmp_path / "spool", "train")
+    rows = [tuple(row.values()) for batch in reader.batches() for row in batch.to_pylist()]
+    assert rows == [(1, 1), (2, 0), (2, 0)]
+    assert reader.counts == DatasetCounts(5, 3, 2, nulls={"n": 1, "flag": 1})
+    assert list(tmp_path.glob("*.other")) == []
+
+
+def test_a_column_that_is_left_out_in_the_middle_is_left_out_of_segments_before(tmp_path):
+    """Also of files that were taken over with it, or that have it still."""
+
+    def rows(n, words):
+        return pa.RecordBatch.from_pydict({"n": n, "words": words})
+
+    whole, torn = rows([1, 2], ["a", "b"]), rows([3], pa.array([None], pa.string()))
+    with SpoolWriter(tmp_path / "spool") as writer:
+        writer.write("train", segment(tmp_path, whole))
+        writer.write("train", segment(tmp_path, whole, torn))
+        writer.write("train", segment(tmp_path, whole))
+    assert "nulls" in writer.left_out["train"]["words"]
+    reader = SpoolReader(tmp_path / "spool", "train")
+    assert reader.schema.names == ["n"]
+    found = [row for batch in reader.batches() for row in batch.to_pylist()]
+    assert found == [{"n": n} for n in (1, 2, 1, 2, 3, 1, 2)]
 
 
 def test_many_small_batches_become_few_chunks(tmp_path):

@@ -1,4 +1,7 @@
-"""Row groups are read before they are needed: two at a time where they are small, else one."""
+"""Row groups are read before they are needed: two at a time where they are small, else one.
+
+Those that were are kept for what comes back to them, and for nothing else.
+"""
 
 import time
 
@@ -25,9 +28,9 @@ class Noting(ParquetFiles):
         super().__init__(*arguments)
         self.read = []
 
-    def load(self, piece):
+    def load(self, piece, **options):
         self.read.append(piece.place)
-        return super().load(piece)
+        return super().load(piece, **options)
 
 
 def reader(folder):
@@ -60,4 +63,41 @@ def test_as_many_as_have_room_are_read_ahead(groups_at_a_time, ahead, tmp_path, 
         for piece in window.pieces:
             rows += reads.column(piece.chunk, "x")[piece.start : piece.stop].tolist()
     assert rows == list(range(GROUPS * ROWS))
+    assert sorted(read) == list(range(GROUPS))
+
+
+def rows_and_chunks_of(reads, **options):
+    """Return the rows of an epoch, and how many chunks lay in memory at most."""
+    rows, most = [], 0
+    for window in windows_of(reads, **options):
+        most = max(most, len(reads._chunks))
+        for piece in window.pieces:
+            rows += reads.column(piece.chunk, "x")[piece.start : piece.stop].tolist()
+    return rows, most
+
+
+def test_in_order_row_groups_that_were_taken_do_not_stay_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_reader, "_TOGETHER_BYTES", 2 * ROWS * 8)
+    reads, read = reader(tmp_path)
+    for _ in range(2):
+        rows, most = rows_and_chunks_of(reads)
+        assert rows == list(range(GROUPS * ROWS))
+        assert most <= 3  # two that share a window, and one ahead
+    assert sorted(read) == sorted(2 * list(range(GROUPS)))
+
+
+def test_row_groups_that_all_fit_stay_for_the_next_epoch(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_reader, "_TOGETHER_BYTES", 4 * ROWS * 8)
+    reads, read = reader(tmp_path)
+    for _ in range(2):
+        rows, _ = rows_and_chunks_of(reads)
+        assert rows == list(range(GROUPS * ROWS))
+    assert sorted(read) == list(range(GROUPS))
+
+
+def test_a_shuffle_reads_each_row_group_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_reader, "_TOGETHER_BYTES", 2 * ROWS * 8)
+    reads, read = reader(tmp_path)
+    rows, _ = rows_and_chunks_of(reads, shuffle=True, chunks_together=2)
+    assert sorted(rows) == list(range(GROUPS * ROWS))
     assert sorted(read) == list(range(GROUPS))

@@ -150,6 +150,25 @@ def test_nulls_follow_their_rule_and_are_accounted_for(tmp_path):
         table_of(of(files, "v"))
 
 
+def test_parts_of_structs_are_columns_by_their_paths(tmp_path):
+    inner = [{"u": i, "deep": {"v": [i / 2, 1.0]}, "w": str(i)} for i in range(10)]
+    files = written(tmp_path, pa.table({"id": range(10), "s": inner, "s.dot": range(10, 20)}))
+    found = table_of(of(files, "s.deep.v", "id", "s.u", "s.dot"))
+    assert list(found) == ["s.deep.v", "id", "s.u", "s.dot"]
+    assert found["s.u"] == list(range(10))
+    assert found["s.deep.v"] == [[i / 2, 1.0] for i in range(10)]
+    assert found["s.dot"] == list(range(10, 20))
+    with pytest.raises(SchemaError, match=r"'s' .* is a struct in .*'s.u', 's.deep', 's.w'"):
+        of(files, "s")
+    with pytest.raises(SchemaError, match=r"no column 's.x'"):
+        of(files, "s.x")
+    (tmp_path / "torn").mkdir()
+    torn = written(tmp_path / "torn", pa.table({"s": [{"u": 1}, None, {"u": None}, {"u": 4}]}))
+    with pytest.raises(DataError, match=r"'s.u' .* has nulls in 2 of 4"):
+        of(torn, "s.u")
+    assert table_of(of(torn, "s.u", nulls="drop")) == {"s.u": [1, 4]}
+
+
 def test_arrays_that_change_their_length_are_named_with_their_file(tmp_path):
     files = written(tmp_path, {"v": [[1, 2]] * 3}, {"v": [[1, 2, 3]] * 3})
     with pytest.raises(DataError, match=r"'v'.* arrays of 2 and of 3 items.*1.parquet"):

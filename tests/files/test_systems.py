@@ -126,6 +126,8 @@ def test_folders_patterns_and_lists_are_found_in_order(tmp_path):
             names_of(missing)
     with pytest.raises(InvalidArgument, match="empty list"):
         find([], "/")
+    with pytest.raises(InvalidArgument, match="a list of such paths; got None"):
+        find(None, "/")
 
 
 def test_a_store_that_does_not_answer_is_an_error_with_its_name(monkeypatch):

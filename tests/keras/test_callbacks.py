@@ -120,6 +120,7 @@ class Place:
     is_chief: bool = True
     tensorboard_dir: object = "somewhere"
     checkpoint_every: int | None = None
+    writer: object = None
 
 
 def test_without_the_tensorboard_package_there_is_a_warning_and_no_callback(monkeypatch, caplog):

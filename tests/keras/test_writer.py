@@ -35,3 +35,13 @@ def test_what_went_wrong_is_raised_once_where_it_is_waited_for():
     writer.submit(fails)
     with pytest.raises(OSError, match="No space left"):
         writer.wait()
+
+
+def test_a_process_that_has_failed_waits_for_the_work_and_not_without_end():
+    writer, done, may_go_on = Writer(), [], threading.Event()
+    writer.submit(lambda: (may_go_on.wait(10), done.append("done")))
+    writer.settle(0.05)
+    assert not done
+    may_go_on.set()
+    writer.settle()
+    assert done == ["done"]

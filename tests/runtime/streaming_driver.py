@@ -38,11 +38,11 @@ def of_files(spark, folder):
 
 def of_a_topic(spark):
     """Return a stream of a topic's rows, of which the first driver is told to write them."""
-    options = {"kafka.bootstrap.servers": os.environ["BROKER"]}
+    options, topic = {"kafka.bootstrap.servers": os.environ["BROKER"]}, os.environ["TOPIC"]
     if "PRODUCE" in os.environ:
         rows = spark.range(0, 100, 1, 1).selectExpr("concat(id * 0.01d, ' ', id * 0.03d) value")
-        rows.write.format("kafka").options(**options, topic="rows").save()
-    options |= {"subscribe": "rows", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+        rows.write.format("kafka").options(**options, topic=topic).save()
+    options |= {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
     found = spark.readStream.format("kafka").options(**options).load()
     parts = "split(cast(value as string), ' ')"
     return found.selectExpr(f"double({parts}[0]) x", f"double({parts}[1]) y")
@@ -61,14 +61,17 @@ def main():
     )
     spark.sparkContext.setLogLevel("OFF")
     stream = of_a_topic(spark) if "BROKER" in os.environ else of_files(spark, folder / "files")
-    stop_at = int(os.environ.get("STOP_AT", "-1"))
     original = StreamDesk.end_section
 
-    def end_section(self, label, give_up):
-        done = original(self, label, give_up)
-        if label.endswith(f"/{stop_at}"):
+    def stop(when, label):
+        if label.rpartition("/")[2] == os.environ.get(when):
             (folder / "stopped").touch()
             time.sleep(300)
+
+    def end_section(self, label, give_up):
+        stop("STOP_WITHIN", label)  # its rows have come, and maybe some were trained on
+        done = original(self, label, give_up)
+        stop("STOP_AFTER", label)  # its checkpoint is there, and Spark hasn't noted it
         return done
 
     StreamDesk.end_section = end_section

@@ -86,6 +86,14 @@ def test_agents_end_with_their_executor_and_are_missed(spark, tmp_path):
     wait_for_slots(spark, 2)  # Spark replaces it
 
 
+def test_a_job_that_is_cancelled_before_its_agents_are_there_ends_at_once(spark):
+    job = detached(spark, shutdown_timeout=1000).start(count)
+    job.cancel()
+    with pytest.raises(errors.JobCancelled):
+        job.result(timeout=100)
+    wait_for_slots(spark, 2)
+
+
 def test_what_detached_agents_cant_have_is_refused_at_the_call(spark, monkeypatch):
     with pytest.raises(InvalidArgument, match=r"LocalLauncher has none"):
         TensorflowDistributor(1, launcher=LocalLauncher(), detached=True).start(count)

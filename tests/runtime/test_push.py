@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gridflow import (
@@ -17,6 +18,7 @@ from gridflow import (
     TensorflowDistributor,
     TrainingFailed,
 )
+from gridflow.launch.spark import feeders
 
 pytestmark = [
     pytest.mark.slow,
@@ -186,6 +188,89 @@ def test_the_function_ends_the_feeding_and_the_rest_isnt_read():
         taken = job.feed(wide)
     assert 24 <= taken < 50_000
     assert job.result().value == 3
+    (record,) = job.result().ledger.records
+    assert (record.rows_fed, record.complete) == (24, False)
+    assert 0 < record.rows_left_out <= taken - 24
+
+
+def test_rows_that_take_long_to_make_are_not_waited_for(spark, tmp_path):
+    """Once the function wants no more. Spark's tasks hear it with their next rows only."""
+
+    def crawl(batches, folder=str(tmp_path)):
+        import time
+        import uuid
+        from pathlib import Path
+
+        for batch in batches:
+            for _ in range(300):
+                time.sleep(0.3)
+                Path(folder, uuid.uuid4().hex).touch()
+                yield batch.slice(0, 100)
+
+    launcher = SparkLauncher(spark)  # from now on Spark's Python is this one
+    slowly = spark.range(0, 1000, 1, 1).mapInArrow(crawl, "id long").selectExpr("id as x")
+    distributor = TensorflowDistributor(1, "none", launcher=launcher, logs="none", progress=False)
+    with distributor.start(stop_soon) as job:
+        taken = job.feed(slowly)
+    assert job.result().value == 3
+    (record,) = job.result().ledger.records
+    assert taken == record.rows_fed + record.rows_left_out
+    assert len(list(tmp_path.iterdir())) < 150
+
+
+def test_values_of_an_rdd_become_columns_as_those_of_a_dataframe():
+    """Of uneven lists, structs and vectors; what doesn't go together isn't made text."""
+    from pyspark.ml.linalg import Vectors
+    from pyspark.sql import Row
+
+    def table(*rows, columns=("x", "y")):
+        return pa.Table.from_batches(feeders.record_batches(rows, columns))
+
+    uneven = table(*[([1.0] * n, n) for n in range(3)])
+    even = table(([1.0, 2.0], 0), ([3.0, 4.0], 1))
+    assert uneven.column("x").to_pylist() == [[], [1.0], [1.0, 1.0]]
+    assert uneven.schema == even.schema
+    struct = table(Row(s=Row(u=1, v="a")), Row(s=Row(u=2, v="b")), columns=None)
+    assert struct.column("s").to_pylist() == [{"u": 1, "v": "a"}, {"u": 2, "v": "b"}]
+    vectors = table((Vectors.dense([1, 2]), 0), (Vectors.sparse(2, {0: 3.0}), 1))
+    assert vectors.schema.field("x").type == pa.list_(pa.float32())
+    assert vectors.column("x").to_pylist() == [[1, 2], [3, 0]]
+    assert table((["a", "b"], 1), (["c", "d"], 2)).column("x").to_pylist() == [
+        ["a", "b"],
+        ["c", "d"],
+    ]
+    for mixed in [(1.0, "s"), ("s", 1.0), ([1.0, "s"], ["a", "b"])]:
+        with pytest.raises(SchemaError):
+            table(*[(value, 0) for value in mixed])
+
+
+def test_who_asks_for_a_column_that_cant_be_fed_is_told_why(spark):
+    def ask(ctx):
+        for _ in ctx.stream(2, features=["x", "iv"]):
+            pass
+
+    launcher = SparkLauncher(spark)
+    distributor = TensorflowDistributor(1, "none", launcher=launcher, logs="none", progress=False)
+    frame = spark.range(6).selectExpr("double(id) AS x", "interval 1 day AS iv")
+    with pytest.raises(DataError, match=r"'iv' of dataset 'stream' has the type interval day"):
+        with distributor.start(ask) as job:
+            job.feed(frame)
+            job.stop()
+            job.result(timeout=120)
+
+
+def test_epochs_that_the_function_doesnt_want_any_more_are_left_out(monkeypatch):
+    job = local("none", 1).start(stop_soon)
+    feed = job._launcher.feed
+
+    def once(*given):
+        taken = feed(*given)
+        job.result(timeout=100)  # the next epoch would come after the job's end
+        return taken
+
+    monkeypatch.setattr(job._launcher, "feed", once)
+    with job:
+        assert job.feed(numbers(100), epochs=3) >= 24
 
 
 def slow(ctx):
@@ -210,11 +295,34 @@ def test_what_cant_be_fed_is_said_at_the_call():
             job.feed(numbers(5), epochs=0)
         with pytest.raises(SchemaError, match=r"no column 'z'"):
             job.feed(numbers(5), columns=["z"])
+        with pytest.raises(InvalidArgument, match=r"list of names.*\['x'\]"):
+            job.feed(numbers(5), columns="x")
+        with pytest.raises(InvalidArgument, match="timeout"):
+            job.feed(numbers(5), timeout="soon")
         with pytest.raises(InvalidArgument, match="DataFrame of Spark"):
             job.infer(numbers(5))
         job.feed(numbers(5))
     with pytest.raises(InvalidArgument, match="has ended"):
         job.feed(numbers(5))
+
+
+def test_rows_that_cant_be_fed_are_an_error_at_once_and_the_job_goes_on(spark):
+    """Nobody waits for the job's own failure, of which a feeder's error may be the echo."""
+    patient = {"launcher": SparkLauncher(spark), "heartbeat_timeout": 1000, **QUIET}
+    with TensorflowDistributor(1, "none", **patient).start(loop) as job:
+        assert job.feed(numbers(5)) == 5
+        with pytest.raises(DataError, match="have no names"):
+            job.feed(spark.sparkContext.parallelize([(1.0, 2.0)], 1))
+        with pytest.raises(DataError, match=r"^rows could .*'y' came as float .* one type\.$"):
+            job.feed(spark.range(3).selectExpr("array(1f, 2f) x", "string(id) y"))
+    assert job.result().ledger.check() == []
+
+    with (
+        pytest.raises(DataError, match=r"^rows could .*'y' came as float .* one type\.$"),
+        local("none", 1, heartbeat_timeout=1000).start(loop) as job,
+    ):
+        job.feed(numbers(5))
+        job.feed({**numbers(1), "y": np.array(["text"])})
 
 
 def test_a_function_that_takes_no_rows_and_one_that_fails():
@@ -250,6 +358,8 @@ def test_rows_of_the_same_stream_twice_or_too_late():
 
     with pytest.raises(DataError, match="ended before a row came"), local("none", 1).start(none):
         pass
+    with pytest.raises(DataError, match=r"job of start\(\) can be fed, not one of run\(\)"):
+        local("none", 1).run(none)
 
 
 def test_a_dataframe_and_an_rdd_are_pushed_while_feeders_fail(spark, tmp_path):
@@ -321,11 +431,15 @@ def test_a_dataframe_gets_a_row_of_answers_for_each_row(spark):
         other = job.infer(asked.where("id < 5"), schema="upper string").collect()
         with pytest.raises(Exception, match="announced the column 'z'"):
             job.infer(asked, schema="z float").collect()
+        with pytest.raises(Exception, match=r"partition \d, rows 0 to \d+: no answer within 0 sec"):
+            job.infer(asked, timeout=0).collect()
     assert [row.id for row in rows] == [*range(200)]
     assert all(row.twice == [2.0 * row.id, row.id] for row in rows)
     assert all(row.upper == f"N{row.id}" and row.kept == {1: 2} for row in rows)
     assert [row.upper for row in other] == [f"N{n}" for n in range(5)]
     sizes = job.result().value
+    assert job.result().ledger.check() == []
+    assert [record.rows_fed for record in job.result().ledger.records] == [sum(sizes)]
     assert max(sizes) == 16
     assert sum(sizes) >= 205
 

@@ -16,6 +16,7 @@ import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow.errors import TrainingFailed
 from gridflow.spec.place import Place
 
 pytestmark = pytest.mark.slow
@@ -93,6 +94,36 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(uninterrupted, kill_at
     for name, values in result.history.items():
         np.testing.assert_allclose(values, uninterrupted.history[name], rtol=1e-4, atol=1e-6)
     assert result.ledger.check() == []
+
+
+def fail_at_once(ctx, steps):
+    """Make a large checkpoint after each step, and fail right after one of them."""
+    import keras
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch + 1 == steps:
+                raise RuntimeError("on purpose")
+
+    with ctx.strategy.scope():
+        layers = [keras.layers.Dense(5_000_000), keras.layers.GlobalAveragePooling1D()]
+        model = keras.Sequential(
+            [keras.Input((4,)), layers[0], keras.layers.Reshape((-1, 1)), layers[1]]
+        )
+        model.compile("sgd", "mse")
+    rows = ctx.dataset("train", batch_size=8, features="x", label="y")
+    model.fit(rows, verbose=0, callbacks=[*ctx.callbacks(), Fail()])
+
+
+def test_a_checkpoint_that_is_still_being_written_outlives_the_failure(tmp_path):
+    quiet = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
+    distributor = TensorflowDistributor(
+        1, checkpoint_dir=str(tmp_path), checkpoint_every=1, **quiet
+    )
+    with pytest.raises(TrainingFailed, match="on purpose"):
+        distributor.run(fail_at_once, 2, data=data())
+    latest, unreadable = CheckpointStore(tmp_path).latest()
+    assert (latest.place, unreadable) == (Place(0, 0, 2), [])
 
 
 def slow(folder):
@@ -248,7 +279,7 @@ def test_a_restart_says_why_and_a_resume_that_another_number_of_workers_began(tm
         return ctx.generation
 
     store = CheckpointStore(tmp_path / "checkpoints", num_workers=3)
-    made = tmp_path / "made"
+    made = store.incoming(0, 0)
     with made.open("wb") as file:
         np.savez(file)
     store.commit(made, Place(0, 4, 0))

@@ -120,6 +120,7 @@ def test_slots_that_are_taken_are_named_with_what_takes_them(spark, quiet, capsy
         stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
         return sum(stage.numActiveTasks for stage in stages if stage)
 
+    quiet()  # from now on Spark's Python is this one
     wait_for_slots(spark, 2)
     thread = threading.Thread(target=occupy)
     thread.start()

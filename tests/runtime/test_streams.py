@@ -57,6 +57,8 @@ def test_files_and_rates_are_fed_until_they_end(spark, tmp_path):
     with distributor.start(add_up) as job:
         with pytest.raises(InvalidArgument, match="checkpoint_location="):
             job.feed(rows)
+        with pytest.raises(InvalidArgument, match="epochs=2: a streaming DataFrame comes once"):
+            job.feed(rows, epochs=2, checkpoint_location=str(tmp_path / "noted"))
         with pytest.raises(InvalidArgument, match="are for a streaming DataFrame"):
             job.feed(spark.range(3), trigger={"availableNow": True})
         taken = job.feed(
@@ -100,31 +102,53 @@ def run(folder, **changes):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(tmp_path):
-    whole = run(tmp_path / "whole")
-    # Killed after the checkpoint of the third micro-batch, before Spark has noted it.
-    broken = tmp_path / "broken"
+def kill(folder, **changes):
+    """Start the driver, and kill it where the changes of its environment say."""
     driver = subprocess.Popen(
-        [sys.executable, str(DRIVER), str(broken)],
-        env={**os.environ, "STOP_AT": "2"},
+        [sys.executable, str(DRIVER), str(folder)],
+        env={**os.environ, **changes},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
         give_up = time.monotonic() + 200
-        while not (broken / "stopped").exists():
+        while not (folder / "stopped").exists():
             assert driver.poll() is None
             assert time.monotonic() < give_up
             time.sleep(0.05)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    rest = run(broken)
+    (folder / "stopped").unlink()
+
+
+@pytest.mark.full(source="kafka")
+@pytest.mark.parametrize(
+    ("source", "kills"),
+    [
+        # After the checkpoint of the third micro-batch, before Spark has noted it.
+        ("files", [{"STOP_AFTER": "2"}]),
+        # The rows of the second one come again, and those of the fourth do.
+        ("kafka", [{"STOP_WITHIN": "1"}, {"STOP_AFTER": "3"}]),
+    ],
+)
+def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(
+    tmp_path, request, source, kills
+):
+    broker = {}
+    if source == "kafka":
+        broker = {"BROKER": request.getfixturevalue("kafka"), "JARS": kafka.jars_of_spark()}
+        broker["TOPIC"] = "whole"
+    whole = run(tmp_path / "whole", **broker, PRODUCE="1")
+    for stop in kills:
+        kill(tmp_path / "broken", **broker, **stop)
+    rest = run(tmp_path / "broken", **broker)
     assert rest["weights"] == whole["weights"]
-    assert rest["iterations"] == whole["iterations"]
+    assert rest["iterations"] == whole["iterations"] == 15
     assert whole["taken"] == 100
-    assert rest["taken"] == whole["taken"] - 3 * whole["taken"] // 5
+    covered = 1 + int(kills[-1]["STOP_AFTER"])
+    assert rest["taken"] == 100 - 20 * covered
 
 
 @pytest.mark.full
@@ -132,6 +156,7 @@ def test_a_topic_of_kafka_is_trained_on_and_the_next_driver_takes_what_came_sinc
     tmp_path, request
 ):
     broker = {"BROKER": request.getfixturevalue("kafka"), "JARS": kafka.jars_of_spark()}
+    broker["TOPIC"] = "rows"
     first = run(tmp_path, **broker, PRODUCE="1")
     # Five micro-batches of twenty rows, each of which makes steps of eight, eight and four.
     assert (first["taken"], first["iterations"]) == (100, 15)

@@ -16,7 +16,7 @@ if __name__ == "__main__":  # the set-up: the tests import it as a part of their
 from suite import maven, stores
 
 _FOLDER = Path(__file__).parents[2] / ".cache" / "kafka"
-_JARS = {"broker": "kafka_2.13-*.jar", "spark": "spark-sql-kafka-*.jar"}
+_JARS = {"broker": "kafka_2.13-4.1.1.jar", "spark": "spark-sql-kafka-*-4.1.3.jar"}
 _SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}

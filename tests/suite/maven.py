@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 
@@ -12,10 +13,12 @@ def fetch(pom, folder, jars):
     ----------
     pom, folder : Path
     jars : dict of str
-        By profile, the pattern of a jar by which it is known that they are.
+        By profile, the pattern of a jar by which it is known that they are. With its version:
+        what lies there of another one is deleted.
     """
     for profile, jar in jars.items():
         if not any((folder / profile).glob(jar)):
+            shutil.rmtree(folder / profile, ignore_errors=True)
             words = ["mvn", "-q", "-f", str(pom), "-P", profile, "dependency:copy-dependencies"]
             words += ["-DincludeScope=runtime", f"-DoutputDirectory={folder / profile}"]
             subprocess.run(words, check=True)

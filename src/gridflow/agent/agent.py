@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyarrow import flight
@@ -29,7 +29,7 @@ from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
 from gridflow.errors import DataError, NotEnoughGpus
 from gridflow.feed import records
-from gridflow.feed.spool import SpoolWriter
+from gridflow.feed.spool import SpoolWriter, size_of
 from gridflow.gpu import devices
 from gridflow.gpu.grant import SparkGpus, take
 from gridflow.spec import modules
@@ -44,8 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from gridflow.feed.spool import Segment
     from gridflow.gpu.grant import GpuGrant
     from gridflow.wire.payload import AgentPayload
+
+#: As they come from the launcher.
+Rows: TypeAlias = "pa.RecordBatch | Segment"
 
 _EXCHANGE_SECONDS: Final = 0.2
 _EAGER_SECONDS: Final = 0.05
@@ -92,12 +96,12 @@ class Agent:
         self._heartbeat: Heartbeat | None = None
         self._busy_until = 0.0
 
-    def run(self, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
+    def run(self, batches: Iterable[tuple[str, Rows]]) -> None:
         """Spool the rows, and stay until the coordinator closes the job.
 
         Parameters
         ----------
-        batches : iterable of (dataset name, record batch)
+        batches : iterable of (dataset name, record batch or segment)
             Read once.
         """
         prefix = task_prefix(self.payload.job, self.task)
@@ -108,7 +112,7 @@ class Agent:
         if self._error is not None:
             raise self._error
 
-    def _run_in(self, folder: Path, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
+    def _run_in(self, folder: Path, batches: Iterable[tuple[str, Rows]]) -> None:
         supervisor = threading.Thread(target=self._supervise, args=(folder,), name="gridflow-agent")
         supervisor.start()
         try:
@@ -129,17 +133,17 @@ class Agent:
             supervisor.join()
             raise
 
-    def _spool(self, batches: Iterable[tuple[str, pa.RecordBatch]], folder: Path) -> None:
+    def _spool(self, batches: Iterable[tuple[str, Rows]], folder: Path) -> None:
         try:
             feed, arrived = self.payload.spec.feed, self._runner.arrived
-            with SpoolWriter(folder, feed, on_segment=arrived) as writer:
+            with SpoolWriter(folder, feed, on_segment=arrived) as writer, writer.explaining():
                 for dataset in self.payload.datasets:
                     writer.declare(dataset)
-                for dataset, batch in batches:
+                for dataset, rows in batches:
                     if self._closed.is_set():
                         return
-                    writer.write(dataset, batch)
-                    self._runner.read(batch.nbytes)
+                    writer.write(dataset, rows)
+                    self._runner.read(size_of(rows))
                 counts = writer.close()
             specs = {}
             if self.part.serves:
@@ -237,6 +241,8 @@ class Agent:
         finally:
             self._closed.set()
             self._runner.kill()
+            if self._heartbeat.is_beating:  # the last checkpoint of a job that failed
+                uploads.drain(min(_FLUSH_SECONDS, timeout))
             self._heartbeat.stop()
             self._reporter.report(Gone())
             self._runner.close_features()

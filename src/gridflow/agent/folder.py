@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Reads until the maker's end of the pipe is closed, by itself or by the kernel. What the maker's
-#: children still write is gone in the next round: they are being killed, too.
+#: Reads until the maker's end of the pipe is closed, by itself or by the kernel. Then the maker has
+#: said nothing, and its children are being killed, too: what they still write, even a folder of
+#: the same name, is gone in the next round.
 _JANITOR: Final = (
-    'cat; for wait in 0 0.2 1 5; do sleep $wait; rm -rf -- "$1"; [ -e "$1" ] || exit 0; done'
+    "said=$(cat); for wait in 0 0.3 1 5; do "
+    'sleep $wait; rm -rf -- "$1"; [ -e "$1" ] || [ "$said$wait" = 0 ] || exit 0; '
+    "done"
 )
 _SECONDS: Final = 10.0
 #: A socket's path has at most 107 bytes, and what Python's multiprocessing adds takes 32 of them.
@@ -53,7 +57,15 @@ def temporary_folder(prefix: str, root: str | Path | None = None) -> Iterator[Pa
     """
     if root is not None:
         Path(root).mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+    folder = Path(root or tempfile.gettempdir(), f"{prefix}{secrets.token_hex(6)}")
+    with deleted_at_last(folder):  # from before it is there, as this process may die at any time
+        folder.mkdir(0o700)
+        yield folder
+
+
+@contextlib.contextmanager
+def deleted_at_last(folder: Path) -> Iterator[Path]:
+    """Delete a folder at the end of the block, or when this process dies in it."""
     janitor = subprocess.Popen(
         ["/bin/sh", "-c", _JANITOR, "gridflow-janitor", str(folder)],
         stdin=subprocess.PIPE,
@@ -67,6 +79,8 @@ def temporary_folder(prefix: str, root: str | Path | None = None) -> Iterator[Pa
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if janitor.stdin is not None:
-            janitor.stdin.close()
+            with contextlib.suppress(OSError):  # it was killed
+                janitor.stdin.write(b"deleted")
+                janitor.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             janitor.wait(_SECONDS)

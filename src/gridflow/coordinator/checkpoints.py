@@ -58,21 +58,44 @@ class CheckpointStore:
         self._lock = threading.Lock()
         self._newest_label: str | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(".incoming-*"):  # of a driver that was killed
-            leftover.unlink()
+        self.begin(0)  # a driver that was killed may have left some
+
+    def begin(self, generation: int) -> None:
+        """Take no checkpoint of another generation from now on, nor one that is under way."""
+        with self._lock:
+            self._incoming = f".incoming-{generation}-"
+            for unfinished in self.folder.glob(".incoming-*"):
+                unfinished.unlink()
 
     def incoming(self, generation: int, rank: int) -> Path:
-        """Return where a checkpoint that is arriving is written."""
-        return self.folder / f".incoming-{generation}-{rank}"
+        """Return where a checkpoint that is arriving is written.
+
+        Raises
+        ------
+        GridflowError
+            It comes from an agent that was lost, and the others have gone on without.
+        """
+        name = f".incoming-{generation}-{rank}"
+        if not name.startswith(self._incoming):
+            raise GridflowError(f"generation {generation} is over")
+        return self.folder / name
 
     def commit(self, path: Path, place: Place, label: str | None = None) -> str:
         """Make a checkpoint that arrived whole the newest one; return its name.
 
         The label says which of the rows that are pushed it covers; it lies beside it before it
         counts.
+
+        Raises
+        ------
+        GridflowError
+            Another generation has begun while it arrived.
         """
         name = f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
         with self._lock:
+            if not path.name.startswith(self._incoming):
+                path.unlink(missing_ok=True)
+                raise GridflowError(f"{name} comes too late: its generation is over")
             (self.folder / WORKERS).write_text(str(self._num_workers))
             self._write_label(name, label)
             path.rename(self.folder / name)

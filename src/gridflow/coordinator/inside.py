@@ -28,6 +28,7 @@ from gridflow.coordinator.loop import JobRun
 from gridflow.coordinator.recorded import NoStreams, RecordedRun
 from gridflow.errors import ClientUnreachable, GridflowError, InvalidArgument, TaskLost
 from gridflow.feed.ledger import Ledger
+from gridflow.feed.push import STREAM
 from gridflow.launch.spark.task import (
     executor_above,
     gpus_of_this_task,
@@ -39,7 +40,7 @@ from gridflow.spec.options import LOG_CHOICES
 from gridflow.wire.server import inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from gridflow.coordinator.job import Job
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "kind string, name string, chunk binary"
 _FILE, _ERROR = "file", "error"
 _CHUNK_BYTES: Final = 1 << 20
+_LOOK_SECONDS: Final = 0.2
 
 
 def inside_of(job: Job, launcher: Launcher, error: ClientUnreachable) -> InsideRun:
@@ -235,9 +237,20 @@ class _Keeper:
     def _run(self) -> None:
         try:
             run = JobRun(self._job, cast("Launcher", self._launcher))
+            threading.Thread(
+                target=self._end_streams, args=(run,), name="gridflow-inside-streams", daemon=True
+            ).start()
             record.write_outcome(self.folder, run.run())
         except BaseException as error:  # noqa: BLE001 (raised again in the driver)
             self._error = error
+
+    def _end_streams(self, run: JobRun) -> None:
+        """End a stream as soon as it is read: nobody reaches the agents to feed it."""
+        while self._thread.is_alive():
+            if run.streams.is_awaited(STREAM):
+                run.streams.end_streams()
+                return
+            time.sleep(_LOOK_SECONDS)
 
     def payload(self) -> AgentPayload | None:
         """Return what the agents have to know; None if the coordinator has failed."""
@@ -270,7 +283,7 @@ def run_task(
     places: tuple[int, ...],
     rows: RankRows | None,
     gpu_shares: int,
-    batches: Iterator[pa.RecordBatch],
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Run the task of this partition; that of the first place with the coordinator beside it."""
     from pyspark import BarrierTaskContext
@@ -292,7 +305,8 @@ def run_task(
                     gpus_of_this_task(gpu_shares),
                     executor=executor_above(os.getpid()),
                 )
-                agent.run(rows_of_this_task(rows, batches))
+                with rows_of_this_task(rows, batches) as own:
+                    agent.run(own)
             except Exception as error:  # noqa: BLE001 (the coordinator says what the job failed with)
                 problem = error
         context.barrier()  # now all have ended

@@ -310,6 +310,7 @@ class JobRun:
             self._desk.send(rank, command)
 
     def _start(self, command: ev.StartGeneration) -> None:
+        self._checkpoints.begin(command.generation)  # none comes after the look at the newest
         if command.generation > 0:  # until then none was made, and the first look read all of it
             self._latest = self._latest_checkpoint()
         latest = self._latest
@@ -369,7 +370,9 @@ class JobRun:
         if error is not None:
             raise error
         if self._finish.interrupted:
-            raise JobCancelled(f"job {self.job.id} was cancelled while it was {self._been[-1]}.")
+            ends = {Phase.CLOSING.value, Phase.CLOSED.value}
+            last = next(phase for phase in reversed(self._been) if phase not in ends)
+            raise JobCancelled(f"job {self.job.id} was cancelled while it was {last}.")
         return Outcome(
             results=tuple(
                 self._desk.results.get(place, _NO_VALUE)

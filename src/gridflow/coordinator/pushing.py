@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gridflow.errors import DataError, InvalidArgument
+from gridflow.errors import DataError, GridflowError, InvalidArgument
 from gridflow.feed.push import STREAM
 from gridflow.feed.push.sender import Destination
 from gridflow.spec import strategies
 from gridflow.spec.options import seconds, whole_number
+from gridflow.wire.receiver import REFUSED
 
 if TYPE_CHECKING:
     import threading
@@ -35,6 +37,12 @@ _ROWS_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 2.0
 #: What is in the traceback of a task that pushes or asks.
 _FEEDERS: Final = "gridflow/feed/push/"
+#: What a feeder may fail with because the job does, or its agents: the cause is known soon after.
+_OF_THE_JOB: Final = re.compile(
+    r"_flight\.|ConnectionError|ExecutorLostFailure|exited unexpectedly|[Cc]ancelled|shut ?down"
+)
+#: What an agent says of rows that it doesn't take, among what Flight says.
+_REFUSAL: Final = re.compile(rf"{re.escape(REFUSED)}(.+?)\.*(?: Detail: |$)", re.DOTALL)
 
 
 class StreamDesk:
@@ -64,6 +72,10 @@ class StreamDesk:
         if receivers is None or self.identity is None:
             return None
         return Destination(stream, uuid.uuid4().hex, receivers, self.identity)
+
+    def is_awaited(self, stream: str) -> bool:
+        """Return whether all ranks have asked for rows of a stream."""
+        return self._desk.receivers(stream) is not None
 
     def silent_tasks(self, stream: str) -> list[str]:
         """Return the tasks that take no rows of a stream so far."""
@@ -167,7 +179,18 @@ class Pushing:
             What the job has failed with.
         """
         whole_number("epochs", epochs, 1)
+        if timeout is not None:
+            seconds("timeout", timeout)
+        if isinstance(columns, str):
+            raise InvalidArgument(
+                f"columns= is a list of names, got the text {columns!r}: columns=[{columns!r}]."
+            )
         if getattr(rows, "isStreaming", False):
+            if epochs != 1:
+                raise InvalidArgument(
+                    f"epochs={epochs}: a streaming DataFrame comes once. Leave epochs= out, or "
+                    "feed each of its batches by foreachBatch."
+                )
             return self._feed_stream(rows, columns, timeout, checkpoint_location, trigger)
         if checkpoint_location is not None or trigger is not None:
             raise InvalidArgument(
@@ -178,21 +201,31 @@ class Pushing:
             rows.foreachRDD(lambda rdd: self.feed(rdd, columns=columns, epochs=epochs))
             return 0
         taken = 0
-        for _ in range(epochs):
+        for epoch in range(epochs):
+            if epoch and self._ended.is_set() and self._error is None:
+                break  # the function wanted no more rows, and has returned since
             destination = self._destination(timeout)
             if not destination.receivers:
                 break
-            before = self._run.streams.rows_pushed
-            try:
-                taken += self._launcher.feed(destination, rows, columns)
-            except (DataError, pa.ArrowException, ConnectionError):
-                self._wait_for_failure()
-                if not self._ended.is_set():
-                    raise
-                if self._error is not None:
-                    raise self._error from None
-                taken += self._run.streams.rows_pushed - before  # it succeeded without the rest
+            taken += self._push(destination, rows, columns)
         return taken
+
+    def _push(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
+        """Push rows once; return how many were taken."""
+        before = self._run.streams.rows_pushed
+        try:
+            return self._launcher.feed(destination, rows, columns, self._takes_no_more)
+        except InterruptedError:
+            self._ended.wait(_SETTLE_SECONDS)  # for the agents to say how many rows they have
+        except (DataError, pa.ArrowException, ConnectionError) as error:
+            own = _own_words(error)
+            if own is None:
+                self._wait_for_failure()
+            if not self._ended.is_set():
+                raise DataError(own or f"rows could not be pushed: {error}") from error
+            if self._error is not None:
+                raise self._error from None
+        return self._run.streams.rows_pushed - before  # it succeeded without the rest
 
     def infer(
         self,
@@ -316,5 +349,22 @@ class Pushing:
 
 
 def is_of_a_feeder(error: BaseException | None) -> bool:
-    """Return whether an error comes from a task that pushes rows into a job, or asks it."""
-    return _FEEDERS in str(error)
+    """Return whether an error may be the echo, in a task that pushes or asks, of the job's own.
+
+    What `Pushing.feed` raises isn't: it has waited for the job's own.
+    """
+    text = str(error)
+    is_echo = not isinstance(error, GridflowError) and _own_words(error) is None
+    return is_echo and _FEEDERS in text
+
+
+def _own_words(error: BaseException | None) -> str | None:
+    """Return what a feeder failed with by itself, as its rows can't be had, or can't be fed.
+
+    None for what may be the echo of the job's own failure.
+    """
+    text = str(error)
+    refusal = _REFUSAL.search(text)
+    if refusal:
+        return f"rows could not be pushed: {refusal[1]}."
+    return None if _OF_THE_JOB.search(text) or not isinstance(error, DataError) else text

@@ -43,7 +43,11 @@ class NoStreams:
         """Return one without receivers, as after the end of a stream."""
         return Destination(stream, "", (), Identity(b"", b"", b""))
 
-    def silent_tasks(self, stream: str) -> list[str]:  # noqa: ARG002  (as of a running job)
+    def is_awaited(self, stream: str) -> bool:  # noqa: ARG002  (as of a running job)
+        """Return that no task waits."""
+        return False
+
+    def silent_tasks(self, stream: str) -> list[str]:  # noqa: ARG002  (as above)
         """Return no task."""
         return []
 

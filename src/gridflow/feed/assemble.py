@@ -33,7 +33,11 @@ _WINDOW_ROWS: Final = 65_536
 #: From so many on they are copied together instead of one by one.
 _MANY_COLUMNS: Final = 64
 #: As what texts are bytes without a copy: other offsets would take one.
-_BYTES: Final = {kind: pa.binary() for kind in (pa.string(), pa.binary())}
+_BYTES: Final = {
+    pa.string(): pa.binary(),
+    pa.binary(): pa.binary(),
+    pa.binary_view(): pa.binary_view(),
+}
 
 
 def window_rows_for(row_bytes: int, text_bytes: int = 0, *, shuffle: bool) -> int:

@@ -77,22 +77,34 @@ def reason_against(kind: pa.DataType, where: str) -> str | None:
     leaf = leaf_type(kind)
     while isinstance(leaf, pa.BaseExtensionType):
         leaf = leaf_type(leaf.storage_type)
-    if pa.types.is_dictionary(leaf):
-        leaf = leaf.value_type
     try:
-        _fixed_leaf(pa.array([], leaf), where)
+        _fixed_leaf(storage(pa.array([], leaf)), where)
     except SchemaError as error:
         return str(error)
     return None
 
 
 def storage(array: pa.Array) -> pa.Array:
-    """Take off the wrappings: dictionaries and extension types."""
+    """Take off the wrappings: dictionaries, extension types and views, which Arrow can't filter."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    return array
+    plain = _without_views(array.type)
+    return array if plain == array.type else array.cast(plain)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if not is_list(kind):
+        return kind
+    field = kind.value_field.with_type(_without_views(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(field, kind.list_size)
+    return pa.large_list(field) if pa.types.is_large_list(kind) else pa.list_(field)
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -163,10 +175,13 @@ def filled(array: pa.Array, value: Any, where: Where, expected: pa.DataType | No
     null = array.is_null().to_numpy(zero_copy_only=False)
     widths = np.diff(offsets)
     width = _width(widths[~null], where, expected)
+    if width is None and isinstance(value, (list, tuple, np.ndarray)):
+        width = len(value)
     if width is None:
         raise DataError(
             f"all rows of a batch are null in {where}, before any row told how long its arrays "
-            f"are, so they can't be filled. Fill them in the DataFrame."
+            f"are, so they can't be filled. Give all items of an array, or fill them in the "
+            f"DataFrame."
         )
     inner = expected.value_type if expected is not None and is_list(expected) else None
     items = array.values
@@ -207,8 +222,10 @@ def _filled_row(value: Any, width: int, kind: pa.DataType, where: Where) -> pa.A
 
 def shaped(column: pa.Array, where: Where) -> pa.Array:
     """Give a column without nulls its form in the spool, the same as in earlier batches."""
+    if len(column) == 0 and where.field is not None:  # whatever rows were that are dropped
+        return pa.array([], where.expected_type)
     array = _fixed(column, where, where.expected_type)
-    if where.field is not None and not (len(array) == 0 or array.type.equals(where.expected_type)):
+    if where.field is not None and not array.type.equals(where.expected_type):
         raise DataError(
             f"{where} was {where.expected_type} in earlier batches and is {array.type} now: all "
             "batches need one type and shape."
@@ -241,6 +258,11 @@ def _width(widths: np.ndarray, where: Where, expected: pa.DataType | None) -> in
         raise DataError(
             f"{where} has arrays of {known} and of {int(other[0])} items. All rows need the same "
             f"length: say columns={{{where.column!r}: Padded(length)}}, or Ragged()."
+        )
+    if known == 0:
+        raise DataError(
+            f"{where} has arrays without items in all rows of a batch, which are no tensor. Leave "
+            f"it out, or say columns={{{where.column!r}: Padded(length)}}, or Ragged()."
         )
     return known
 
@@ -288,8 +310,6 @@ def _fixed_leaf(array: pa.Array, where: Where | str) -> pa.Array:
 _CASTS: Final = (
     (pa.types.is_boolean, pa.uint8()),
     (pa.types.is_fixed_size_binary, pa.binary()),
-    (pa.types.is_string_view, pa.string()),
-    (pa.types.is_binary_view, pa.binary()),
 )
 _HINTS: Final = (
     (pa.types.is_null, "It holds nothing but nulls: leave it out, or cast it."),

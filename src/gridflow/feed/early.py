@@ -127,10 +127,13 @@ class EarlySource(Source):
     def _nothing(self) -> tuple[np.ndarray, ...]:
         """Return a window without batches."""
         size = self.batch_size // self.replicas
-        return tuple(
-            np.empty((0, size, *tensor.row_shape), tensor.numpy_dtype)
-            for tensor in self.selection.tensors
-        )
+        found: list[np.ndarray] = []
+        for tensor in self.selection.tensors:
+            if tensor.is_ragged:  # lengths of rows, and items: see `assemble`
+                found += [np.empty((0, size), np.int64), np.empty(0, tensor.numpy_dtype)]
+            else:
+                found.append(np.empty((0, size, *tensor.row_shape), tensor.numpy_dtype))
+        return tuple(found)
 
     def _plan_of(self, steps: int) -> BatchPlan:
         """Return the plan of the first steps of the first epoch."""

@@ -65,7 +65,9 @@ class EpochRecord:
         Rows of the spool that the epoch didn't use (``tail="drop"``).
     complete : bool
         Whether the epoch reached its last batch. An epoch that was given up has False, and isn't
-        checked; what it was fed is counted in windows of the shuffle, prefetched ones included.
+        checked; what it was fed is counted in windows of the shuffle, prefetched ones included. Of
+        a stream these are the rows of the steps that were made, and `rows_left_out` those that
+        lay at hand besides: of ``rows_in`` all others weren't used either.
     rows_before : int
         Rows of this epoch that a run before the restart had fed, when it was resumed inside it.
     """

@@ -20,6 +20,15 @@ LONG_BYTES: Final = 16 << 10
 #: So many bytes are converted at a time: they lie in the cache until TensorFlow copies them, and
 #: to ask for some costs half a millisecond.
 _AT_ONCE_BYTES: Final = 8 << 20
+#: A view, see "Variable-size Binary View Layout" in Arrow's format: short values are part of it.
+_IN_THE_VIEW: Final = 12
+_VIEW: Final = np.dtype(
+    {
+        "names": ["length", "begin", "buffer", "offset"],
+        "formats": ["<i4", "V12", "<i4", "<i4"],
+        "offsets": [0, 4, 8, 12],
+    }
+)
 
 
 def are_long(pieces: Sequence[pa.Array]) -> bool:
@@ -32,7 +41,7 @@ class LongTexts:
 
     Parameters
     ----------
-    pieces : sequence of pyarrow.BinaryArray or pyarrow.LargeBinaryArray
+    pieces : sequence of pyarrow.BinaryArray, LargeBinaryArray or BinaryViewArray
         The items of all rows.
     row_shape : tuple of int
         Of a row's items.
@@ -54,7 +63,11 @@ class LongTexts:
         rows: int,
         positions: np.ndarray | None,
     ) -> None:
-        self._pieces, self._shape = [_Items(piece) for piece in pieces], row_shape
+        self._pieces = [
+            _Views(piece) if pa.types.is_binary_view(piece.type) else _Items(piece)
+            for piece in pieces
+        ]
+        self._shape = row_shape
         self._starts = np.cumsum([0, *map(len, pieces)])
         self._sources: np.ndarray | None = None
         if positions is not None:
@@ -95,5 +108,36 @@ class _Items:
         return self._content[self._offsets[place] : self._offsets[place + 1]].tobytes()
 
 
+class _Views:
+    """The items of an array of views without nulls."""
+
+    def __init__(self, piece: pa.BinaryViewArray) -> None:
+        views = _views(piece)
+        self._lengths = views["length"].tolist()
+        self._buffers, self._offsets = views["buffer"].tolist(), views["offset"].tolist()
+        self._begins = views["begin"]
+        self._contents = [memoryview(buffer) for buffer in piece.buffers()[2:]]
+
+    def item(self, place: int) -> bytes:
+        """Return one."""
+        length = self._lengths[place]
+        if length <= _IN_THE_VIEW:
+            begin: bytes = self._begins[place].tobytes()
+            return begin[:length]
+        offset = self._offsets[place]
+        content: memoryview = self._contents[self._buffers[place]]
+        return content[offset : offset + length].tobytes()
+
+
+def _views(piece: pa.BinaryViewArray) -> np.ndarray:
+    return np.frombuffer(piece.buffers()[1], _VIEW)[piece.offset : piece.offset + len(piece)]
+
+
 def _bytes(pieces: Sequence[pa.Array]) -> int:
-    return sum(int(piece.nbytes) for piece in pieces)
+    return sum(
+        # Arrow counts all that a slice's buffers hold.
+        int(_views(piece)["length"].sum(dtype=np.int64))
+        if pa.types.is_binary_view(piece.type)
+        else int(piece.nbytes)
+        for piece in pieces
+    )

@@ -7,7 +7,6 @@ only where a dataset is made.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from gridflow.feed.dataset import made, shared
 from gridflow.feed.early import EarlySource
 from gridflow.feed.ledger import EpochRecord
 from gridflow.feed.schema import tensor_specs
-from gridflow.feed.selection import select
+from gridflow.feed.selection import named, refuse_left_out, select
+from gridflow.feed.stream_counting import counted
 from gridflow.feed.stream_reader import StreamReader, StreamRows, only
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamProgress", "StreamSource", "distribute", "source_of"]
 
 _LOOK_SECONDS = 0.2
+_SHORT_SECONDS = 0.005
 #: For rows that the agent has, to be known here.
 _ROWS_SECONDS = 60.0
 
@@ -49,14 +50,17 @@ class StreamProgress:
     consumer : StreamArrivals or None
         Where those are who take the batches, behind those who make them.
     steps, rows : int
-        Steps of its section that were handed out, and rows of the sections before it.
+        Steps of its section that were handed out, and rows of the sections before it; of rows that
+        are asked all that were answered.
     is_fit : bool
         Whether a fit takes them.
     iterator
         That of a fit, for the next epoch or fit to go on with.
     rest : BatchPlan or None
         That of the last steps, once they have begun.
-    asked : deque of (segment, rows, rows left in the segment)
+    is_told : bool
+        Whether the ledger has its account.
+    asked : deque of (segment, rows, rows left in the segment, what the segment is called)
         Batches that wait for their answers, in order.
     """
 
@@ -66,8 +70,9 @@ class StreamProgress:
     rows: int = 0
     is_fit: bool = False
     iterator: Any = None
-    asked: deque[tuple[int, int, int]] = field(default_factory=deque)
+    asked: deque[tuple[int, int, int, str]] = field(default_factory=deque)
     rest: BatchPlan | None = None
+    is_told: bool = False
 
 
 @dataclass
@@ -131,6 +136,8 @@ class StreamSource(EarlySource):
         """Return how many rows the steps that were made have had, since the generation began."""
         steps, consumer = self.progress.steps, self.consumer
         before = self.progress.rows
+        if self.is_asked:
+            return before
         if not consumer.are_complete or steps <= consumer.full():
             return before + steps * self.batch_size
         if steps >= consumer.steps():
@@ -164,7 +171,7 @@ class StreamSource(EarlySource):
     def dataset(self, prefetch: int = 2) -> Any:
         """Return the ``tf.data.Dataset``, whose iterators count."""
         dataset = super().dataset(prefetch)
-        return _counted(dataset, self) if self.replicas == 1 else dataset
+        return counted(dataset, self) if self.replicas == 1 else dataset
 
     def numpy_batches(self) -> Iterator[Any]:
         """Yield the batches as numpy arrays, for what isn't TensorFlow."""
@@ -213,9 +220,15 @@ class StreamSource(EarlySource):
             self._tell(fed, fed - used, left)
         finally:
             if not completed:
-                self._look()
-                used = self.stream.taken - taken
-                self._tell(used, 0, left + self.stream.rows, complete=False)
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Give the account of a stream that nobody reads on; from any thread."""
+        give_up = time.monotonic() + _LOOK_SECONDS
+        while self.is_used_up and not self.progress.is_told and time.monotonic() < give_up:
+            time.sleep(_SHORT_SECONDS)  # who makes batches comes to the end a moment later
+        trained = self.rows_trained()
+        self._tell(trained, 0, max(0, self.stream.found - trained), complete=False)
 
     def _section(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the batches of a section."""
@@ -263,6 +276,7 @@ class StreamSource(EarlySource):
             ended = self.arrivals.is_last
             if not self._look(0.0 if ended else _LOOK_SECONDS):
                 if ended:
+                    self._tell(self.stream.taken, 0, 0)
                     return
                 yield self._nothing()
                 continue
@@ -270,7 +284,8 @@ class StreamSource(EarlySource):
             rows = min(batch.num_rows, self.batch_size)
             chunks = StreamRows(self.stream.name, [batch.slice(0, rows)], self.selection.columns)
             plan = BatchPlan(chunks.chunk_rows, rows, 1, "drop", window_rows=rows)
-            self.progress.asked.append((number, rows, batch.num_rows - rows))
+            left = batch.num_rows - rows
+            self.progress.asked.append((number, rows, left, self.stream.asked))
             yield from assemble(chunks, self.selection.tensors, plan)
             self._take(rows)
 
@@ -296,8 +311,9 @@ class StreamSource(EarlySource):
         self.on_taken(self.stream.taken)
 
     def _tell(self, fed: int, repeated: int, left: int, *, complete: bool = True) -> None:
-        if self.on_epoch is None:
+        if self.on_epoch is None or self.progress.is_told:
             return
+        self.progress.is_told = True
         record = EpochRecord(
             self.stream.name,
             self.rank,
@@ -323,45 +339,14 @@ class StreamSource(EarlySource):
                 "ctx.results() answers batches of ctx.stream() that come from infer(), each once "
                 "and in order; there is none that waits for an answer."
             )
-        segment, wanted, left = self.progress.asked.popleft()
+        segment, wanted, left, where = self.progress.asked.popleft()
         if rows != wanted:
             raise GridflowError(
-                f"ctx.results() was given {rows} rows for a batch of {wanted}: one row is due for "
-                "each row of the batch, in the same order."
+                f"ctx.results() was given {rows} rows for a batch of {wanted} ({where}): one row "
+                "is due for each row of the batch, in the same order."
             )
+        self.progress.rows += rows
         return segment, not left
-
-
-@functools.cache
-def _counting(base: Any) -> Any:
-    """Return the class of a dataset or iterator, so that batches are counted that a loop draws."""
-
-    class Counting(base):  # type: ignore[misc]
-        def __iter__(self) -> Any:
-            found = super().__iter__()
-            if found is not self:
-                found.__class__ = _counting(found.__class__)
-                found.gridflow_stream = self.gridflow_stream
-            return found
-
-        def __next__(self) -> Any:
-            source = self.gridflow_stream
-            counts = not (source.is_asked or source.progress.is_fit)
-            if counts:
-                source.has_next()
-            found = super().__next__()
-            source.progress.steps += counts
-            return found
-
-    Counting.__name__ = base.__name__
-    return Counting
-
-
-def _counted(dataset: Any, source: StreamSource) -> Any:
-    """Let a dataset count what loops draw of it; return it."""
-    dataset.__class__ = _counting(dataset.__class__)
-    dataset.gridflow_stream = source
-    return dataset
 
 
 def source_of(
@@ -374,6 +359,7 @@ def source_of(
 ) -> StreamSource:
     """Return the source of a stream that has a row; other parameters are the source's fields."""
     specs = tensor_specs(stream.schema())
+    refuse_left_out(named(features, label, sample_weight), stream.left_out)
     selection = select(specs, features, label, sample_weight, stream.name)
     return StreamSource(
         reader=None,  # type: ignore[arg-type]  # (its rows are the stream's)
@@ -390,5 +376,5 @@ def distribute(strategy: Any, source: StreamSource, prefetch: int) -> tuple[Any,
     source = shared(strategy, source)
     dataset = made(strategy, source, prefetch, None)
     if hasattr(dataset, "source"):  # distributed: a step takes a batch for each replica
-        dataset = _counted(dataset, source)
+        dataset = counted(dataset, source)
     return dataset, source

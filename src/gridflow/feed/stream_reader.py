@@ -6,11 +6,9 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.ipc
-
 from gridflow.errors import DataError
-from gridflow.feed.push.inflow import ASKED, LEFT_OUT, segment_path
+from gridflow.feed.push import stored
+from gridflow.feed.push.inflow import ASKED, LEFT_OUT
 from gridflow.feed.schema import tensor_specs
 from gridflow.feed.selection import refuse_left_out
 from gridflow.feed.spool.reader import Chunks
@@ -18,6 +16,8 @@ from gridflow.feed.spool.reader import Chunks
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
 __all__ = ["StreamReader", "StreamRows", "only"]
 
@@ -37,15 +37,15 @@ class StreamReader:
 
     Attributes
     ----------
-    taken : int
-        Rows that were taken since.
+    found, taken : int
+        Rows that were mapped since, and that were taken.
     """
 
     def __init__(self, name: str, folder: Path, first: int, skip: int = 0) -> None:
         self.name, self._folder = name, folder
         self._next, self._skip = first, skip
         self._segments: deque[pa.RecordBatch] = deque()
-        self.taken = 0
+        self.found = self.taken = 0
         #: The last rows that were taken, to be repeated where the others have more.
         self.last: pa.RecordBatch | None = None
 
@@ -62,20 +62,30 @@ class StreamReader:
     def look(self, segments: int) -> None:
         """Map what has come: all segments before this number."""
         while self._next < segments:
-            with pa.memory_map(str(segment_path(self._folder, self._next))) as source:
-                batch = pa.ipc.open_file(source).get_batch(0)
+            batch = stored.read(self._folder, self._next)
             self._next += 1
             self._segments.append(batch.slice(self._skip) if self._skip else batch)
             self._skip = 0
+            self.found += self._segments[-1].num_rows
 
     def schema(self) -> pa.Schema:
         """Return the schema of the next rows."""
         return self._segments[0].schema
 
     @property
+    def left_out(self) -> dict[str, str]:
+        """Columns of the next rows that can't be fed, and why."""
+        return _left_out(self.schema())
+
+    @property
     def is_asked(self) -> bool:
         """Whether the rows are to be answered."""
         return ASKED in (self.schema().metadata or {})
+
+    @property
+    def asked(self) -> str:
+        """What to call the next rows, which are to be answered."""
+        return str((self.schema().metadata or {})[ASKED], "utf-8")
 
     def segment(self) -> tuple[int, pa.RecordBatch]:
         """Return the number of the next segment, and its rows that are left."""
@@ -123,10 +133,14 @@ def only(name: str, batch: pa.RecordBatch, wanted: Sequence[str]) -> pa.RecordBa
     """Return the columns that are used; refuse rows that lack one."""
     missing = [column for column in wanted if column not in batch.schema.names]
     if missing:
-        known = (batch.schema.metadata or {}).get(LEFT_OUT)
-        refuse_left_out(wanted, json.loads(known) if known else {})
+        refuse_left_out(wanted, _left_out(batch.schema))
         raise DataError(
             f"rows that were pushed into {name!r} have no column {missing[0]!r}; they have "
             f"{', '.join(map(repr, batch.schema.names))}."
         )
     return batch.select(list(dict.fromkeys(wanted)))
+
+
+def _left_out(schema: pa.Schema) -> dict[str, str]:
+    known = (schema.metadata or {}).get(LEFT_OUT)
+    return dict(json.loads(known)) if known else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -13,7 +14,7 @@ from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.files.systems import absolute_path, where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gridflow.files.systems import Where
 
@@ -68,6 +69,8 @@ def find(paths: Any, base: str, filesystem: Any = None) -> list[FoundFile]:
     GridflowError
         The file system refuses.
     """
+    if not isinstance(paths, str | os.PathLike | Iterable):
+        raise InvalidArgument(f"a path is text, or a list of such paths; got {paths!r}.")
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise InvalidArgument("an empty list names no file.")

@@ -73,7 +73,7 @@ def pack(value: Any, directory: Path, is_chief: bool, group: Any = None) -> dict
     value
         What the training function returned on this rank.
     directory : Path
-        Where the files go; made if it isn't there.
+        Where the files go; made if it isn't there, in a folder that is.
     is_chief : bool
         Whether this rank's value is the result. What another rank can't send, or what is larger
         than `MOST_BYTES`, is no failure: its header says why it is missing.
@@ -91,7 +91,8 @@ def pack(value: Any, directory: Path, is_chief: bool, group: Any = None) -> dict
     InvalidArgument
         The chief's value can be neither saved nor pickled.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    # Not what it is in: where that is gone, its owner is dead, and nobody would delete it again.
+    directory.mkdir(exist_ok=True)
     flavour = flavour_of(value)
     if flavour is not None and not is_chief and _is_of(group, value):
         return _pack_shared(value, flavour, directory)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow.keras.resume.pause import Pause
+    from gridflow.keras.resume.writer import Writer
     from gridflow.spec.place import Place
 
 #: What a model is doing, as reported to the driver.
@@ -74,6 +75,10 @@ class Runtime(Protocol):
     @property
     def pause(self) -> Pause:
         """Whether a checkpoint is asked for while training runs, and after which step."""
+
+    @property
+    def writer(self) -> Writer:
+        """What writes checkpoints beside the training."""
 
     @property
     def epoch_counters(self) -> Sequence[EpochCounter]:

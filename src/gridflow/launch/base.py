@@ -175,13 +175,26 @@ class Launcher(Protocol):
         """Start an agent for every task of the payload; returns at once."""
         ...
 
-    def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
+    def feed(
+        self,
+        destination: Destination,
+        rows: Any,
+        columns: Sequence[str] | None,
+        has_ended: Callable[[float], bool],
+    ) -> int:
         """Push rows into a running job; return how many of them its agents have taken.
 
         Fewer than there are where the job wants no more.
 
+        Parameters
+        ----------
+        has_ended : callable
+            Waits so many seconds, and returns whether the job takes no more rows.
+
         Raises
         ------
+        InterruptedError
+            The job wanted no more, and whoever makes the rows didn't end by itself.
         InvalidArgument, SchemaError, NotEnoughSlots
             At the call: what can't be pushed.
         DataError

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gridflow.keras.resume.pause import Pause
+from gridflow.keras.resume.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +47,7 @@ class Life:
         self.seed: int | None = ctx.seed
         self.resume_from = resume_from
         self.pause = Pause()
+        self.writer = Writer()
         # The second life must find the first one's last checkpoint, and not its own.
         self.checkpoint_every = 1 if resume_from is None else None
 

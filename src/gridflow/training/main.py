@@ -84,13 +84,11 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     if setup.classic_flags:
         program = tensorflow_server.with_flags(program, ctx.cluster_spec, ctx.task)
     try:
-        value = program.run(ctx)
-    except SystemExit as error:
-        if _exit_code(error):
-            raise
-        value = None
+        value = _run(program, ctx)
+    except BaseException:
+        runtime.writer.settle()  # the checkpoint before a failure is worth some seconds
+        raise
     folder = Path(setup.results)
-    folder.mkdir(parents=True, exist_ok=True)
     if preload is None and setup.backend in sys.modules:
         # So that the next process on this host begins with it.
         channel.send(Imported([setup.backend]))
@@ -98,12 +96,23 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     # Nobody asks for the value of a task without a rank: a server or an evaluator.
     result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
     runtime.close()
+    if runtime.stream is not None and not runtime.facts.hands_out_steps:  # else the chief counts
+        runtime.stream.give_up()
     sys.stdout.flush()
     sys.stderr.flush()
     channel.send(Returned(result, str(folder)))
     inbox.wait(Leave)  # together: a peer that still works may need this one
     mode.end()
     return 0
+
+
+def _run(program: Any, ctx: Any) -> Any:
+    try:
+        return program.run(ctx)
+    except SystemExit as error:
+        if _exit_code(error):
+            raise
+        return None
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.keras.resume.pause import Pause
+from gridflow.keras.resume.writer import Writer
 from gridflow.spec import strategies
 from gridflow.spec.cluster import ClusterSpec, Task
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
@@ -67,6 +68,7 @@ class TaskRuntime:
         self.pulled: dict[str, str] = {}
         self._has_hurried = False
         self.pause = Pause()
+        self.writer = Writer()
         inbox.listen(commands.AskToSave, lambda _: self._asked_to_save())
         inbox.listen(commands.SaveAfter, lambda told: self.pause.agree(told.step, stays=told.stays))
         self._last = reports.Progress(0, 0, None, "idle", 0, {})

@@ -187,7 +187,7 @@ class Streaming:
         if news.segments[STREAM] <= news.first[STREAM]:
             raise DataError(
                 f"the stream ended before a row came to {runtime.task}: feed() was not called, or "
-                "had no rows for it."
+                "had no rows for it. Only a job of start() can be fed, not one of run()."
             )
         return news
 

@@ -73,6 +73,8 @@ _SIGNAL_HINTS: Final = {
     signal.SIGKILL: "if nobody killed it, it was the kernel or the cluster manager for want of "
     "memory: look at dmesg, or raise spark.executor.memoryOverhead",
     signal.SIGSEGV: "native code crashed: the Python stack in the log shows where it was called",
+    signal.SIGBUS: "a mapped file has become shorter, or its disk failed or is full: files "
+    "that are read are to stay as they are; rows and /dev/shm need room",
     signal.SIGABRT: "native code gave up: the log says why",
 }
 

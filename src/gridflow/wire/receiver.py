@@ -1,13 +1,14 @@
 """An agent's own port: an Arrow Flight server to which rows are pushed, with mutual TLS.
 
 It is opened only where the function takes such rows. Rows travel as record batches, each with the
-place of its first row, and each is answered once it lies on the agent's disk.
+place of its first row, or as the place of a file on the agent's own host that has them; and each is
+answered once it lies on the agent's disk.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 from pyarrow import flight
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
     from gridflow.wire.identity import Identity
 
-__all__ = ["Receiver", "ReceiverClient", "ReceiverHandler"]
+__all__ = ["REFUSED", "Receiver", "ReceiverClient", "ReceiverHandler"]
+
+#: How an error begins that says why rows aren't taken.
+REFUSED: Final = "rows refused: "
 
 
 class ReceiverHandler(Protocol):
@@ -30,8 +34,8 @@ class ReceiverHandler(Protocol):
         """Let a feeder begin."""
         ...
 
-    def put(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Take rows, once there is room."""
+    def put(self, header: dict[str, Any], told: Any, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Take rows, once there is room; `told` is their place, or where they lie."""
         ...
 
     def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -66,8 +70,8 @@ class Receiver(flight.FlightServerBase):  # type: ignore[misc]
         """Take rows, batch by batch."""
         header = json.loads(descriptor.command)
         for chunk in reader:
-            first = int(chunk.app_metadata.to_pybytes())
-            answer = self._handler.put(header, first, chunk.data)
+            told = json.loads(chunk.app_metadata.to_pybytes())
+            answer = self._handler.put(header, told, chunk.data)
             writer.write(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002

@@ -15,15 +15,17 @@ from gridflow.agent.features.base import Feature
 from gridflow.errors import DataError
 from gridflow.feed.push.attempts import Superseded
 from gridflow.feed.push.inflow import Inflow
+from gridflow.feed.push.located import taken
 from gridflow.spec.network import host_and_port
 from gridflow.wire import child, commands, reports
-from gridflow.wire.receiver import Receiver
+from gridflow.wire.receiver import REFUSED, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from gridflow.agent.features.base import Tools
+    from gridflow.feed.push.located import Located
     from gridflow.spec.place import Place
     from gridflow.wire.commands import Command
     from gridflow.wire.messages import Message
@@ -74,6 +76,7 @@ class Streams(Feature):
             case child.Returned():
                 for inflow in self._inflows.values():
                     inflow.end()
+                self._answers.fail("the function has returned")
                 return False
             case _:
                 return False
@@ -139,20 +142,25 @@ class Streams(Feature):
         except Superseded as error:
             raise flight.FlightCancelledError(str(error)) from error
 
-    def put(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Take rows, once there is room."""
-        return self._put(header, first, batch, is_asked=False)
+    def put(self, header: dict[str, Any], told: Any, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Take rows, once there is room; from a file, if it is seen here."""
+        first, rows = taken(told, batch)
+        return {"unseen": True} if rows is None else self._put(header, first, rows)
 
     def _put(
-        self, header: dict[str, Any], first: int, batch: pa.RecordBatch, *, is_asked: bool
+        self,
+        header: dict[str, Any],
+        first: int,
+        rows: pa.RecordBatch | Located,
+        asked: str | None = None,
     ) -> dict[str, Any]:
         key = header["feed"], header["partition"], header["attempt"]
         try:
-            return self._inflow(header).put(*key, first, batch, is_asked=is_asked)
+            return self._inflow(header).put(*key, first, rows, asked=asked)
         except Superseded as error:
             raise flight.FlightCancelledError(str(error)) from error
         except DataError as error:
-            raise flight.FlightServerError(str(error)) from error
+            raise flight.FlightServerError(f"{REFUSED}{error}") from error
 
     def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what the function answers to rows."""
@@ -161,7 +169,7 @@ class Streams(Feature):
         with self._answers.asking() as number_of:
             _, number, _ = inflow.segments
             number_of(number, where)
-            answer = self._put(header, first, batch, is_asked=True)
+            answer = self._put(header, first, batch, asked=where)
             if answer["ended"]:
                 raise flight.FlightServerError(f"{where}: the function takes no more rows")
         return self._answers.wait(number, header["timeout"])
@@ -330,8 +338,13 @@ class _Answers:
         """Return the answer to a segment, that has to come within some seconds."""
         with self._changed:
             self._changed.wait_for(lambda: segment in self._found, timeout)
-            found = self._found.pop(segment, f"not within {timeout:g} s: does it call ctx.results?")
+            found = self._found.pop(segment, None)
             where = self._asked.pop(segment)
+        if found is None:
+            raise flight.FlightServerError(
+                f"{REFUSED}{where}: no answer within {timeout:g} seconds. Does the function call "
+                "ctx.results() for each batch? Give it more time with infer(timeout=…)."
+            )
         if isinstance(found, str):
             raise flight.FlightServerError(f"{where}: no answer, {found}")
         return found

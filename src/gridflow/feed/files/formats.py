@@ -128,8 +128,11 @@ class Format(ABC):
         """Look into the file at a place; may be called from several threads."""
 
     @abstractmethod
-    def load(self, piece: Piece) -> pa.RecordBatch:
-        """Return the rows of a piece, in the dataset's schema; may be called from threads."""
+    def load(self, piece: Piece, *, views: bool = False) -> pa.RecordBatch:
+        """Return the rows of a piece, in the dataset's schema; may be called from threads.
+
+        With ``views`` long bytes may be of type ``binary_view`` instead of ``binary``.
+        """
 
     @abstractmethod
     def _sample(self, descriptions: Sequence[Description]) -> pa.RecordBatch:

@@ -119,7 +119,7 @@ class FileReader:
                 self._start(sorted(chunks))
                 following = self._following(chunks, ahead)
                 with self._lock:
-                    self._forget(keep=following)
+                    self._forget(following, is_shuffled=window.positions is not None)
                 self._start(following)
                 yield window
         finally:
@@ -161,10 +161,16 @@ class FileReader:
                     self._threads = ThreadPoolExecutor(_THREADS, "gridflow-files")
                 self._chunks[chunk] = self._threads.submit(self._load, self._pieces[chunk])
 
-    def _forget(self, keep: Sequence[int]) -> None:
-        """Drop chunks that nobody needs, the longest unused first, down to those of a shuffle."""
+    def _forget(self, keep: Sequence[int], *, is_shuffled: bool) -> None:
+        """Drop chunks that nobody needs, the longest unused first, down to those of a shuffle.
+
+        In order an epoch comes back to none: where not all can stay for the next, none does.
+        """
+        most = 2 * self.chunks_together
+        if not is_shuffled and len(self._pieces) > most:
+            most = 0
         for chunk in list(itertools.islice(self._chunks, len(self._chunks))):
-            if len(self._chunks) <= 2 * self.chunks_together:
+            if len(self._chunks) <= most:
                 return
             if chunk not in keep and self._needed[chunk] <= 0:
                 del self._chunks[chunk]
@@ -181,13 +187,13 @@ class FileReader:
     def _load(self, piece: Piece) -> dict[str, Any]:
         from gridflow.feed.schema import values_of
 
-        batch = self._load_batch(piece)
+        batch = self._load_batch(piece, views=True)
         return {name: values_of(batch.column(name), spec) for name, spec in self.specs.items()}
 
-    def _load_batch(self, piece: Piece) -> pa.RecordBatch:
+    def _load_batch(self, piece: Piece, *, views: bool = False) -> pa.RecordBatch:
         path = self._format.path_of(piece)
         try:
-            batch = self._format.load(piece)
+            batch = self._format.load(piece, views=views)
         except (DataError, SchemaError) as error:
             raise DataError(f"{error} (In {path}.)") from error
         except (OSError, pa.ArrowException) as error:

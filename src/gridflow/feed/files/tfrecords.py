@@ -99,8 +99,9 @@ class RecordFiles(Format):
         except OSError as error:
             raise DataError(f"{found.path} can't be read: {error}") from error
 
-    def load(self, piece: Piece) -> pa.RecordBatch:
+    def load(self, piece: Piece, *, views: bool = False) -> pa.RecordBatch:
         """Read and parse the records of a piece."""
+        del views  # there are none
         tf, found = self._tf, self.files[piece.file]
         compression = self._compression[piece.file]
         with contextlib.ExitStack() as stack:

@@ -3,6 +3,7 @@
 ::
 
     sender      in a feeder's task (or the driver): deals a partition's rows out to the agents
+    located     rows that are sent by their place in a file which both sides see
     asker       in a task that asks: sends rows to one agent, and returns its answers
     inflow      in each agent: what has come, what is still to be taken, and room for more
     answers     what the function answers to rows, as it travels back

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyarrow import flight
 
 from gridflow.errors import DataError
 from gridflow.feed.push.answers import conform
@@ -49,7 +50,13 @@ class Asker:
             ReceiverClient(destination.receivers[n % len(order)], destination.identity)
             for n in order
         ]
-        waiting = [client.begin(header, _BEGIN_SECONDS) for client in clients]
+        try:
+            waiting = [client.begin(header, _BEGIN_SECONDS) for client in clients]
+        except (flight.FlightUnavailableError, flight.FlightCancelledError) as error:
+            raise DataError(
+                "the job has ended, or one of its agents was lost: a DataFrame that infer() "
+                "returned is computed while the job runs. Use it before stop(), or write it first."
+            ) from error
         open_ones = [n for n, answer in enumerate(waiting) if not answer["ended"]]
         if not open_ones:
             raise DataError("the job takes no more rows: use what infer() returned before stop().")

@@ -5,9 +5,10 @@ asks first which places have come (`Inflow.begin`), from all agents, and sends t
 tried before it is refused from then on. So no row is lost or doubled, as long as a partition's
 rows come in the same order each time.
 
-Rows lie in segments, an Arrow file each, in the order in which they came from all feeders. While
-`limit` bytes lie there, feeders wait. A segment is deleted when all its rows were taken; where
-checkpoints are made in the middle of an epoch, when the two last ones no longer need them.
+Rows lie in segments (`gridflow.feed.push.stored`), in the order in which they came from all
+feeders. While `limit` bytes lie there, feeders wait. A segment is deleted when all its rows were
+taken; where checkpoints are made in the middle of an epoch, when the two last ones no longer need
+them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.ipc
 
 from gridflow.errors import DataError
 from gridflow.feed.ledger import DatasetCounts
+from gridflow.feed.push import stored
 from gridflow.feed.push.attempts import Partition, Partitions, Superseded
+from gridflow.feed.push.located import Located
 from gridflow.feed.schema import FeedOptions, Findings, normalise
+from gridflow.feed.spool import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
     from gridflow.spec.place import Place
 
-__all__ = ["ASKED", "LEFT_OUT", "Inflow", "segment_path"]
+__all__ = ["ASKED", "LEFT_OUT", "Inflow"]
 
 #: Checkpoints that a group may go on from: the newest, and the one before it.
 _KEPT: Final = 2
@@ -40,7 +43,7 @@ _KEPT: Final = 2
 _ENDS: Final = 4
 #: Of a segment's schema: columns that can't be fed, and why.
 LEFT_OUT: Final = b"gridflow.left_out"
-#: Of a segment's schema: each of its rows is to be answered.
+#: Of a segment's schema: each of its rows is to be answered; what to call them.
 ASKED: Final = b"gridflow.asked"
 
 
@@ -53,9 +56,8 @@ def _element(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def segment_path(folder: Path, number: int) -> Path:
-    """Return where a segment of a stream lies."""
-    return folder / f"{number:08d}.arrow"
+def _batch_of(rows: pa.RecordBatch | Located) -> pa.RecordBatch:
+    return rows.batch if isinstance(rows, Located) else rows
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,9 @@ class Inflow:
         partition: int,
         attempt: int,
         first: int,
-        batch: pa.RecordBatch,
+        rows: pa.RecordBatch | Located,
         *,
-        is_asked: bool = False,
+        asked: str | None = None,
     ) -> dict[str, Any]:
         """Take rows of a partition, once there is room.
 
@@ -158,8 +160,10 @@ class Inflow:
         ----------
         first : int
             The place of the first row in its partition.
-        is_asked : bool, default False
-            Whether the rows are to be answered.
+        rows : pyarrow.RecordBatch or Located
+            A file's rows are kept as a link to it, if that is all that they need.
+        asked : str, optional
+            Of rows that are to be answered, what to call them.
 
         Returns
         -------
@@ -173,17 +177,18 @@ class Inflow:
         DataError
             The rows break a rule, or the disk is full.
         """
+        size = size_of(_batch_of(rows))
         with self._changed:
             known = self._partitions[feed, partition]
             self._changed.wait_for(
-                lambda: not self._is_open or known.attempt > attempt or self._has_room(batch.nbytes)
+                lambda: not self._is_open or known.attempt > attempt or self._has_room(size)
             )
             self._check_open()
             known.check(attempt)
             if self._is_open:
-                self._check_kind(is_asked=is_asked)
-                for begin, end in known.ranges.missing(first, first + batch.num_rows):
-                    self._store(batch.slice(begin - first, end - begin))
+                self._check_kind(is_asked=asked is not None)
+                for begin, end in known.ranges.missing(first, first + rows.num_rows):
+                    self._store(rows.slice(begin - first, end - begin), asked)
                     known.ranges.add(begin, end)
             standing = self._standing()
         self._on_change()
@@ -241,31 +246,30 @@ class Inflow:
                     "now: cast it, so that all rows of the stream have one type."
                 )
 
-    def _store(self, batch: pa.RecordBatch) -> None:
+    def _store(self, rows: pa.RecordBatch | Located, asked: str | None) -> None:
+        batch = _batch_of(rows)
         rows_in = batch.num_rows
         self._check_types(batch.schema)
+        told = (batch.schema.metadata or {}).get(LEFT_OUT)
+        if told is not None:  # whoever sends the rows knows of columns that can't be fed
+            self._findings.left_out.update(json.loads(told))
         batch, dropped = normalise(batch, self.name, self._options, self._schema, self._findings)
         self._rows_in += rows_in
         self._dropped += dropped
         if not batch.num_rows:
             return
         self._schema = batch.schema
-        facts: dict[bytes, Any] = {ASKED: b""} if self._is_asked else {}
+        facts: dict[bytes, Any] = {} if asked is None else {ASKED: asked}
         if self._findings.left_out:  # whoever wants such a column is told why it isn't there
             facts[LEFT_OUT] = json.dumps(self._findings.left_out)
         batch = batch.replace_schema_metadata(facts) if facts else batch
-        path = segment_path(self.folder, self._next)
-        partial = path.with_suffix(".partial")
         try:
-            with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as file:
-                file.write_batch(batch)
+            stored.store(self.folder, self._next, batch, rows)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise DataError(
                 f"rows that were pushed can't be kept in {self.folder}: {error}. Give a larger "
                 "disk with spool_dir=, or a smaller spool_limit=."
             ) from error
-        partial.rename(path)
         self._segments.append(_Segment(self._next, batch.num_rows, batch.nbytes))
         self._next += 1
         self._rows += batch.num_rows
@@ -345,7 +349,7 @@ class Inflow:
             segment = self._segments.popleft()
             self._freed += segment.rows
             self._bytes -= segment.bytes
-            segment_path(self.folder, segment.number).unlink(missing_ok=True)
+            stored.delete(self.folder, segment.number)
         self._changed.notify_all()
 
     @property

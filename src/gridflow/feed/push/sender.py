@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import SchemaError, did_you_mean
+from gridflow.feed.push.located import Located, in_file
 from gridflow.feed.push.ranges import Ranges, deal
+from gridflow.feed.spool import Segment
 from gridflow.wire.receiver import ReceiverClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -78,26 +80,35 @@ class Sender:
         """Whether no agent takes rows any more."""
         return all(line.has_ended for line in self._lines.values())
 
-    def send(self, batch: pa.RecordBatch) -> bool:
+    def send(self, batch: pa.RecordBatch | Located) -> bool:
         """Send the next rows of the partition; return False if nobody wants rows any more."""
         first, self._at = self._at, self._at + batch.num_rows
         for begin, end in list(self._arrived.missing(first, self._at)):
             self._deal(begin, batch.slice(begin - first, end - begin))
         return not self.has_ended
 
+    @property
+    def at(self) -> int:
+        """The place of the next row in the partition."""
+        return self._at
+
+    def settle(self, stop: int) -> None:
+        """Wait until all rows before a place lie where they were sent to."""
+        while waiting := [line for line in self._lines.values() if line.waits_for(stop)]:
+            for line in waiting:
+                for first, part in line.hear_before(stop):
+                    self._deal(first, part)
+
     def close(self) -> int:
         """Wait until all rows lie where they were sent to; return how many of the partition do."""
-        while any(line.unanswered for line in self._lines.values()):
-            for line in self._lines.values():
-                for first, part in line.hear_all():
-                    self._deal(first, part)
+        self.settle(self._at)
         for line in self._lines.values():
             line.finish()
             for first, stop in line.accepted:
                 self._arrived.add(first, stop)
         return len(self._arrived)
 
-    def _deal(self, first: int, batch: pa.RecordBatch) -> None:
+    def _deal(self, first: int, batch: pa.RecordBatch | Located) -> None:
         """Send rows; those that an agent refuses, because its rank is done, go to the others."""
         parts = deque([(first, batch)])
         while parts and not self.has_ended:
@@ -115,18 +126,46 @@ class Sender:
 
 
 def send_all(
-    destination: Destination, partition: int, attempt: int, batches: Iterable[pa.RecordBatch]
+    destination: Destination,
+    partition: int,
+    attempt: int,
+    rows: Iterable[pa.RecordBatch | Segment],
+    facts: Mapping[bytes, str] | None = None,
 ) -> int:
     """Send the rows of a partition; return how many the agents have taken.
 
     It ends before the last batch where nobody wants rows any more.
+
+    Parameters
+    ----------
+    rows : iterable of pyarrow.RecordBatch or Segment
+        A segment's file is deleted when its rows have come.
+    facts : mapping, optional
+        For the agents, in the schema of all rows.
     """
     sender = Sender(destination, partition, attempt)
+    files: deque[tuple[Segment, int]] = deque()
     try:
-        for batch in batches:
-            if batch.num_rows and not sender.send(batch):
+        for each in rows:
+            if isinstance(each, Segment):
+                is_wanted = all(sender.send(part) for part in in_file(each, facts))
+                files.append((each, sender.at))
+                # Whoever writes them waits for it, and must not wait for what it writes next.
+                while len(files) > _AHEAD:
+                    sent, end = files.popleft()
+                    sender.settle(end)
+                    sent.delete()
+            elif each.num_rows:
+                told = each if facts is None else each.replace_schema_metadata(facts)
+                is_wanted = sender.send(told)
+            else:
+                continue
+            if not is_wanted:
                 break
-        return sender.close()
+        taken = sender.close()
+        for sent, _ in files:
+            sent.delete()
+        return taken
     finally:
         sender.abort()
 
@@ -151,7 +190,8 @@ class _Line:
         self.accepted = Ranges()
         self._writer: Any = None
         self._answers: Any = None
-        self.unanswered: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._sees_files = True
+        self.unanswered: deque[tuple[int, pa.RecordBatch | Located]] = deque()
 
     def begin(self) -> list[list[int]]:
         answer = self.client.begin(self._header, _BEGIN_SECONDS)
@@ -159,18 +199,34 @@ class _Line:
         ranges: list[list[int]] = answer["ranges"]
         return ranges
 
-    def send(self, first: int, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+    def send(self, first: int, rows: pa.RecordBatch | Located) -> list[tuple[int, Any]]:
         """Send rows; return those sent before that were refused."""
         if self._writer is None:
-            self._writer, self._answers = self.client.put(self._header, batch.schema)
-        self._writer.write_with_metadata(batch, str(first).encode())
-        self.unanswered.append((first, batch))
-        self.pending += batch.num_rows
+            schema = rows.batch.schema if isinstance(rows, Located) else rows.schema
+            self._writer, self._answers = self.client.put(self._header, schema)
+        self._write(first, rows)
+        self.pending += rows.num_rows
         return self._hear(_AHEAD)
 
-    def hear_all(self) -> list[tuple[int, pa.RecordBatch]]:
-        """Wait for all answers; return the rows that were refused."""
-        return self._hear(0)
+    def _write(self, first: int, rows: pa.RecordBatch | Located) -> None:
+        batch, told = rows, json.dumps(first)
+        if isinstance(rows, Located):
+            batch = rows.batch
+            if self._sees_files:
+                batch, told = batch.slice(0, 0), json.dumps(rows.told(first))
+        self._writer.write_with_metadata(batch, told.encode())
+        self.unanswered.append((first, rows))
+
+    def waits_for(self, stop: int) -> bool:
+        """Return whether rows before a place have not been answered."""
+        return any(first < stop for first, _ in self.unanswered)
+
+    def hear_before(self, stop: int) -> list[tuple[int, Any]]:
+        """Wait for answers to all rows before a place; return those that were refused."""
+        refused = []
+        while self.waits_for(stop):
+            refused += self._hear(len(self.unanswered) - 1)
+        return refused
 
     def finish(self) -> None:
         if self._writer is not None:
@@ -178,7 +234,7 @@ class _Line:
             self._writer.close()
         self.client.close()
 
-    def _hear(self, ahead: int) -> list[tuple[int, pa.RecordBatch]]:
+    def _hear(self, ahead: int) -> list[tuple[int, Any]]:
         refused = []
         while len(self.unanswered) > ahead:
             buffer = self._answers.read()
@@ -187,6 +243,10 @@ class _Line:
                 raise ConnectionError(f"{self.client.address} ended the stream without a word")
             answer = json.loads(buffer.to_pybytes())
             first, batch = self.unanswered.popleft()
+            if answer.get("unseen"):  # it is on another host
+                self._sees_files = False
+                self._write(first, batch)
+                continue
             self.pending = answer["pending"] + sum(part.num_rows for _, part in self.unanswered)
             self.has_ended = self.has_ended or answer["ended"]
             if answer["ended"]:

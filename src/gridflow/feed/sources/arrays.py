@@ -17,7 +17,7 @@ from gridflow.feed.column import reason_against
 from gridflow.feed.sources.base import RankRows, RowSource, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Generator, Iterable
     from pathlib import Path
 
 __all__ = ["ArraySource", "FileRows", "feedable", "to_table"]
@@ -43,7 +43,7 @@ class FileRows(RankRows):
     def batches(
         self,
         arriving: Iterable[pa.RecordBatch] = (),  # noqa: ARG002 (all lie in the files)
-    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+    ) -> Generator[tuple[str, pa.RecordBatch]]:
         """Yield the record batches of the files, mapped, with the name of their dataset."""
         for name in self.datasets:
             with pa.memory_map(str(self.folder / f"{name}.arrow")) as source:

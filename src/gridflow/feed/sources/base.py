@@ -3,7 +3,7 @@
 ::
 
     RowSource   driver   which columns and rows there are, what can't be fed, what a plan says
-    RankRows    agent    the rows of one rank, as (dataset, record batch), once and in order
+    RankRows    agent    the rows of one rank, as (dataset, record batch or file), once and in order
 
 How many rows a rank gets is known to neither: the spool's writer counts them.
 """
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     import pyarrow as pa
+
+    from gridflow.feed.spool.segment import Segment
 
 __all__ = ["RankRows", "RowSource", "check_name"]
 
@@ -29,7 +31,7 @@ class RankRows(ABC):
     @abstractmethod
     def batches(
         self, arriving: Iterable[pa.RecordBatch] = ()
-    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+    ) -> Generator[tuple[str, pa.RecordBatch | Segment]]:
         """Yield the rows with the name of their dataset.
 
         Parameters

@@ -18,11 +18,10 @@ from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.forms import Sparse
 from gridflow.feed.sources.base import RankRows, check_name
 from gridflow.feed.sources.names import quoted
-from gridflow.feed.sources.packing import packed_frame, unpacked_batch
 from gridflow.feed.sources.partitions import check_partitions, partitions, repartitioned
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Generator, Iterable, Iterator
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
@@ -63,13 +62,18 @@ class Tags(RankRows):
     datasets: tuple[str, ...]
     columns: tuple[tuple[tuple[str, str], ...], ...]
 
+    @property
+    def tag(self) -> str | None:
+        """The column that has a row's tag; None where there is one dataset alone."""
+        return _TAG if len(self.datasets) > 1 else None
+
     def batches(
         self, arriving: Iterable[pa.RecordBatch] = ()
-    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+    ) -> Generator[tuple[str, pa.RecordBatch]]:
         """Yield the rows of a partition with the name of their dataset."""
         for batch in arriving:
             if batch.num_rows:
-                yield from self._parted(unpacked_batch(batch))
+                yield from self._parted(batch)
 
     def _parted(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if len(self.datasets) == 1:
@@ -195,7 +199,7 @@ def plain_frame(name: str, frame: DataFrame, kept: Collection[str] = ()) -> tupl
     frame = _vectors_to_arrays(_feedable(frame, name, kept), kept)
     own = frame.columns
     frame = _plainly_named(frame)
-    return packed_frame(frame), Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
+    return frame, Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
 
 
 def stage_frame(
@@ -240,7 +244,7 @@ def stage_frame(
         for name, frame in datasets.items()
     }
     union, tags = _tagged_union(frames)
-    return repartitioned(packed_frame(union), num_partitions), tags
+    return repartitioned(union, num_partitions), tags
 
 
 def _vectors_to_arrays(frame: DataFrame, kept: Collection[str] = ()) -> DataFrame:

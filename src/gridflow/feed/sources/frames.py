@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.sources import dataframes, partitions
+from gridflow.feed.sources import dataframes, partitions, segments
 from gridflow.feed.sources.base import RowSource
 from gridflow.files.materialized import Materialized
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gridflow.feed.sources.dataframes import Tags
     from gridflow.feed.sources.partitions import Repartition
+    from gridflow.feed.sources.segments import Segments
 
 #: Arrow's types that Spark doesn't know, and the nearest that it does.
 _NEAREST: Final = {
@@ -71,9 +72,15 @@ class FrameSource(RowSource):
                 self._left_out[name] = {**self._left_out.get(name, {}), **reasons}
         partitions.check_partitions(self._frames, num_ranks, self._repartition)
 
-    def stage(self, num_ranks: int, kept: Collection[str] = ()) -> tuple[DataFrame, Tags]:
-        """Return the DataFrame whose partitions are the ranks' rows, and what parts them again."""
-        return dataframes.stage_frame(self._frames, num_ranks, self._repartition, kept)
+    def stage(
+        self, num_ranks: int, kept: Collection[str] = (), spool_dir: str | None = None
+    ) -> tuple[DataFrame, Tags | Segments]:
+        """Return the DataFrame whose partitions are the ranks' rows, and what the agents get of it.
+
+        Spark jobs that the rows need before their last stage may run here.
+        """
+        frame, tags = dataframes.stage_frame(self._frames, num_ranks, self._repartition, kept)
+        return segments.written(frame, tags, spool_dir, is_final=True)
 
 
 def as_frames(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -45,17 +44,21 @@ _NUMBERS: Final = {
 }
 
 _lock = threading.Lock()
-_known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+#: By the session's own name: each micro-batch of a stream has another object of the same one.
+_known: dict[str, bool] = {}
 
 
 def can_pack(spark: SparkSession) -> bool:
     """Return whether a session has ``gridflow.pack``; it gets the jar if it hasn't yet."""
+    if not hasattr(spark, "_jsparkSession"):  # Connect: its server's jars aren't ours to change
+        return False
     with _lock:
-        if spark not in _known:
-            _known[spark] = _with_function(spark)
-        if _known[spark]:
+        name = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 (there is no public way)
+        if name not in _known:
+            _known[name] = _with_function(spark)
+        if _known[name]:
             see_added_jars(spark)
-        return _known[spark]
+        return _known[name]
 
 
 def see_added_jars(spark: SparkSession) -> None:
@@ -76,8 +79,6 @@ def _with_function(spark: SparkSession) -> bool:
     from gridflow.errors import MissingDependency
     from gridflow.tfrecord.jars import CATALOG, CATALOG_CLASS, jar
 
-    if not hasattr(spark, "_jsparkSession"):  # Connect: its server's jars aren't ours to change
-        return False
     is_new = spark.conf.get(CATALOG, None) is None
     try:
         if is_new:

@@ -11,6 +11,7 @@ by the last one at the end. So a reader sees the spool grow, and never half of a
 """
 
 from gridflow.feed.spool.reader import SpoolReader
+from gridflow.feed.spool.segment import Segment, size_of
 from gridflow.feed.spool.writer import SpoolWriter
 
-__all__ = ["SpoolReader", "SpoolWriter"]
+__all__ = ["Segment", "SpoolReader", "SpoolWriter", "size_of"]

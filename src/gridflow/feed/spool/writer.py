@@ -18,6 +18,7 @@ from gridflow.errors import DataError, InvalidArgument
 from gridflow.feed.ledger import DatasetCounts
 from gridflow.feed.schema import FeedOptions, Findings, normalise
 from gridflow.feed.spool.layout import FORMAT, MANIFEST
+from gridflow.feed.spool.segment import Segment, lies_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,15 +81,29 @@ class SpoolWriter:
             )
             writer.unseen, _ = normalise(empty, dataset, self._options, None, writer.findings)
 
-    def write(self, dataset: str, batch: pa.RecordBatch) -> None:
-        """Append rows.
+    def write(self, dataset: str, rows: pa.RecordBatch | Segment) -> None:
+        """Append rows; a segment becomes one of the spool's as it is, if it has the form for it.
+
+        Parameters
+        ----------
+        dataset : str
+        rows : pyarrow.RecordBatch or Segment
+            A segment's file lies on the disk of the spool, and is moved or deleted.
 
         Raises
         ------
         DataError
             When rows break a rule (see `gridflow.feed.schema.normalise`), or the disk is full.
         """
-        self._writer(dataset).write(batch)
+        writer = self._writer(dataset)
+        if isinstance(rows, Segment):
+            writer.take_over(rows)
+        else:
+            writer.write(rows)
+
+    def explaining(self) -> _disk_full_explained:
+        """Return a block in which "no space left" is an error that tells what to do."""
+        return _disk_full_explained(self._directory, 0)
 
     def close(self) -> dict[str, DatasetCounts]:
         """Finish all datasets; only then can they be read."""
@@ -174,11 +189,40 @@ class _DatasetWriter:
                 shutil.rmtree(directory)
             directory.mkdir(parents=True)
 
+    def take_over(self, segment: Segment) -> None:
+        found: list[pa.RecordBatch] = []
+        expected = self.schema
+        for batch in segment.batches:
+            found.append(self._normalised(batch, expected))
+            if found[-1].num_rows:  # else nothing tells the length of arrays
+                expected = found[-1].schema
+        is_fit = all(map(_is_view, found, segment.batches))
+        if not is_fit or expected is None or len(found[0].schema) != len(expected):
+            for batch in found:
+                self._write(batch)
+            segment.delete()
+            return
+        self._flush_small()
+        with _disk_full_explained(self._directory, segment.nbytes):
+            self._end_segment()
+            self.schema = expected
+            rows = [batch.num_rows for batch in found]
+            new = _Segment(f"{len(self._segments):05d}.arrow", rows, segment.nbytes)
+            segment.path.rename(self._directory / new.file)
+            self._segments.append(new)
+            self._rows += sum(rows)
+            self._announce()
+
     def write(self, batch: pa.RecordBatch) -> None:
-        rows_in = batch.num_rows
-        batch, dropped = normalise(batch, self._dataset, self._options, self.schema, self.findings)
-        self._rows_in += rows_in
+        self._write(self._normalised(batch, self.schema))
+
+    def _normalised(self, batch: pa.RecordBatch, expected: pa.Schema | None) -> pa.RecordBatch:
+        self._rows_in += batch.num_rows
+        batch, dropped = normalise(batch, self._dataset, self._options, expected, self.findings)
         self._dropped += dropped
+        return batch
+
+    def _write(self, batch: pa.RecordBatch) -> None:
         rows = batch.num_rows
         if not rows:
             self.unseen = self.unseen or batch
@@ -232,6 +276,9 @@ class _DatasetWriter:
         self._file = self._sink = None
         path = self._directory / self._segments[-1].file
         path.with_name(f"{path.name}.tmp").rename(path)
+        self._announce()
+
+    def _announce(self) -> None:
         if self._on_segment is not None:
             self._write_manifest(is_complete=False)
             self._pace.note()
@@ -281,6 +328,17 @@ class _DatasetWriter:
             self._sink.close()
         self._file = self._sink = None
         self._small = []
+
+
+def _is_view(batch: pa.RecordBatch, of: pa.RecordBatch) -> bool:
+    """Return whether all columns of a batch are columns of another, as they lie there."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        place = of.schema.get_field_index(name)
+        if place < 0 or not batch.schema.field(name).equals(of.schema.field(place), True):
+            return False
+        if not lies_as(column, of.column(place)):
+            return False
+    return bool(batch.num_rows == of.num_rows > 0)
 
 
 class _Pace:

@@ -32,7 +32,6 @@ from gridflow.keras.cures import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.resume import building, state
 from gridflow.keras.resume.file import Checkpoint
-from gridflow.keras.resume.writer import Writer
 from gridflow.keras.runtime import current_fit
 from gridflow.spec.place import Place
 
@@ -69,7 +68,7 @@ class CheckpointAndResume(NeutralCallback):
             raise InvalidArgument(f"checkpoint_every is a number of steps from 1, got {every}.")
         self._runtime = runtime
         self._files: list[Path] = []
-        self._writer = Writer()
+        self._writer = runtime.writer
         self._data: Any = None
         position.install_imported()
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+#: How long a process that has failed stays for a checkpoint that it was writing.
+_SETTLE_SECONDS: Final = 30.0
 
 
 class Writer:
@@ -39,6 +43,11 @@ class Writer:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    def settle(self, seconds: float = _SETTLE_SECONDS) -> None:
+        """Wait until it is done, for so many seconds; whether that failed no longer matters."""
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gridflow.feed.sources.segments import Segments
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
@@ -19,7 +21,7 @@ def agent_body(
     """Return the function of the stage. It is sent by value, so it can say what is missing."""
     gridflow_version = _version()
 
-    def run_agent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run_agent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             from gridflow.launch.spark.task import run_task
         except ImportError as error:
@@ -31,7 +33,52 @@ def agent_body(
             ) from error
         yield from run_task(payload, places, rows, gpu_shares, batches)
 
-    return run_agent
+    return taking(rows, run_agent)
+
+
+def taking(
+    rows: RankRows | None, function: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]:
+    """Return a task's function that tells Spark's side of the task where its files are wanted.
+
+    It does so before anything is imported: as long as Spark's side waits for that word, it doesn't
+    hear what this one fails with. See `gridflow.feed.sources.segments`.
+
+    Parameters
+    ----------
+    rows : RankRows or None
+        What the function will read.
+    function : callable
+        From record batches, as they come by Spark's socket, to what the task gives.
+    """
+    if not isinstance(rows, Segments):
+        return function
+    from pyspark import cloudpickle
+
+    name, root = rows.name, rows.root
+    code: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+        import os
+        import pickle
+        import shutil
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        parent = root or os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
+        folder = Path(parent, f"{name}-{TaskContext.get().taskAttemptId()}")  # type: ignore[union-attr]
+        partial = folder.with_name(f"{folder.name}.new")
+        partial.mkdir(0o700, parents=True)
+        try:
+            (partial / "pid").write_text(str(os.getpid()))
+            partial.rename(folder)
+            yield from pickle.loads(code)(batches)  # noqa: S301 (as Spark itself has brought it)
+        finally:
+            for left in (partial, folder):
+                shutil.rmtree(left, ignore_errors=True)
+
+    return run
 
 
 def _version() -> str:

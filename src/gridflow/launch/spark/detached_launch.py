@@ -167,7 +167,9 @@ class DetachedLaunch(PassesOn):
 
     def _look(self) -> None:
         with self._changed:
-            over = self._is_started and not self._lines and not self._missing
+            # Of a job that was cancelled while its tasks began some agents never come.
+            are_all_known = self._is_cancelled or not self._missing
+            over = self._is_started and not self._lines and are_all_known
         if over:
             self._finish(None, outlived=False)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,21 +13,37 @@ import pyarrow as pa
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.push.asker import Asker
 from gridflow.feed.push.attempts import Attempt
+from gridflow.feed.push.inflow import LEFT_OUT
 from gridflow.feed.push.sender import send_all
 from gridflow.feed.sources.arrays import to_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gridflow.feed.push.sender import Destination
+    from gridflow.feed.sources.base import RankRows
 
 _ROWS_PER_BATCH: Final = 4096
 
 
-def push(destination: Destination, batches: Iterable[pa.RecordBatch]) -> int:
-    """Push a partition's rows from its task; return how many the agents have taken."""
-    partition, attempt = _place()
-    return send_all(destination, partition, attempt, batches)
+def push(
+    destination: Destination,
+    rows: RankRows,
+    batches: Iterable[pa.RecordBatch],
+    left_out: Mapping[str, str],
+) -> int:
+    """Push a partition's rows from its task; return how many the agents have taken.
+
+    What can't be fed, and why, is in the schema of the batches: the agents tell who asks for it.
+    """
+    facts = {LEFT_OUT: json.dumps(dict(left_out))} if left_out else None
+    with contextlib.closing(rows.batches(batches)) as own:
+        return send_all(destination, *_place(), (each for _, each in own), facts)
+
+
+def push_batches(destination: Destination, batches: Iterable[pa.RecordBatch]) -> int:
+    """Push record batches that are a partition's rows; return how many the agents have taken."""
+    return send_all(destination, *_place(), batches)
 
 
 def ask(
@@ -79,7 +97,7 @@ def record_batches(
             table = to_table(named, "stream")
         except (pa.ArrowException, InvalidArgument, ValueError) as error:
             raise SchemaError(f"rows of the RDD can't become columns: {error}") from error
-        yield from table.combine_chunks().to_batches()
+        yield from _with_lists(table).combine_chunks().to_batches()
 
 
 def _names_of(row: Any) -> tuple[str, ...]:
@@ -110,13 +128,55 @@ def _values_of(row: Any, names: tuple[str, ...]) -> Sequence[Any]:
 
 
 def _together(values: Sequence[Any]) -> Any:
-    """Return the values of a column as an array, or as a list of what numpy doesn't hold."""
+    """Return the values of a column as an array, of objects where numpy doesn't hold them.
+
+    Raises
+    ------
+    SchemaError
+        They don't go together.
+    """
     first = values[0]
-    if hasattr(first, "toArray"):  # a vector of Spark's
-        return np.stack([value.toArray() for value in values])
+    if hasattr(first, "toArray"):  # a vector of Spark's, as DataFrames have them
+        return np.stack([value.toArray() for value in values]).astype(np.float32)
+    if hasattr(first, "__fields__"):
+        return _objects([v.asDict(True) if hasattr(v, "__fields__") else v for v in values])
     if isinstance(first, str | bytes | bytearray):
-        return np.array([bytes(v) if isinstance(v, bytearray) else v for v in values], object)
+        return _objects([bytes(v) if isinstance(v, bytearray) else v for v in values])
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except ValueError as error:
-        raise SchemaError(f"values of a column have different shapes: {error}") from error
+        if not all(isinstance(v, list | tuple | np.ndarray) for v in values if v is not None):
+            raise SchemaError(f"values of a column have different shapes: {error}") from error
+        return _objects(list(values))  # arrays of different lengths
+    if array.dtype.kind in "US" and (other := _no_text(values)) is not None:
+        raise SchemaError(
+            f"values of a column have different types: {other!r} is a {type(other).__name__}, "
+            "others are text. Cast them, so that all rows have one type."
+        )
+    return array
+
+
+def _no_text(values: Any) -> Any:
+    """Return one of the values, at any depth, that is no text; None if all are."""
+    for value in values:
+        if isinstance(value, list | tuple | np.ndarray):
+            value = _no_text(value)  # noqa: PLW2901 (what is looked at)
+        if value is not None and not isinstance(value, str | bytes):
+            return value
+    return None
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    for place, value in enumerate(values):  # at once it would look into lists
+        array[place] = value
+    return array
+
+
+def _with_lists(table: pa.Table) -> pa.Table:
+    """Return a table whose arrays may have any length in the next one: a stream has one schema."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_fixed_size_list(field.type):
+            lists = table.column(place).cast(pa.list_(field.type.value_type))
+            table = table.set_column(place, field.name, lists)
+    return table

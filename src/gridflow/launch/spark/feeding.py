@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from gridflow.errors import DataError, InvalidArgument
 from gridflow.feed.push.sender import check_columns
-from gridflow.feed.sources import dataframes
+from gridflow.feed.sources import dataframes, segments
 from gridflow.feed.sources.frames import as_frames
 from gridflow.launch.spark import errors, feeders
-from gridflow.launch.spark.session import cancel, forget_tag, tag_this_thread
+from gridflow.launch.spark.bodies import taking
+from gridflow.launch.spark.session import cancel, forget_tag, make_thread, tag_this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gridflow.feed.push.sender import Destination
 
 _LOOK_SECONDS: Final = 0.1
+#: For feeders to end by themselves where the job takes no more rows.
+_IN_ORDER_SECONDS: Final = 2.0
 
 
 def feed(
@@ -31,6 +34,7 @@ def feed(
     destination: Destination,
     rows: Any,
     columns: Sequence[str] | None,
+    has_ended: Callable[[float], bool],
     kept: Collection[str] = (),
 ) -> int:
     """Push a DataFrame, an RDD or what lies in the driver; see `Launcher.feed`.
@@ -38,33 +42,43 @@ def feed(
     Columns that are `kept` are pushed whatever their type: the agents know what becomes of them.
     """
     if hasattr(rows, "mapPartitionsWithIndex"):
-        return _feed_rdd(spark, destination, rows, columns)
+        return _feed_rdd(spark, destination, rows, columns, has_ended)
     (frame,) = as_frames(spark, {destination.stream: rows}, {}).values()
     if columns is not None:
         check_columns(columns, frame.columns)
         frame = frame[list(columns)]
-    dataframes.check({destination.stream: frame})
+    reasons = dataframes.check({destination.stream: frame}).get(destination.stream, {})
+    left_out = {column: why for column, why in reasons.items() if column not in kept}
     frame, tags = dataframes.plain_frame(destination.stream, frame, kept)
 
-    def push(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        taken = feeders.push(destination, (batch for _, batch in tags.batches(batches)))
-        yield pa.RecordBatch.from_pydict({"rows": pa.array([taken], pa.int64())})
+    def work() -> int:
+        stage, own = segments.written(frame, tags, None, is_final=False)
 
-    pushed = frame.mapInArrow(push, "rows long")
-    return _in_job(spark, destination, lambda: sum(row.rows for row in pushed.collect()))
+        def push(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            taken = feeders.push(destination, own, batches, left_out)
+            yield pa.RecordBatch.from_pydict({"rows": pa.array([taken], pa.int64())})
+
+        pushed = stage.mapInArrow(taking(own, push), "rows long")
+        return sum(row.rows for row in pushed.collect())
+
+    return _in_job(spark, destination, work, has_ended)
 
 
 def _feed_rdd(
-    spark: SparkSession, destination: Destination, rdd: Any, columns: Sequence[str] | None
+    spark: SparkSession,
+    destination: Destination,
+    rdd: Any,
+    columns: Sequence[str] | None,
+    has_ended: Callable[[float], bool],
 ) -> int:
     """Push an RDD of Rows, or of tuples whose columns get these names."""
     names = None if columns is None else tuple(columns)
 
     def push(rows: Iterable[Any]) -> Iterator[int]:
-        yield feeders.push(destination, feeders.record_batches(rows, names))
+        yield feeders.push_batches(destination, feeders.record_batches(rows, names))
 
     pushed = rdd.mapPartitions(push)
-    return _in_job(spark, destination, lambda: sum(pushed.collect()))
+    return _in_job(spark, destination, lambda: sum(pushed.collect()), has_ended)
 
 
 def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
@@ -147,16 +161,36 @@ def feed_stream(
         raise DataError(f"the stream has failed: {errors.words_of(str(error))}")
 
 
-def _in_job(spark: SparkSession, destination: Destination, work: Callable[[], int]) -> int:
+def _in_job(
+    spark: SparkSession,
+    destination: Destination,
+    work: Callable[[], int],
+    has_ended: Callable[[float], bool],
+) -> int:
     """Run Spark jobs; of what they fail with say what a user can use."""
     tag = f"gridflow-feed-{destination.feed}"
     tag_this_thread(spark, tag)
+    is_done, was_cancelled = threading.Event(), threading.Event()
+
+    def end_with_the_job() -> None:
+        while not has_ended(_LOOK_SECONDS):
+            if is_done.is_set():
+                return
+        # Feeders hear it with their next rows, which may take whoever makes them a long time.
+        while not is_done.wait(_IN_ORDER_SECONDS):
+            was_cancelled.set()
+            cancel(spark, tag)
+
+    make_thread(spark, end_with_the_job, f"{tag}-end").start()
     try:
         return work()
     except (KeyboardInterrupt, SystemExit):
         cancel(spark, tag)
         raise
     except Exception as error:
+        if was_cancelled.is_set():
+            raise InterruptedError("the job took no more rows") from error
         raise DataError(f"rows could not be pushed: {errors.words_of(str(error))}") from error
     finally:
+        is_done.set()
         forget_tag(spark, tag)

@@ -140,13 +140,15 @@ class SparkLaunch:
             name_this_thread(self._spark, f"gridflow job {self._payload.job}")
             if self._check is not None and places == self._first:
                 self._check()
-            frame = self._make_frame(places, need)
             if not self._is_barrier:
                 ask_for_executors(self._spark, is_dynamic=True)
             elif launch > 1:
                 wait_for_room(self._spark, len(places), lambda: self._is_cancelled)
             if self._is_cancelled:
                 return None, False
+            frame = self._make_frame(
+                places, need
+            )  # runs what the rows need before their last stage
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
             partition, detail, error = errors.explain(

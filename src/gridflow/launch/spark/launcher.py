@@ -226,10 +226,16 @@ class SparkLauncher:
         tasks = len(payload.spec.tasks)
         return partial(connect.refuse_unreachable, self._spark, payload.coordinator, tasks)
 
-    def feed(self, destination: Destination, rows: Any, columns: Sequence[str] | None) -> int:
+    def feed(
+        self,
+        destination: Destination,
+        rows: Any,
+        columns: Sequence[str] | None,
+        has_ended: Callable[[float], bool],
+    ) -> int:
         """Push rows in a Spark job of their own."""
         self._refuse_full()
-        return feeding.feed(self._spark, destination, rows, columns, self._kept)
+        return feeding.feed(self._spark, destination, rows, columns, has_ended, self._kept)
 
     def feed_stream(
         self,
@@ -303,7 +309,8 @@ class SparkLauncher:
         num_tasks = len(places)
         rows = None
         if source is not None:
-            frame, rows = source.stage(num_tasks, payload.spec.feed.columns)
+            spec = payload.spec
+            frame, rows = source.stage(num_tasks, spec.feed.columns, spec.hosts.spool_dir)
         else:
             frame = self._spark.range(0, num_tasks, 1, num_tasks)
         settings = self._gpu_settings()

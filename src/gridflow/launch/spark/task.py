@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,9 @@ import pyarrow as pa
 
 from gridflow.agent import stat
 from gridflow.agent.agent import Agent
+from gridflow.agent.folder import deleted_at_last
 from gridflow.errors import InvalidArgument
+from gridflow.feed.sources.segments import Segments
 from gridflow.gpu.grant import SparkGpus
 from gridflow.spec.gpus import GPU
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gridflow.feed.sources.base import RankRows
+    from gridflow.feed.spool import Segment
     from gridflow.wire.payload import AgentPayload
 
 
@@ -28,28 +32,36 @@ def run_task(
     places: tuple[int, ...],
     rows: RankRows | None,
     gpu_shares: int,
-    batches: Iterator[pa.RecordBatch],
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Run the task of this partition, to which ``rows`` go; yields one row when it is over."""
     rank = place_of_this_task(places)
     agent = Agent(
         payload, rank, gpus_of_this_task(gpu_shares), executor=executor_above(os.getpid())
     )
-    agent.run(rows_of_this_task(rows, batches))
+    with rows_of_this_task(rows, batches) as own:
+        agent.run(own)
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
 
 
+@contextlib.contextmanager
 def rows_of_this_task(
-    rows: RankRows | None, batches: Iterator[pa.RecordBatch]
-) -> Iterable[tuple[str, pa.RecordBatch]]:
-    """Return what the agent is to spool."""
-    if rows is not None:
-        return rows.batches(batches)
-    # A worker that hasn't read all of its input is of no more use to Spark: the next job would
-    # wait until another one has imported what agents need.
-    for _ in batches:
-        pass
-    return ()
+    rows: RankRows | None, batches: Iterable[pa.RecordBatch]
+) -> Iterator[Iterable[tuple[str, pa.RecordBatch | Segment]]]:
+    """Give what the agent is to spool during the block."""
+    with contextlib.ExitStack() as stack:
+        if isinstance(rows, Segments):
+            stack.enter_context(deleted_at_last(rows.folder()))
+        if rows is not None:
+            own = rows.batches(batches)
+            stack.callback(own.close)
+            yield own
+            return
+        # A worker that hasn't read all of its input is of no more use to Spark: the next job would
+        # wait until another one has imported what agents need.
+        for _ in batches:
+            pass
+        yield ()
 
 
 def place_of_this_task(places: tuple[int, ...]) -> int:

@@ -1,0 +1,160 @@
+package io.gridflow.feed;
+
+import java.io.IOException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.TimeUnit;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
+import org.apache.spark.util.TaskCompletionListener;
+
+/**
+ * The folder by which a task hands files to its Python worker.
+ *
+ * <p>The worker makes it, with its process's number in the file {@code pid}, and deletes it when it
+ * wants no more. A file is written under another name, and gets its own, {@code
+ * NUMBER-DATASET.arrow}, when it is whole. The worker takes one away when it is done with it: a
+ * task is two files ahead at most.
+ */
+final class Handover {
+  /** Who takes the files has ended. */
+  static final class Over extends Exception {}
+
+  /**
+   * The worker makes the folder before it imports anything. While this task waits here it doesn't
+   * hear the worker say why it couldn't begin, so it waits for so long only.
+   */
+  private static final long MOST_WAITING_NANOS = TimeUnit.SECONDS.toNanos(10);
+
+  private static final int AHEAD = 2;
+  private static final String PARTIAL = ".partial";
+  private static final long LEAST_SLEEP_MILLIS = 1;
+  private static final long MOST_SLEEP_MILLIS = 16;
+
+  private final Path folder;
+  private final TaskContext task;
+  private final Path[] handed = new Path[AHEAD];
+  private int number;
+  private long worker;
+
+  private Handover(Path folder, TaskContext task) {
+    this.folder = folder;
+    this.task = task;
+  }
+
+  static Handover of(Layout layout, TaskContext task) {
+    // What Spark tells its Python workers as SPARK_LOCAL_DIRS, of which they take the first.
+    String root =
+        layout.root().isEmpty()
+            ? SparkEnv.get().blockManager().diskBlockManager().localDirs()[0].getPath()
+            : layout.root();
+    Handover handover =
+        new Handover(Path.of(root, layout.name() + "-" + task.taskAttemptId()), task);
+    // Of a task that fails, Spark kills the worker.
+    task.addTaskCompletionListener((TaskCompletionListener) ended -> handover.delete());
+    return handover;
+  }
+
+  /** Waits until somebody wants files; false if nobody does. */
+  boolean begins() {
+    long began = System.nanoTime();
+    for (long sleep = LEAST_SLEEP_MILLIS; !Files.exists(folder); sleep = rest(sleep)) {
+      if (System.nanoTime() - began > MOST_WAITING_NANOS) {
+        return false;
+      }
+    }
+    try {
+      worker = Long.parseLong(Files.readString(folder.resolve("pid")).strip());
+      return true;
+    } catch (IOException gone) {
+      return false;
+    }
+  }
+
+  /** Where the next file of a dataset is to be written; one of each may be open. */
+  Path next(int dataset) throws Over {
+    check();
+    return folder.resolve(number + "-" + dataset + PARTIAL);
+  }
+
+  /** Hands a file over, once there is room; returns whether there was at once. */
+  boolean handOver(Path written, int dataset) throws IOException, Over {
+    int slot = number % AHEAD;
+    Path before = handed[slot];
+    boolean isAwaited = true;
+    if (before != null) {
+      for (long sleep = LEAST_SLEEP_MILLIS; Files.exists(before); sleep = rest(sleep)) {
+        isAwaited = false;
+        check();
+      }
+    }
+    check();
+    handed[slot] = Files.move(written, folder.resolve("%08d-%d.arrow".formatted(number, dataset)));
+    number++;
+    return isAwaited;
+  }
+
+  private void check() throws Over {
+    task.killTaskIfInterrupted();
+    if (isOver()) {
+      throw new Over();
+    }
+  }
+
+  private boolean isOver() {
+    if (!ProcessHandle.of(worker).map(ProcessHandle::isAlive).orElse(false)) {
+      delete();
+    }
+    return !Files.exists(folder);
+  }
+
+  /** Deletes what a worker that was killed has left. */
+  private void delete() {
+    try {
+      delete("*");
+      Files.deleteIfExists(folder);
+    } catch (IOException gone) {
+      // Somebody else does it.
+    }
+  }
+
+  private void delete(String pattern) throws IOException {
+    try (DirectoryStream<Path> files = Files.newDirectoryStream(folder, pattern)) {
+      for (Path file : files) {
+        Files.deleteIfExists(file);
+      }
+    }
+  }
+
+  /**
+   * Leaves word of why no file could be written; false if that can't be said either. Where nobody
+   * is there to hear it, that is why.
+   */
+  boolean failed(IOException error) {
+    try {
+      delete("*" + PARTIAL); // room for the word on a disk that is full
+      if (isOver()) {
+        return true;
+      }
+      Path word = folder.resolve("failed" + PARTIAL);
+      Files.writeString(word, String.valueOf(error.getMessage()));
+      Files.move(word, folder.resolve("failed"));
+      return true;
+    } catch (IOException another) {
+      error.addSuppressed(another);
+      return false;
+    }
+  }
+
+  private long rest(long sleep) {
+    task.killTaskIfInterrupted();
+    try {
+      Thread.sleep(sleep);
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      throw new IllegalStateException("interrupted while the files before were taken", interrupted);
+    }
+    return Math.min(2 * sleep, MOST_SLEEP_MILLIS);
+  }
+}
