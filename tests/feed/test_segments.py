@@ -7,6 +7,7 @@ import decimal
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -312,6 +313,40 @@ def test_a_function_that_fails_is_heard(spark, tmp_path, how):
     }
     with pytest.raises(Exception, match=words[how]):
         stage.mapInArrow(taking(rows, fail), "rows long").collect()
+    assert leftovers(tmp_path) == []
+
+
+def test_a_file_that_comes_while_its_folder_is_deleted_is_not_waited_for(spark, tmp_path):
+    """Spark's side writes on until it sees that nobody takes files: also into that folder."""
+    stage, rows = written(*stage_frame({"train": numbers(spark)}, 1), str(tmp_path), is_final=True)
+
+    def fail(batches):
+        import shutil
+        import time
+
+        delete = shutil.rmtree
+
+        def overtaken(folder, **options):
+            if Path(folder).exists():
+                shutil.rmtree = delete
+                for each in Path(folder).iterdir():
+                    each.unlink()
+                Path(folder, "9-0.partial").touch()
+
+        shutil.rmtree = overtaken
+        while not list(rows.folder().glob("*.arrow")):
+            time.sleep(0.01)
+        raise ArithmeticError("not these rows")
+        yield pa.RecordBatch.from_pydict({"rows": [0]})
+
+    # A task that waits for ever doesn't let go of the test, either.
+    patience = threading.Timer(60, spark.sparkContext.cancelAllJobs)
+    patience.start()
+    try:
+        with pytest.raises(Exception, match="not these rows"):
+            stage.mapInArrow(taking(rows, fail), "rows long").collect()
+    finally:
+        patience.cancel()
     assert leftovers(tmp_path) == []
 
 

@@ -8,8 +8,10 @@ through Spark's socket as ever.
 ::
 
     <a local folder of the task>/<name>-<task attempt>/pid             who takes the files
+                                                      /begun           Spark's side has seen it
                                                       /00000000-0.arrow   rows of the first dataset
                                                       /failed          why no more could be written
+                          <name>-<task attempt>.over      no more files are wanted
 """
 
 from __future__ import annotations
@@ -134,8 +136,11 @@ class Segments(RankRows):
         try:
             yield from self._handed_over(folder, task)
         except BaseException:
-            # Spark's task sees that no more files are wanted.
-            shutil.rmtree(folder, ignore_errors=True)
+            # Spark's task sees that no more files are wanted: at once, as it writes on meanwhile.
+            over = folder.with_name(f"{folder.name}.over")
+            with contextlib.suppress(OSError):
+                folder.rename(over)
+            shutil.rmtree(over, ignore_errors=True)
             raise
         finally:
             task.close()

@@ -42,7 +42,8 @@ def taking(
     """Return a task's function that tells Spark's side of the task where its files are wanted.
 
     It does so before anything is imported: as long as Spark's side waits for that word, it doesn't
-    hear what this one fails with. See `gridflow.feed.sources.segments`.
+    hear what this one fails with. A function that fails at once waits until that side has seen the
+    word, two seconds at most. See `gridflow.feed.sources.segments`.
 
     Parameters
     ----------
@@ -59,23 +60,32 @@ def taking(
     code: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+        import contextlib
         import os
         import pickle
         import shutil
+        import time
         from pathlib import Path
 
         from pyspark import TaskContext
 
         parent = root or os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
         folder = Path(parent, f"{name}-{TaskContext.get().taskAttemptId()}")  # type: ignore[union-attr]
-        partial = folder.with_name(f"{folder.name}.new")
+        partial, over = (folder.with_name(folder.name + end) for end in (".new", ".over"))
         partial.mkdir(0o700, parents=True)
         try:
             (partial / "pid").write_text(str(os.getpid()))
             partial.rename(folder)
             yield from pickle.loads(code)(batches)  # noqa: S301 (as Spark itself has brought it)
         finally:
-            for left in (partial, folder):
+            give_up = time.monotonic() + 2.0
+            while folder.exists() and not (folder / "begun").exists():
+                if time.monotonic() > give_up:
+                    break
+                time.sleep(0.005)
+            with contextlib.suppress(OSError):  # it has another name, or none yet
+                folder.rename(over)
+            for left in (partial, over, over):  # a last file may come while it is deleted
                 shutil.rmtree(left, ignore_errors=True)
 
     return run

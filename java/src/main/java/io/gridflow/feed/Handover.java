@@ -12,8 +12,10 @@ import org.apache.spark.util.TaskCompletionListener;
 /**
  * The folder by which a task hands files to its Python worker.
  *
- * <p>The worker makes it, with its process's number in the file {@code pid}, and deletes it when it
- * wants no more. A file is written under another name, and gets its own, {@code
+ * <p>The worker makes it, with its process's number in the file {@code pid}; the file {@code begun}
+ * says that this task has seen it. When the worker wants no more it gives the folder another name,
+ * so that it is gone at once, and deletes it: one that is emptied file by file stays where a file
+ * comes meanwhile. A file is written under another name, and gets its own, {@code
  * NUMBER-DATASET.arrow}, when it is whole. The worker takes one away when it is done with it: a
  * task is two files ahead at most.
  */
@@ -38,7 +40,7 @@ final class Handover {
   private int number;
   private long worker;
 
-  private Handover(Path folder, TaskContext task) {
+  Handover(Path folder, TaskContext task) {
     this.folder = folder;
     this.task = task;
   }
@@ -51,8 +53,8 @@ final class Handover {
             : layout.root();
     Handover handover =
         new Handover(Path.of(root, layout.name() + "-" + task.taskAttemptId()), task);
-    // Of a task that fails, Spark kills the worker.
-    task.addTaskCompletionListener((TaskCompletionListener) ended -> handover.delete());
+    // Of a task that fails, Spark kills the worker, wherever it is with its folder.
+    task.addTaskCompletionListener((TaskCompletionListener) ended -> handover.deleteAll());
     return handover;
   }
 
@@ -66,6 +68,7 @@ final class Handover {
     }
     try {
       worker = Long.parseLong(Files.readString(folder.resolve("pid")).strip());
+      Files.createFile(folder.resolve("begun"));
       return true;
     } catch (IOException gone) {
       return false;
@@ -104,22 +107,28 @@ final class Handover {
 
   private boolean isOver() {
     if (!ProcessHandle.of(worker).map(ProcessHandle::isAlive).orElse(false)) {
-      delete();
+      delete(folder);
     }
     return !Files.exists(folder);
   }
 
-  /** Deletes what a worker that was killed has left. */
-  private void delete() {
+  /** Deletes what a worker that was killed has left, under whichever of its names. */
+  private void deleteAll() {
+    for (String suffix : new String[] {"", ".new", ".over"}) {
+      delete(folder.resolveSibling(folder.getFileName() + suffix));
+    }
+  }
+
+  private static void delete(Path folder) {
     try {
-      delete("*");
+      delete(folder, "*");
       Files.deleteIfExists(folder);
     } catch (IOException gone) {
       // Somebody else does it.
     }
   }
 
-  private void delete(String pattern) throws IOException {
+  private static void delete(Path folder, String pattern) throws IOException {
     try (DirectoryStream<Path> files = Files.newDirectoryStream(folder, pattern)) {
       for (Path file : files) {
         Files.deleteIfExists(file);
@@ -133,17 +142,17 @@ final class Handover {
    */
   boolean failed(IOException error) {
     try {
-      delete("*" + PARTIAL); // room for the word on a disk that is full
       if (isOver()) {
         return true;
       }
+      delete(folder, "*" + PARTIAL); // room for the word on a disk that is full
       Path word = folder.resolve("failed" + PARTIAL);
       Files.writeString(word, String.valueOf(error.getMessage()));
       Files.move(word, folder.resolve("failed"));
       return true;
     } catch (IOException another) {
       error.addSuppressed(another);
-      return false;
+      return isOver();
     }
   }
 

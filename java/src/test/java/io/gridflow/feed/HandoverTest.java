@@ -1,0 +1,47 @@
+package io.gridflow.feed;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class HandoverTest {
+  @TempDir Path root;
+
+  /** Of a folder that this process has made. */
+  private Handover begun(Path folder) throws IOException {
+    Files.createDirectory(folder);
+    Files.writeString(folder.resolve("pid"), String.valueOf(ProcessHandle.current().pid()));
+    Handover handover = new Handover(folder, null);
+    assertTrue(handover.begins());
+    assertTrue(Files.exists(folder.resolve("begun")));
+    return handover;
+  }
+
+  @Test
+  void whoIsThereIsToldWhyNoFileCouldBeWritten() throws IOException {
+    Path folder = root.resolve("rows-1");
+    Handover handover = begun(folder);
+    Path partial = Files.createFile(folder.resolve("0-0.partial"));
+    assertTrue(handover.failed(new IOException("No space left on device")));
+    assertEquals("No space left on device", Files.readString(folder.resolve("failed")));
+    assertFalse(Files.exists(partial));
+  }
+
+  /** A file that can't be written there is no failure: the worker knows why it has ended. */
+  @Test
+  void whereTheFolderHasGoneNothingHasFailed() throws IOException {
+    Path folder = root.resolve("rows-1");
+    Handover handover = begun(folder);
+    Files.move(folder, root.resolve("rows-1.over"));
+    Path path = folder.resolve("0-0.partial");
+    IOException error = assertThrows(IOException.class, () -> Files.createFile(path));
+    assertTrue(handover.failed(error));
+  }
+}
