@@ -65,7 +65,8 @@ classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once fo
 # Where it is set, as in many images, pytest compiles all tests anew in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE
 # Three tests at a time, as much of a test is waiting, in the order and the groups of tests/suite/schedule.py.
-AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder
+# A test whose process has ended (tests/suite/deadline.py) is run again in a new one: once is enough.
+AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart=1
 
 test: torch examples jar sparks hadoop classes  ## every case of the suite; OPTIONS="--existed-at=d66a36b": those of then
 	$(PY) -m pytest $(AT_ONCE) $(OPTIONS)

@@ -24,6 +24,7 @@ settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 pytest_plugins = (
     "suite.cluster",
+    "suite.deadline",
     "suite.garbage",
     "suite.history",
     "suite.schedule",
