@@ -78,10 +78,8 @@ def taking(
             partial.rename(folder)
             yield from pickle.loads(code)(batches)  # noqa: S301 (as Spark itself has brought it)
         finally:
-            give_up = time.monotonic() + 2.0
-            while folder.exists() and not (folder / "begun").exists():
-                if time.monotonic() > give_up:
-                    break
+            begun, give_up = folder / "begun", time.monotonic() + 2.0
+            while folder.exists() and not begun.exists() and time.monotonic() < give_up:
                 time.sleep(0.005)
             with contextlib.suppress(OSError):  # it has another name, or none yet
                 folder.rename(over)

@@ -146,9 +146,8 @@ class SparkLaunch:
                 wait_for_room(self._spark, len(places), lambda: self._is_cancelled)
             if self._is_cancelled:
                 return None, False
-            frame = self._make_frame(
-                places, need
-            )  # runs what the rows need before their last stage
+            # Spark jobs that the rows need before their last stage run in here.
+            frame = self._make_frame(places, need)
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
             partition, detail, error = errors.explain(
