@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow.errors import InvalidArgument
+from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.column import reason_against
 from gridflow.feed.sources.arrays import ArraySource, feedable, to_table
 
@@ -42,6 +42,31 @@ def test_each_form_of_data_becomes_columns():
     assert table.column("n").null_count == 0
     assert table.column("s").null_count == 1
     assert to_table(table) is table
+
+
+def test_what_a_mask_hides_is_null():
+    table = to_table(
+        {
+            "x": np.ma.array([1.0, 2.0], mask=[False, True]),
+            "image": np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]]),
+            "rows": [np.ma.array([1, 2], mask=[True, False]), np.ma.array([3, 4])],
+            "word": np.ma.array(["a", "b"], mask=[True, False]),
+            "plain": np.ma.array([1, 2]),
+        }
+    )
+    assert table.to_pydict() == {
+        "x": [1.0, None],
+        "image": [[1, None], [3, 4]],
+        "rows": [[None, 2], [3, 4]],
+        "word": [None, "b"],
+        "plain": [1, 2],
+    }
+
+
+def test_lists_of_numbers_keep_their_integers():
+    assert to_table({"x": [2**60 + 1, 3]}).to_pydict() == {"x": [2**60 + 1, 3]}
+    with pytest.raises(SchemaError, match="the integer 1152921504606846977 would become the float"):
+        to_table({"x": [0.5, 2**60 + 1]})
 
 
 @pytest.mark.parametrize(

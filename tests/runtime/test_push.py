@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -242,6 +243,71 @@ def test_values_of_an_rdd_become_columns_as_those_of_a_dataframe():
     for mixed in [(1.0, "s"), ("s", 1.0), ([1.0, "s"], ["a", "b"])]:
         with pytest.raises(SchemaError):
             table(*[(value, 0) for value in mixed])
+
+
+def test_integers_of_an_rdd_that_no_float_can_hold_do_not_become_floats():
+    def column(*values):
+        (batch,) = feeders.record_batches([(value,) for value in values], ("x",))
+        return batch.column(0).to_pylist()
+
+    assert column(1, 2.5, 2**53) == [1.0, 2.5, 2.0**53]
+    for lossy in [(0.5, 2**53 + 1), ([0.5, 1], [2, 2**60 + 1]), (-1, 2**63 + 1)]:
+        with pytest.raises(SchemaError, match=r"the integer \d+ would become the float"):
+            column(*lossy)
+
+
+@pytest.fixture
+def zone_of_this_process(monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_times_of_an_rdd_are_instants_at_any_depth(zone_of_this_process):
+    """Spark gives them to Python in the local time of the process, without a zone."""
+    noon = datetime(2024, 7, 1, 12, 0, 0, 5)  # noqa: DTZ001
+    instant = datetime(2024, 7, 1, 16, 0, 0, 5, UTC)
+    after_the_change = datetime(2024, 11, 3, 1, 30, fold=1)  # noqa: DTZ001 (clocks were put back)
+    from pyspark.sql import Row
+
+    def column(*values):
+        (batch,) = feeders.record_batches([(value,) for value in values], ("t",))
+        return batch.column(0).to_pylist()
+
+    assert column(None, noon, noon.astimezone(UTC)) == [None, instant, instant]
+    assert column([noon], [None]) == [[instant], [None]]
+    assert column(Row(at=[noon])) == [{"at": [instant]}]
+    assert column({"at": noon}) == [{"at": instant}]
+    assert column(after_the_change) == [datetime(2024, 11, 3, 6, 30, tzinfo=UTC)]
+
+
+def test_a_timestamp_is_the_same_number_on_each_road(spark):
+    """With three zones: the session's, the executors', and that of the data's texts."""
+
+    def instants(ctx):
+        return [int(t) for batch in ctx.stream(1, features="t") for t in np.asarray(batch)]
+
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    environment = dict(spark.sparkContext.environment)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    spark.sparkContext.environment["TZ"] = "America/New_York"
+    try:
+        frame = spark.sql("SELECT timestamp'2024-07-01 12:00:00.000005 UTC' AS t").coalesce(1)
+        distributor = TensorflowDistributor(1, "none", launcher=SparkLauncher(spark), **QUIET)
+        with distributor.start(instants) as job:
+            job.feed(frame)
+            job.feed(frame.rdd)
+            job.feed({"t": np.array(["2024-07-01T12:00:00.000005"], "datetime64[us]")})
+            job.stop()
+        found = job.result().value
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        spark.sparkContext.environment.clear()
+        spark.sparkContext.environment.update(environment)
+    moment = datetime(2024, 7, 1, 12, 0, 0, 5, UTC)
+    assert found == [int(moment.timestamp()) * 1_000_000 + 5] * 3
 
 
 def test_who_asks_for_a_column_that_cant_be_fed_is_told_why(spark):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gridflow.errors import SchemaError
+from gridflow.feed.column import leaf_type
 from gridflow.ml.serving import predictions
 
 if TYPE_CHECKING:
@@ -41,8 +43,29 @@ def _to_arrow(column: Any) -> Any:
     import pyarrow as pa
 
     if isinstance(column, pd.DataFrame):
-        return pa.RecordBatch.from_pandas(column, preserve_index=False).to_struct_array()
-    return pa.Array.from_pandas(column)
+        struct = pa.RecordBatch.from_pandas(column, preserve_index=False).to_struct_array()
+        for field in struct.flatten():
+            _without_times(field)
+        return struct
+    return _without_times(pa.Array.from_pandas(column))
+
+
+def _without_times(column: Any) -> Any:
+    """Refuse timestamps, which Spark has moved to the session's time zone for pandas.
+
+    Raises
+    ------
+    SchemaError
+        They are some.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(leaf_type(column.type)):
+        raise SchemaError(
+            "before Spark 4.1 timestamps can't be an input of a model, as Spark hands them over in "
+            "the session's time zone. Pass unix_micros(column), the number that training has."
+        )
+    return column
 
 
 def _to_pandas(column: Any) -> Any:

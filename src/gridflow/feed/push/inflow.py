@@ -53,7 +53,8 @@ def _element(kind: pa.DataType) -> pa.DataType:
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     ):
         kind = kind.value_type
-    return kind
+    # Zone and unit don't change what a timestamp is fed as.
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 
 def _batch_of(rows: pa.RecordBatch | Located) -> pa.RecordBatch:
@@ -370,6 +371,11 @@ class Inflow:
         with self._changed:
             first = self._segments[0].number if self._segments else self._next
             return first, self._next, max(0, self._before - self._freed)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema of the last rows that have come; None before the first."""
+        return self._schema
 
     @property
     def counts(self) -> DatasetCounts:

@@ -17,14 +17,16 @@ from gridflow.feed.column import reason_against
 from gridflow.feed.sources.base import RankRows, RowSource, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable
+    from collections.abc import Collection, Generator, Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["ArraySource", "FileRows", "feedable", "to_table"]
+__all__ = ["ArraySource", "FileRows", "feedable", "has_masks", "integer_lost_in", "to_table"]
 
 _TUPLE_COLUMNS: Final = ("x", "y", "sample_weight")
 _ROWS_PER_BATCH: Final = 10_000
 _RENAME: Final = "Rename or drop all but one."
+#: From here on not every integer is a float64.
+_EXACT: Final = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def to_table(rows: Any, dataset: str = "data", left_out: dict[str, str] | None =
         A pyarrow Table, a pandas DataFrame (its index is left out), a dict of column to numpy
         array, one array (its column is ``x``), or a tuple of two or three arrays (``x``, ``y``,
         ``sample_weight``). The first axis of an array counts the rows; further ones make arrays of
-        fixed shape. NaN stays NaN.
+        fixed shape. NaN stays NaN; what a masked array hides is null.
     dataset
         Its name, for errors.
     left_out
@@ -228,12 +230,22 @@ def _column(values: Any, where: str, *, is_frame: bool = False) -> pa.Array:
     try:
         if dtype is not None and not isinstance(dtype, np.dtype):  # pandas' own types
             return _one(pa.array(values))
+        if dtype is None and has_masks(values):
+            values = np.ma.stack(values)
         array = np.asarray(values)
         if array.ndim == 0:
             raise InvalidArgument(f"{where} is a single value, not one per row: {values!r}.")
+        mask = np.ma.getmask(values)  # what it hides are nulls
+        hidden = None if mask is np.ma.nomask else np.ascontiguousarray(mask)
         if array.dtype == object and array.ndim == 1:
-            return _one(pa.array(array, from_pandas=True))
-        column = pa.array(np.ascontiguousarray(array).reshape(-1), from_pandas=False)
+            return _one(pa.array(array, from_pandas=True, mask=hidden))
+        if dtype is None and (lossy := integer_lost_in(array, values)) is not None:
+            raise _NoColumnError(f"{where}: {lossy}")
+        column = pa.array(
+            np.ascontiguousarray(array).reshape(-1),
+            from_pandas=False,
+            mask=None if hidden is None else hidden.reshape(-1),
+        )
     except (pa.ArrowException, ValueError, TypeError) as error:
         if isinstance(error, InvalidArgument):
             raise
@@ -241,6 +253,43 @@ def _column(values: Any, where: str, *, is_frame: bool = False) -> pa.Array:
     for size in reversed(array.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)
     return column
+
+
+def has_masks(values: Any) -> bool:
+    """Return whether some of the values are masked arrays, whose masks numpy would forget."""
+    is_list = isinstance(values, list | tuple)
+    return is_list and any(isinstance(value, np.ma.MaskedArray) for value in values)
+
+
+def integer_lost_in(array: np.ndarray, values: Any) -> str | None:
+    """Return what is wrong where numpy has rounded an integer beside floats; None if nothing.
+
+    Parameters
+    ----------
+    array
+        What numpy has made of the values.
+    values
+        Plain numbers, in lists at any depth.
+    """
+    if array.dtype != np.float64 or not (np.abs(array) >= _EXACT).any():
+        return None
+    for value in _leaves(values):
+        if isinstance(value, int | np.integer) and int(float(value)) != int(value):
+            return (
+                f"the integer {value} would become the float {float(value):.0f}, as not all values "
+                "are integers that fit 64 bits. Make them integers or floats, all of them."
+            )
+    return None
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _leaves(value)
+        elif isinstance(value, np.ndarray):
+            yield from value.reshape(-1)
+        else:
+            yield value
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from gridflow.feed.push.asker import Asker
 from gridflow.feed.push.attempts import Attempt
 from gridflow.feed.push.inflow import LEFT_OUT
 from gridflow.feed.push.sender import send_all
-from gridflow.feed.sources.arrays import to_table
+from gridflow.feed.sources.arrays import has_masks, integer_lost_in, to_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,13 +136,18 @@ def _together(values: Sequence[Any]) -> Any:
     SchemaError
         They don't go together.
     """
-    first = values[0]
+    first = next((value for value in values if value is not None), None)
     if hasattr(first, "toArray"):  # a vector of Spark's, as DataFrames have them
-        return np.stack([value.toArray() for value in values]).astype(np.float32)
+        return _objects([v if v is None else v.toArray().astype(np.float32) for v in values])
     if hasattr(first, "__fields__"):
-        return _objects([v.asDict(True) if hasattr(v, "__fields__") else v for v in values])
+        dicts = [v.asDict(True) if hasattr(v, "__fields__") else v for v in values]
+        return _objects([_in_utc(value) for value in dicts])
     if isinstance(first, str | bytes | bytearray):
         return _objects([bytes(v) if isinstance(v, bytearray) else v for v in values])
+    if _holds_times(first):
+        return _objects([_in_utc(value) for value in values])
+    if has_masks(values):
+        return np.ma.stack(values)
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -153,7 +159,30 @@ def _together(values: Sequence[Any]) -> Any:
             f"values of a column have different types: {other!r} is a {type(other).__name__}, "
             "others are text. Cast them, so that all rows have one type."
         )
+    if (lossy := integer_lost_in(array, values)) is not None:
+        raise SchemaError(f"values of a column have different types: {lossy}")
     return array
+
+
+def _holds_times(value: Any) -> bool:
+    while isinstance(value, list | tuple) and value:
+        value = next((item for item in value if item is not None), None)
+    return isinstance(value, datetime | dict)
+
+
+def _in_utc(value: Any) -> Any:
+    """Return a value whose times without a zone, at any depth, have one.
+
+    Spark hands timestamps to Python without one, in the local time of the worker's process, and
+    takes them back so (``pyspark.sql.types.TimestampType``). pandas' own mean UTC.
+    """
+    if isinstance(value, dict):
+        return {name: _in_utc(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_utc(item) for item in value]
+    if isinstance(value, datetime) and not (value.tzinfo is None and hasattr(value, "to_numpy")):
+        return value.astimezone(UTC)
+    return value
 
 
 def _no_text(values: Any) -> Any:
