@@ -236,7 +236,7 @@ def test_a_dataset_without_rows_ends_the_job_whatever_was_to_be_tried_again():
     story = Story(restarts=2)
     story.register(0)
     story.register(1)
-    assert story(ev.NoRows, "train") == [ev.CloseAgents()]
+    assert story(ev.RowsUnfit, "dataset 'train' has no rows") == [ev.CloseAgents()]
     error = story.finished().error
     assert type(error) is errors.DataError
     assert "dataset 'train' has no rows" in str(error)
@@ -467,7 +467,7 @@ EVENTS = {
     "ended": lambda at: ev.LaunchEnded(at, 1),
     "ended with an error": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone")),
     "gone": lambda at: ev.AgentGone(at, 1),
-    "no rows": lambda at: ev.NoRows(at, "train"),
+    "no rows": lambda at: ev.RowsUnfit(at, "dataset 'train' has no rows"),
     "driver failed": lambda at: ev.DriverFailed(at, errors.GridflowError("the driver")),
     "given up": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone"), outlived=True),
     "leaving": lambda at: ev.AgentLeaving(at, 1, 1, "decommissioned"),

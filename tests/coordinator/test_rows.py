@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow.coordinator.rows import Empty, Forget, Rows, RowsPhase, SendAll, SendTo
+from gridflow.coordinator.rows import Forget, Rows, RowsPhase, SendAll, SendTo, Unfit
 from gridflow.wire.commands import Borrow, Counts, Lend
 from gridflow.wire.reports import Spooled
 
@@ -64,19 +66,46 @@ def test_two_that_lack_rows_are_one_loan():
 def test_a_dataset_without_rows_is_said_once():
     rows = Rows([0, 1])
     rows.spooled(0, spooled(train=0, val=1))
-    assert rows.spooled(1, spooled(train=0, val=1)) == [Empty("train")]
-    assert rows.phase is RowsPhase.EMPTY
+    (found,) = rows.spooled(1, spooled(train=0, val=1))
+    assert isinstance(found, Unfit)
+    assert "dataset 'train' has no rows" in found.reason
+    assert rows.phase is RowsPhase.UNFIT
     assert rows.spooled(1, spooled(train=0, val=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        (["float32", [3]], ["float32", [5]], r"shape \(3,\) and of shape \(5,\).*Padded"),
+        (["float32", [2, 3]], ["float32", [3]], r"float32 of shape \(2, 3\)"),
+        (["float32", []], ["float32", [1]], "float32 in some rows and float32 of shape"),
+        (["float32", []], ["int64", []], "float32 in some rows and int64 in others"),
+        (["float32", [-2, 9]], ["float32", [-2, 8]], r"\(-2, 9\)"),
+    ],
+)
+def test_ranks_whose_rows_have_other_types_or_shapes_are_no_dataset(here, there, said):
+    rows = Rows([0, 1])
+    rows.spooled(0, spooled(train=1, specs={"train": {"v": here}}))
+    (found,) = rows.spooled(1, spooled(train=1, specs={"train": {"v": there}}))
+    assert re.search(f"column 'v' of dataset 'train'.*{said}", found.reason)
+
+
+def test_arrays_whose_length_no_row_of_a_rank_has_told_have_that_of_the_others():
+    rows = Rows([0, 1, 2])
+    rows.spooled(0, spooled(train=1, specs={"train": {"v": ["float32", [None]]}}))
+    rows.spooled(1, spooled(train=1, specs={"train": {"v": ["float32", [3]]}}))
+    (told,) = rows.spooled(2, spooled(train=1, specs={"train": {"v": ["float32", [None]]}}))
+    assert told.command.specs == {"train": {"v": ["float32", [3]]}}
 
 
 def test_what_one_rank_leaves_out_or_knows_holds_for_all():
     rows = Rows([0, 1], {"train": {"m": "a map"}})
     rows.spooled(0, spooled(train=1, left_out={"train": {"x": "nulls"}}, specs={"train": {}}))
     (all_of_it,) = rows.spooled(
-        1, spooled(train={"rows": 1, "nulls": {"y": 2}}, specs={"train": {"z": "f4"}})
+        1, spooled(train={"rows": 1, "nulls": {"y": 2}}, specs={"train": {"z": ["float32", []]}})
     )
     assert all_of_it.command.left_out == {"train": {"m": "a map", "x": "nulls"}}
-    assert all_of_it.command.specs == {"train": {"z": "f4"}}
+    assert all_of_it.command.specs == {"train": {"z": ["float32", []]}}
     assert all_of_it.command.nulls == {"train": {"y": 2}}
 
 
@@ -94,7 +123,7 @@ def test_in_whatever_order_the_end_is_the_same(counts):
                 report = spooled(a={"rows": 1, "borrowed": 1})
                 actions += rows.spooled(borrow.rank, report)
         if not any(counts):
-            assert actions == [Empty("a")]
+            assert [type(action) for action in actions] == [Unfit]
             continue
         ends.add(tuple(actions[0].command.rows["a"]))
     assert ends == ({tuple(n or 1 for n in counts)} if any(counts) else set())

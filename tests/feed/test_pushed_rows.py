@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import threading
@@ -257,6 +258,15 @@ def test_rows_are_kept_until_two_checkpoints_cover_them(tmp_path):
     assert inflow.begin_generation(Place(0, 0, 4)) == 0
     assert (inflow.before, inflow.rows, inflow.segments) == (32, 18, (1, 5, 22))
     assert inflow.begin_generation(None) == 10  # without a checkpoint: the first ten are gone
+
+
+def test_ranks_that_get_rows_of_other_shapes_contradict_one_another():
+    streams, v = Streams([0, 1]), {"v": ["float32", [3]]}
+    first, second = (dataclasses.replace(heard(0, 1), specs={"s": specs}) for specs in (v, v))
+    assert [streams.contradiction(each) for each in (first, second)] == [None, None]
+    later = Streams([0, 1], was=streams)  # of another launch, whose rows are the same
+    other = dataclasses.replace(heard(1, 2), specs={"s": {"v": ["float32", [4]]}})
+    assert "column 'v' of dataset 's' has rows of shape (3,) and of" in later.contradiction(other)
 
 
 def heard(generation, rows, ends=(), *, ended=False, first=0):

@@ -266,6 +266,25 @@ def test_columns_become_inputs_and_outputs_columns():
     assert placed.to_pylist() == [None, 1, None, 2]
 
 
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        [(1, None, None, [1.0, 2.0]), (0, 3, [2], [5.0])],  # dense and sparse
+        [(0, 2, [1], [5.0]), (0, 3, [2], [5.0])],
+        [(1, None, None, [1.0]), (1, None, None, [1.0, 2.0])],
+    ],
+)
+def test_vectors_of_different_sizes_are_no_input(vectors):
+    import pyarrow as pa
+
+    parts = zip(*vectors, strict=True)
+    kinds = [pa.int8(), pa.int32(), pa.list_(pa.int32()), pa.list_(pa.float64())]
+    columns = [pa.array(values, kind) for values, kind in zip(parts, kinds, strict=True)]
+    column = pa.StructArray.from_arrays(columns, ["type", "size", "indices", "values"])
+    with pytest.raises(errors.DataError, match=r"'x' has vectors of size \d and of size \d"):
+        to_input(column, Slot((None,)), "x")
+
+
 @pytest.mark.slow
 @pytest.mark.full  # tests/connect predicts there, too
 def test_it_predicts_over_spark_connect(tmp_path):

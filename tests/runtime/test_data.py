@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor, errors
@@ -294,9 +295,19 @@ def test_a_column_that_doesnt_exist_is_named_with_those_that_do():
 
 
 @pytest.mark.slow
+def test_ranks_whose_rows_have_different_lengths_are_an_error_that_names_the_column():
+    """Each rank by itself has arrays of one length."""
+    distributor = TensorflowDistributor(
+        2, "none", launcher=LocalLauncher(), logs="none", progress=False
+    )
+    rows = {"v": [[1.0, 2.0], [1.0, 2.0, 3.0]]}
+    with pytest.raises(errors.DataError, match=r"column 'v' of dataset 'train'.*\(\d,\).*Padded"):
+        distributor.run(collect, batch_size=1, features="v", data={"train": pa.table(rows)})
+
+
+@pytest.mark.slow
 def test_arrays_tables_and_pandas_are_shared_out_by_the_local_launcher():
     import pandas as pd
-    import pyarrow as pa
 
     from gridflow import LocalLauncher
 

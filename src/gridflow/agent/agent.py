@@ -145,18 +145,16 @@ class Agent:
                     writer.write(dataset, rows)
                     self._runner.read(size_of(rows))
                 counts = writer.close()
-            specs = {}
             if self.part.serves:
                 worker = self.payload.spec.fed.index(self.rank)
-                specs = {
-                    name: records.encode_specs(records.write(folder, name, worker=worker))
-                    for name in counts
-                }
+                for name in counts:
+                    records.write(folder, name, worker=worker)
         except DataError as error:
             self._runner.fail("data", str(error))
             self._closed.wait()
             return
         named = {name: asdict(count) for name, count in counts.items()}
+        specs = {name: records.encode_specs(each) for name, each in writer.specs.items()}
         self._reporter.report(Spooled(named, specs, writer.left_out))
 
     def _supervise(self, folder: Path) -> None:

@@ -350,6 +350,8 @@ class Desk:
             case reports.Streamed():
                 for name, counts in report.counts.items():
                     self.ledger.set_counts(name, rank, DatasetCounts(**counts))
+                if (reason := self._streams.contradiction(report)) is not None:
+                    self.events.put(ev.RowsUnfit(time.monotonic(), reason))
                 found = self._streams.streamed(rank, report)
             case reports.FeedingStopped():
                 found = self._streams.end()
@@ -396,5 +398,5 @@ class Desk:
                     self._broadcast(action.command)
                 case rows.Forget():
                     self._loan(action.dataset).unlink(missing_ok=True)
-                case rows.Empty():
-                    self.events.put(ev.NoRows(time.monotonic(), action.dataset))
+                case rows.Unfit():
+                    self.events.put(ev.RowsUnfit(time.monotonic(), action.reason))

@@ -147,10 +147,10 @@ class StackReported(Event):
 
 
 @dataclass(frozen=True)
-class NoRows(Event):
-    """All rows have arrived, and a dataset has none."""
+class RowsUnfit(Event):
+    """The rows of a dataset, all ranks' together, can't be fed."""
 
-    dataset: str
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -157,10 +157,8 @@ class JobMachine:
                 self._deadline = event.at + self.deadlines.start_timeout
             case ev.TaskFailed():
                 return self._task_failed(event)
-            case ev.NoRows() if not self._ending and not self.failures:
-                text = f"dataset {event.dataset!r} has no rows. Look at its filters and joins, and "
-                text += "at nulls='drop', which may have left none."
-                return self._close(event.at, DataError(text))
+            case ev.RowsUnfit() if not self._ending and not self.failures:
+                return self._close(event.at, DataError(event.reason))
             case ev.DriverFailed() if not self._ending:
                 return self._close(event.at, event.error)
         commands = self._advance(event.at)

@@ -5,10 +5,11 @@
     WAITING --all fed ranks have spooled, none lacks rows--------------------> SETTLED
        |                          |                                               ^
        |                          +--some lack rows--> LENDING --all have some----+
-       +--a dataset has no rows at all--> EMPTY
+       +--a dataset has no rows at all, or rows of different shapes--> UNFIT
 
 A rank without any row of a dataset can make no step. It is lent some by the rank that has most, as
-repeated rows; the ledger says so. A column that one rank can't feed is left out on all of them.
+repeated rows; the ledger says so. A column that one rank can't feed is left out on all of them;
+one that has other types or shapes on other ranks ends the job.
 
 The ranks announce their first rows, and all are told once each has some. Where a function trains
 on them before all have arrived, the ranks go on announcing, and all are told how many each of them
@@ -38,7 +39,7 @@ class RowsPhase(enum.Enum):
     WAITING = "waiting"
     LENDING = "lending"
     SETTLED = "settled"
-    EMPTY = "empty"
+    UNFIT = "unfit"
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,57 @@ class Forget:
 
 
 @dataclass(frozen=True)
-class Empty:
-    """All rows have arrived, and a dataset has none."""
+class Unfit:
+    """The rows of a dataset, all ranks' together, can't be fed."""
 
-    dataset: str
+    reason: str
 
 
-RowsAction: TypeAlias = SendTo | SendAll | Forget | Empty
+RowsAction: TypeAlias = SendTo | SendAll | Forget | Unfit
+
+
+class Specs:
+    """The types and shapes of columns, which must be the same on all ranks.
+
+    Attributes
+    ----------
+    known : dict of dataset to dict
+        Of each column, its type and the shape of a row, as `gridflow.feed.records.encode_specs`
+        has them. A rank without rows doesn't know all of it; one that has some does.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, list[Any]]] = {}
+
+    def add(self, dataset: str, specs: Mapping[str, list[Any]]) -> str | None:
+        """Take what a rank knows; return what contradicts another rank, None if nothing does."""
+        known = self.known.setdefault(dataset, {})
+        for column, (kind, shape) in specs.items():
+            other_kind, other = known.get(column, (kind, shape))
+            where = f"column {column!r} of dataset {dataset!r}"
+            if kind != other_kind or len(shape) != len(other):
+                return (
+                    f"{where} is {_spec(other_kind, other)} in some rows and {_spec(kind, shape)} "
+                    "in others: all rows need one type and shape."
+                )
+            pairs = zip(shape, other, strict=True)
+            if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+                return (
+                    f"{where} has rows of shape {_shape(other)} and of shape {_shape(shape)}: all "
+                    f"rows need the same. For arrays of different length say "
+                    f"columns={{{column!r}: Padded(length)}}, or Ragged()."
+                )
+            merged = [b if a is None else a for a, b in zip(shape, other, strict=True)]
+            known[column] = [kind, merged]
+        return None
+
+
+def _shape(sizes: Sequence[int | None]) -> str:
+    return str(tuple(sizes))
+
+
+def _spec(kind: str, sizes: Sequence[int | None]) -> str:
+    return f"{kind} of shape {_shape(sizes)}" if sizes else kind
 
 
 class Rows:
@@ -91,7 +136,7 @@ class Rows:
         self._fed = tuple(fed)
         self._never_fed = never_fed or {}
         self._counts: dict[int, dict[str, DatasetCounts]] = {}
-        self._specs: dict[str, Any] = {}
+        self._specs = Specs()
         self._left_out: dict[str, dict[str, str]] = {}
         self._lent: set[str] = set()
         self._arriving: dict[int, Mapping[str, int]] = {}
@@ -116,13 +161,15 @@ class Rows:
         """Take what a rank has, all of it or what it has borrowed."""
         new = {name: DatasetCounts(**fields) for name, fields in report.counts.items()}
         self._counts[rank] = {**self._counts.get(rank, {}), **new}
-        # A rank without rows knows no types; one that has some does.
-        self._specs.update({name: each for name, each in report.specs.items() if each})
         for name, reasons in report.left_out.items():
             known = self._left_out.setdefault(name, dict(self._never_fed.get(name, {})))
             known.update(reasons)
-        if self.phase is RowsPhase.EMPTY:
+        if self.phase is RowsPhase.UNFIT:
             return []
+        for name, specs in report.specs.items():
+            if (reason := self._specs.add(name, specs)) is not None:
+                self.phase = RowsPhase.UNFIT
+                return [Unfit(reason)]
         if len(self.counts) < len(self._fed):
             return self._tell()
         return self._settle()
@@ -176,8 +223,13 @@ class Rows:
         rows = {name: [each[name].rows for each in counts] for name in counts[0]}
         for name, ranks in rows.items():
             if not any(ranks):
-                self.phase = RowsPhase.EMPTY
-                return [Empty(name)]
+                self.phase = RowsPhase.UNFIT
+                return [
+                    Unfit(
+                        f"dataset {name!r} has no rows. Look at its filters and joins, and at "
+                        "nulls='drop', which may have left none."
+                    )
+                ]
         lacking = [name for name, ranks in rows.items() if min(ranks) == 0]
         if lacking:
             self.phase = RowsPhase.LENDING
@@ -195,7 +247,7 @@ class Rows:
         told = commands.Counts(
             rows,
             borrowed,
-            self._specs,
+            self._specs.known,
             self._left_out,
             {name: dict(columns) for name, columns in nulls.items()},
         )

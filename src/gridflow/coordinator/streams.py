@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gridflow.coordinator.rows import Specs
 from gridflow.wire import commands
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Streams:
         self._told: commands.StreamStanding | None = None
         self._sections, self._label = (0, None) if was is None else was.sections
         self._trained: dict[int, SectionTrained] = {}
+        self._specs = Specs() if was is None else was.specs
 
     @property
     def has_ended(self) -> bool:
@@ -57,6 +59,11 @@ class Streams:
     def sections(self) -> tuple[int, str | None]:
         """How many sections were asked for, and the label of the last; None: there are none."""
         return self._sections, self._label
+
+    @property
+    def specs(self) -> Specs:
+        """The types and shapes of the rows that have come."""
+        return self._specs
 
     def begin_generation(self, generation: int) -> list[Command]:
         """Forget what the ranks have said in the generation before."""
@@ -92,6 +99,11 @@ class Streams:
             return []
         self._has_ended = True
         return [commands.EndStreams()]
+
+    def contradiction(self, report: Streamed) -> str | None:
+        """Return what a rank's rows contradict of another's, None if nothing."""
+        found = (self._specs.add(name, specs) for name, specs in report.specs.items())
+        return next((reason for reason in found if reason is not None), None)
 
     def streamed(self, rank: int, report: Streamed) -> list[Command]:
         """Take note of what a rank has got; return what all have to know now."""

@@ -153,9 +153,14 @@ def _dense(column: pa.StructArray, where: str) -> pa.Array:
     if column.null_count:
         raise DataError(f"{where} holds nulls; drop their rows before.")
     kinds, sizes, indices, values = (column.field(i) for i in range(len(_VECTOR)))
+    lengths = pc.min_max(pc.coalesce(sizes, pc.list_value_length(values)))
+    least, width = lengths["min"].as_py(), lengths["max"].as_py()
+    if least != width:
+        raise DataError(
+            f"{where} has vectors of size {least} and of size {width}. All rows need the same size."
+        )
     if pc.min_max(kinds)["min"].as_py() == _DENSE:
         return values
-    width = pc.max(pc.coalesce(sizes, pc.list_value_length(values))).as_py()
     table = np.zeros((len(column), width))
     for row, (kind, place, value) in enumerate(
         zip(kinds.to_numpy(), indices.to_pylist(), values.to_pylist(), strict=True)

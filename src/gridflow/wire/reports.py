@@ -34,8 +34,8 @@ class Spooled(Report):
     ----------
     counts : dict of dataset to dict
         The fields of `gridflow.feed.ledger.DatasetCounts`.
-    specs : dict
-        See `gridflow.wire.commands.Counts`.
+    specs : dict of dataset to dict
+        Types and shapes of columns, as `gridflow.feed.records.encode_specs` has them.
     left_out : dict of dataset to dict of column to reason
     """
 
@@ -97,6 +97,8 @@ class Streamed(Report):
         Whether no more rows will come.
     counts : dict of stream to dict
         The fields of `gridflow.feed.ledger.DatasetCounts`, over all generations.
+    specs : dict of stream to dict
+        Types and shapes of columns, where they are news.
     """
 
     kind: ClassVar[str] = "streamed"
@@ -106,6 +108,7 @@ class Streamed(Report):
     ends: dict[str, list[list[int]]]
     ended: bool
     counts: dict[str, dict[str, Any]]
+    specs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

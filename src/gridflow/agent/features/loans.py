@@ -44,9 +44,7 @@ class Loans(Feature):
         tools.client.download({"kind": "loan", "name": dataset}, path)
         spool = tools.folder / "spool"
         counts = loans.take(spool, dataset, path, spec.feed)
-        specs = {}
         if spec.parts[tools.rank].serves:
             worker = spec.fed.index(tools.rank)
-            written = records.write(spool, dataset, own_rows=0, worker=worker)
-            specs = {dataset: records.encode_specs(written)}
-        tools.reporter.report(reports.Spooled({dataset: asdict(counts)}, specs))
+            records.write(spool, dataset, own_rows=0, worker=worker)
+        tools.reporter.report(reports.Spooled({dataset: asdict(counts)}, {}))

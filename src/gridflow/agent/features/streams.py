@@ -16,6 +16,8 @@ from gridflow.errors import DataError
 from gridflow.feed.push.attempts import Superseded
 from gridflow.feed.push.inflow import Inflow
 from gridflow.feed.push.located import taken
+from gridflow.feed.records import encode_specs
+from gridflow.feed.schema import tensor_specs
 from gridflow.spec.network import host_and_port
 from gridflow.wire import child, commands, reports
 from gridflow.wire.receiver import REFUSED, Receiver
@@ -48,6 +50,8 @@ class Streams(Feature):
         super().__init__(tools)
         self._lock = threading.RLock()
         self._inflows: dict[str, Inflow] = {}
+        #: The schemas that the coordinator knows.
+        self._told: dict[str, pa.Schema] = {}
         self._together: set[str] = set()
         self._receiver: Receiver | None = None
         self._standing: commands.StreamStanding | None = None
@@ -251,6 +255,11 @@ class Streams(Feature):
         self._tell()
 
     def _report(self) -> None:
+        schemas = {name: inflow.schema for name, inflow in self._inflows.items()}
+        news = {
+            name: s for name, s in schemas.items() if s is not None and s != self._told.get(name)
+        }
+        self._told.update(news)
         self.tools.reporter.report(
             reports.Streamed(
                 self._generation,
@@ -262,6 +271,7 @@ class Streams(Feature):
                 },
                 self._has_ended,
                 {name: asdict(inflow.counts) for name, inflow in self._inflows.items()},
+                {name: encode_specs(tensor_specs(schema)) for name, schema in news.items()},
             )
         )
 

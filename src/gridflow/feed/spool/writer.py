@@ -16,7 +16,7 @@ import pyarrow.ipc
 
 from gridflow.errors import DataError, InvalidArgument
 from gridflow.feed.ledger import DatasetCounts
-from gridflow.feed.schema import FeedOptions, Findings, normalise
+from gridflow.feed.schema import FeedOptions, Findings, TensorSpec, normalise, tensor_specs
 from gridflow.feed.spool.layout import FORMAT, MANIFEST
 from gridflow.feed.spool.segment import Segment, lies_as
 
@@ -113,6 +113,15 @@ class SpoolWriter:
     def left_out(self) -> dict[str, dict[str, str]]:
         """Columns that turned out not to be feedable, and why, by dataset."""
         return {name: dict(writer.findings.left_out) for name, writer in self._datasets.items()}
+
+    @property
+    def specs(self) -> dict[str, dict[str, TensorSpec]]:
+        """Types and shapes of columns, by dataset, of those that have had rows."""
+        return {
+            name: tensor_specs(writer.schema)
+            for name, writer in self._datasets.items()
+            if writer.schema is not None
+        }
 
     def abort(self) -> None:
         """Close the files as they are: the datasets stay unfinished."""
