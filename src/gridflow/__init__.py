@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gridflow.coordinator.policies import MaxRestarts, PreemptionAware, RetryableExits
     from gridflow.distributor import TensorflowDistributor
     from gridflow.errors import (
+        ClientUnreachable,
         DataError,
         EnvironmentMismatch,
         GridflowError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         TaskLost,
         TrainingFailed,
         UnpicklableFunction,
+        WireError,
     )
     from gridflow.feed.forms import Keys, Padded, Ragged, Sparse
     from gridflow.files.materialized import Materialized
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from gridflow.spec.tasks import Role
 
 _HOMES: Final = {
+    "ClientUnreachable": "errors",
     "CommunicationOptions": "spec.communication",
     "DataError": "errors",
     "EnvironmentMismatch": "errors",
@@ -84,6 +87,7 @@ _HOMES: Final = {
     "TrainingContext": "context",
     "TrainingFailed": "errors",
     "UnpicklableFunction": "errors",
+    "WireError": "errors",
     "current_context": "context",
     "exit_code": "spec.exits",
     "exit_codes": "spec.exits",
@@ -92,6 +96,7 @@ _HOMES: Final = {
 }
 
 __all__ = [
+    "ClientUnreachable",
     "CommunicationOptions",
     "DataError",
     "EnvironmentMismatch",
@@ -129,6 +134,7 @@ __all__ = [
     "TrainingContext",
     "TrainingFailed",
     "UnpicklableFunction",
+    "WireError",
     "current_context",
     "exit_code",
     "exit_codes",

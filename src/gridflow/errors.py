@@ -13,6 +13,10 @@
     ├── EnvironmentMismatch                      executors lack TensorFlow, or have another version
     ├── DataError                                rows that can't be fed, found while they were read
     ├── JobExists                                a job of this name, or a run of this id, is there
+    ├── JobCancelled                             JobHandle.cancel() has ended the job
+    ├── NetworkError             (OSError)       the coordinator can't listen, or isn't reached
+    │   └── ClientUnreachable                    executors can't connect to a Spark Connect client
+    ├── WireError                                a message that is damaged, or of another version
     └── TrainingFailed                           a task failed; names the first one and why
         ├── TaskLost                             an agent, executor or host disappeared
         ├── StepTimeout          (TimeoutError)  a rank stopped making steps
@@ -32,12 +36,15 @@ if TYPE_CHECKING:
     from gridflow.wire.failures import TaskFailure
 
 __all__ = [
+    "ClientUnreachable",
     "DataError",
     "EnvironmentMismatch",
     "GridflowError",
     "InvalidArgument",
+    "JobCancelled",
     "JobExists",
     "MissingDependency",
+    "NetworkError",
     "NotEnoughGpus",
     "NotEnoughSlots",
     "RunTimeout",
@@ -47,6 +54,7 @@ __all__ = [
     "TaskLost",
     "TrainingFailed",
     "UnpicklableFunction",
+    "WireError",
     "did_you_mean",
 ]
 

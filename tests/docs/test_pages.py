@@ -88,11 +88,28 @@ def test_the_deadlines_on_the_page_are_those_of_the_code():
 
 
 def test_the_errors_on_the_page_are_those_of_the_code():
+    import builtins
+
+    import gridflow
     from gridflow import errors
 
     lines = [line for line in errors.__doc__.splitlines() if line.startswith("    ")]
     drawn = textwrap.dedent("\n".join(lines))
     assert drawn in (ROOT / "docs/failure.md").read_text(encoding="utf-8")
+    parents, found = [], {}
+    for line in drawn.splitlines():
+        indent, name, builtin = re.match(r"([│├└─ ]*)(\w+) *(?:\((\w+)\))?", line).groups()
+        parents[len(indent) // 4 :] = [name]
+        found[name] = (parents[-2] if len(parents) > 1 else "Exception", builtin)
+    known = {}
+    for name, each in vars(errors).items():
+        if isinstance(each, type) and issubclass(each, Exception) and not name.startswith("_"):
+            above = [base for base in each.__mro__[1:] if not base.__name__.startswith("_")]
+            others = [base.__name__ for base in each.__bases__ if vars(builtins).get(base.__name__)]
+            known[name] = (above[0].__name__, (others or [None])[0])
+    del known["GridflowError"], found["GridflowError"]
+    assert found == known
+    assert known.keys() <= set(errors.__all__) & set(gridflow.__all__)
 
 
 def test_every_dependency_has_its_reason():
