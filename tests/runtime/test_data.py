@@ -153,6 +153,20 @@ def test_several_datasets_with_different_columns_arrive_side_by_side(spark, quie
         assert {x for seen in result.values for (x,), _ in seen[name]} == set(expected)
 
 
+def test_names_that_differ_in_case_alone_are_two_columns_where_the_session_says_so(spark, quiet):
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        frame = spark.range(4).selectExpr("float(id) AS x", "float(-id) AS X", "float(id) AS y")
+        for data in ({"train": frame}, {"train": frame, "other": frame}):
+            columns = {"x": "x", "X": "X"}
+            (seen,) = quiet(1).run(collect, batch_size=4, features=columns, data=data).values
+            (batch,) = seen["train"]
+            assert batch["X"] == [-x for x in batch["x"]]
+            assert sorted(batch["x"]) == [0, 1, 2, 3]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_nulls_are_refused_by_name_unless_a_rule_covers_them(spark, quiet):
     frame = spark.sql("SELECT if(id = 2, NULL, float(id)) AS x FROM range(6)").coalesce(1)
     with pytest.raises(errors.DataError, match="'x'"):

@@ -171,8 +171,20 @@ def tag_this_thread(spark: SparkSession, tag: str) -> None:
     if context is not None:
         context.addJobTag(tag)
         see_added_jars(spark)
+        _have_settings(spark)
     else:
         spark.addTag(tag)
+
+
+def _have_settings(spark: SparkSession) -> None:
+    """Let Spark look up settings in the session, in a thread that has none yet.
+
+    Without one, a column's name is looked up by Spark's defaults, for example
+    (``spark.sql.caseSensitive``).
+    """
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
+    if sessions.getActiveSession().isEmpty():
+        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
 def forget_tag(spark: SparkSession, tag: str) -> None:
