@@ -161,6 +161,8 @@ def test_numbers_are_normalised_as_keras_does(frame, rows):
     for column, make in makes.items():
         their = make()
         their.adapt(rows[column])
+        assert ours[column].mean.shape == their.mean.shape
+        assert ours[column](rows[column][:5]).shape == rows[column][:5].shape
         np.testing.assert_allclose(np.ravel(ours[column].mean), np.ravel(their.mean), rtol=1e-5)
         variances = (np.ravel(layer.variance) for layer in (ours[column], their))
         np.testing.assert_allclose(*variances, rtol=1e-4)

@@ -75,7 +75,8 @@ class _Normalization(Learner):
         return Moments(self.columns)
 
     def learn(self, found: FoundMoments) -> None:
-        shape = found.mean.shape or (1,)
+        # A mean of all values, of a column of numbers, has rows without an axis, as in Keras.
+        shape = found.mean.shape or ((1,) if self.layer.axis else ())
         mean, variance = found.mean.reshape(shape), found.variance.reshape(shape)
         if not self.layer.built:
             self.layer.build((None, *shape))
