@@ -257,3 +257,60 @@ def test_what_fit_cant_do_is_refused_with_a_way_out(distribute):
     assert "use a larger batch_size" in said["adds up"]
     assert "Did you mean 'x'" in said["column"]
     assert "strategy='server'" in said["server"]
+
+
+def one_step_beside_keras(ctx, class_weight):
+    """Return losses and weights after a step on all rows: of ctx.fit, and of Keras by itself."""
+    import keras
+
+    class Costly(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.mean(keras.ops.square(x)))
+            return x
+
+    def make():
+        l2 = keras.regularizers.L2
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(
+                    8, kernel_initializer="ones", kernel_regularizer=l2(0.1), activation="tanh"
+                ),
+                keras.layers.Dense(
+                    3, "softmax", kernel_initializer="ones", activity_regularizer=l2(0.01)
+                ),
+                Costly(),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+        return model
+
+    x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+    kind = (np.arange(24) % 3).astype("int64")
+    plain = make()
+    expected = plain.train_on_batch(x, kind, class_weight=class_weight)
+    with ctx.strategy.scope():
+        model = make()
+    columns = {"batch_size": 24, "features": "x", "label": "kind"}
+    history = ctx.fit(model, initial_epoch=1, epochs=2, class_weight=class_weight, **columns)
+    assert history.epoch == [1]
+    weights = [model.get_weights(), plain.get_weights()]
+    return history.history["loss"][0], float(expected), weights
+
+
+@pytest.mark.parametrize("class_weight", [None, {0: 1.0, 1: 3.0, 2: 0.5}])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_losses_of_layers_weights_and_classes_count_as_in_keras(distribute, servers, class_weight):
+    """With two servers the kernels are cut into shards."""
+    x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+    rows = {"train": {"x": x, "kind": (np.arange(24) % 3).astype("int64")}}
+    partitioner = FixedShardsPartitioner(2) if servers > 1 else None
+    distributor = distribute(
+        "parameter_server", ps=servers, worker=1, options={"variable_partitioner": partitioner}
+    )
+    ours, keras_own, (weights, expected) = distributor.run(
+        one_step_beside_keras, class_weight, data=rows
+    ).value
+    assert ours == pytest.approx(keras_own, rel=1e-5)
+    for one, other in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)

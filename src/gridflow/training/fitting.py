@@ -42,6 +42,8 @@ class Fitting:
         validation_steps: int | None = None,
         callbacks: Sequence[Any] | None = None,
         verbose: int = 0,
+        initial_epoch: int = 0,
+        class_weight: Mapping[int, float] | None = None,
         **columns: Any,
     ) -> Any:
         """Train a model of Keras 3 or tf_keras under ``parameter_server``, as ``fit`` would.
@@ -69,6 +71,11 @@ class Fitting:
             Keras callbacks. Default: ``ctx.callbacks()``.
         verbose : int, default 0
             As for Keras; the progress bar of the driver is there in any case.
+        initial_epoch : int, default 0
+            The epoch to begin with, as for Keras; a checkpoint that is resumed goes before it.
+        class_weight : mapping of int to float, optional
+            How much a row counts in training, by the class that is its label. Classes are
+            numbered from 0 on.
         **columns
             Arguments of ``ctx.dataset``, where a name is given: ``batch_size``, ``features``,
             ``label``, ``sample_weight``, ``shuffle``, ``seed``.
@@ -95,6 +102,8 @@ class Fitting:
             validation_steps=validation_steps,
             callbacks=callbacks,
             verbose=verbose,
+            initial_epoch=initial_epoch,
+            class_weight=class_weight,
         )
 
     def evaluate(

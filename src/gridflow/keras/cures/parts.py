@@ -162,6 +162,17 @@ def compute_loss(model: Any, x: Any, y: Any, outputs: Any, weight: Any, *, train
     return part(model, "_compute_loss")(x, y, outputs, weight, training=training)
 
 
+@contextlib.contextmanager
+def with_losses(model: Any, losses: Sequence[Any]) -> Iterator[None]:
+    """Let these be the losses that a model adds to the one it was compiled with, in a block."""
+    override = part(model, "_losses_override")
+    override[:] = losses
+    try:
+        yield
+    finally:
+        override.clear()
+
+
 def count_loss(model: Any, loss: Any, rows: Any) -> None:
     """Let the metric ``loss`` count the loss of some rows."""
     part(model, "_loss_tracker").update_state(loss, sample_weight=rows)

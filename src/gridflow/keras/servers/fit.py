@@ -30,7 +30,7 @@ from gridflow.keras.servers.steps import fetch, make_steps, updates
 from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gridflow.keras.servers.steps import Steps
 
@@ -78,6 +78,8 @@ class Trainer:
         validation_steps: int | None,
         callbacks: Sequence[Any],
         verbose: int,
+        initial_epoch: int = 0,
+        class_weight: Mapping[int, float] | None = None,
     ) -> Any:
         """Train; see `TrainingContext.fit` for the parameters.
 
@@ -88,6 +90,7 @@ class Trainer:
         """
         model = self._model
         whole_number("epochs", epochs, 1)
+        whole_number("initial_epoch", initial_epoch, 0)
         steps: int | None = None
         if isinstance(data, PushedRows):
             _check_pass(epochs, steps_per_epoch)
@@ -102,7 +105,7 @@ class Trainer:
         held = position.Held(spec)
         position.hold(model, held)
         self._build(spec)
-        made = make_steps(model, self._flavour, self._coordinator.strategy)
+        made = make_steps(model, self._flavour, self._coordinator.strategy, class_weight)
         by_row = steps_per_epoch is None
         train = self._trainer_of(data, made, steps, held, by_row=by_row)
         flavour = importlib.import_module(self._flavour)
@@ -119,6 +122,8 @@ class Trainer:
         logs: dict[str, float] = {}
         every.on_train_begin()
         begin = position.where_to_begin(model, self._flavour)
+        if begin.epoch < initial_epoch:  # nothing to resume
+            begin = position.Start(initial_epoch, 0)
         for epoch in range(begin.epoch, epochs):
             every.on_epoch_begin(epoch)
             logs = train(begin if epoch == begin.epoch else position.Start(epoch, 0), every)

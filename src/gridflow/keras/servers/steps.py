@@ -8,7 +8,8 @@ adds up. The states of Keras's own metrics are sums, all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +17,14 @@ from gridflow.errors import InvalidArgument
 from gridflow.keras import sharded
 from gridflow.keras.cures import parts
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 class Steps(ABC):
     """The steps of a model, and what they have found since the last reset.
+
+    Parameters
+    ----------
+    class_weight : mapping of int to float, optional
+        As for Keras's ``fit``: how much a row counts in training, by the class that is its label.
 
     Attributes
     ----------
@@ -31,9 +34,10 @@ class Steps(ABC):
         The same, on a batch that it is given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, class_weight: Mapping[int, float] | None = None) -> None:
         import tensorflow as tf
 
+        self._weights_of_classes = None if class_weight is None else _table(class_weight)
         self.train = tf.function(lambda batches: self.train_step(next(batches)), autograph=False)
         self.test = tf.function(lambda batches: self.test_step(next(batches)), autograph=False)
         self.train_on = tf.function(self.train_step, autograph=False, reduce_retracing=True)
@@ -41,6 +45,12 @@ class Steps(ABC):
     @abstractmethod
     def train_step(self, batch: Any) -> Any:
         """Train on a batch and return what `add` takes; to be traced."""
+
+    def weighed(self, batch: Any) -> Any:
+        """Return a batch whose rows count by their classes."""
+        return (
+            batch if self._weights_of_classes is None else _weighed(batch, self._weights_of_classes)
+        )
 
     @abstractmethod
     def test_step(self, batch: Any) -> Any:
@@ -63,11 +73,43 @@ class Steps(ABC):
         """Return losses and metrics so far; ``final`` when no step is under way."""
 
 
-def make_steps(model: Any, flavour: str, strategy: Any) -> Steps:
+def make_steps(
+    model: Any, flavour: str, strategy: Any, class_weight: Mapping[int, float] | None = None
+) -> Steps:
     """Return the steps of a model of either flavour that was built and compiled."""
     if flavour == "keras":
-        return _Keras3Steps(model, strategy)
-    return _TfKerasSteps(model, strategy)
+        return _Keras3Steps(model, strategy, class_weight)
+    return _TfKerasSteps(model, strategy, class_weight)
+
+
+def _table(class_weight: Mapping[int, float]) -> np.ndarray:
+    """Return the weights of classes in order.
+
+    Raises
+    ------
+    InvalidArgument
+        They aren't numbered from 0 on without a gap.
+    """
+    if not isinstance(class_weight, Mapping) or sorted(class_weight) != [*range(len(class_weight))]:
+        raise InvalidArgument(
+            "class_weight maps each class, numbered from 0 on, to a number: {0: 1.0, 1: 2.5}; got "
+            f"{class_weight!r}."
+        )
+    return np.array([class_weight[n] for n in range(len(class_weight))], np.float32)
+
+
+def _weighed(batch: Any, table: np.ndarray) -> Any:
+    import tensorflow as tf
+
+    x, y, *weight = batch if isinstance(batch, tuple) and len(batch) > 1 else (batch, None)
+    if y is None or tf.nest.is_nested(y):
+        raise InvalidArgument("class_weight needs rows with one label each: label='y'.")
+    if y.shape.rank and y.shape.rank > 1:
+        y_class = tf.argmax(y, -1) if y.shape[-1] != 1 else tf.squeeze(y, -1)
+    else:
+        y_class = y
+    own = tf.gather(table, tf.cast(tf.round(y_class), tf.int64))
+    return x, y, own * tf.cast(weight[0], own.dtype) if weight else own
 
 
 def _rows_in(data: Any) -> Any:
@@ -98,10 +140,10 @@ def refuse_asynchronous(optimizer: Any) -> None:
 class _Keras3Steps(Steps):
     """Steps of a Keras 3 model."""
 
-    def __init__(self, model: Any, strategy: Any) -> None:
+    def __init__(self, model: Any, strategy: Any, class_weight: Mapping[int, float] | None) -> None:
         import keras
 
-        super().__init__()
+        super().__init__(class_weight)
         for name in ("train_step", "test_step"):
             if getattr(type(model), name) is not getattr(keras.Model, name):
                 raise InvalidArgument(
@@ -117,7 +159,7 @@ class _Keras3Steps(Steps):
         self.reset()
 
     def train_step(self, batch: Any) -> Any:
-        return self._strategy.run(self._train, args=(batch,))
+        return self._strategy.run(self._train, args=(self.weighed(batch),))
 
     def test_step(self, batch: Any) -> Any:
         return self._strategy.run(self._test, args=(batch,))
@@ -169,7 +211,8 @@ class _Keras3Steps(Steps):
         takes_training = {"training": training} if parts.takes_training(model) else {}
         outputs = model(x, **takes_training)
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics]
-        with keras.StatelessScope(zeros) as scope:
+        # Losses of layers and of weights: in the scope the model wouldn't find its own.
+        with parts.with_losses(model, model.losses), keras.StatelessScope(zeros) as scope:
             loss = parts.compute_loss(model, x, y, outputs, weight, training=training)
             parts.count_loss(model, loss, _rows_in(x))
             model.compute_metrics(x, y, outputs, sample_weight=weight)
@@ -179,8 +222,8 @@ class _Keras3Steps(Steps):
 class _TfKerasSteps(Steps):
     """Steps of a tf_keras model, whose metrics count on the parameter servers without loss."""
 
-    def __init__(self, model: Any, strategy: Any) -> None:
-        super().__init__()
+    def __init__(self, model: Any, strategy: Any, class_weight: Mapping[int, float] | None) -> None:
+        super().__init__(class_weight)
         self._model, self._strategy = model, strategy
         self._last: Mapping[str, Any] = {}
 
@@ -190,7 +233,7 @@ class _TfKerasSteps(Steps):
             parts.train_counter(self._model).assign_add(1)
             return found
 
-        return self._strategy.run(train, args=(batch,))
+        return self._strategy.run(train, args=(self.weighed(batch),))
 
     def test_step(self, batch: Any) -> Any:
         return self._strategy.run(self._model.test_step, args=(batch,))

@@ -104,6 +104,8 @@ class Trainer(Protocol):
         validation_steps: int | None,
         callbacks: Sequence[Any],
         verbose: int,
+        initial_epoch: int,
+        class_weight: Mapping[int, float] | None,
     ) -> Any:
         """Train; return the History."""
 
