@@ -37,6 +37,7 @@ def failed(kind="exception", error=errors.TrainingFailed, code=None):
         (errors.TrainingFailed("no task is known"), 70),
         (errors.NetworkError(), 71),
         (errors.JobExists(), 73),
+        (errors.UnsafePath(), 77),
         (errors.MissingDependency(), 78),
         (errors.EnvironmentMismatch(""), 78),
         (errors.RunTimeout(""), 124),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -96,6 +97,36 @@ def test_the_command_lists_jobs_and_deletes_those_that_have_ended(folder, capsys
     (job,) = json.loads(capsys.readouterr().out)
     assert (job["id"], job["in_use"]) == ("job4", False)
     assert job["bytes"] > 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"host": "h', "[]", '{"host": "h", "pid": null}', "[" * 99_999],
+    ids=["empty", "half", "list", "null", "deep"],
+)
+def test_a_driver_file_that_cannot_be_read_is_skipped_with_a_warning(folder, caplog, capsys, text):
+    (folder / "job2" / "driver.json").write_text(text)
+    (folder / "job3" / "result.json").write_text(text)
+    jobs.prune(folder, 3)
+    assert left(folder) == ["job1", "job2", "job3", "job4", "no job"]
+    assert str(folder / "job2" / "driver.json") in caplog.text
+    assert cli.main(["jobs", "--dir", str(folder)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"job{number}" for number in (4, 3, 1)
+    ]
+    assert cli.main(["jobs", "--dir", str(folder), "--delete"]) == 0
+    assert left(folder) == ["job2", "no job"]
+
+
+def test_a_job_that_finds_the_disk_full_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs.json, "dumps", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        jobs.make(tmp_path, "job")
+    assert left(tmp_path) == []
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_run_deletes_what_is_older_than_keep_jobs(folder, monkeypatch):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TaskLost,
         TrainingFailed,
         UnpicklableFunction,
+        UnsafePath,
         WireError,
     )
     from gridflow.feed.forms import Keys, Padded, Ragged, Sparse
@@ -87,6 +88,7 @@ _HOMES: Final = {
     "TrainingContext": "context",
     "TrainingFailed": "errors",
     "UnpicklableFunction": "errors",
+    "UnsafePath": "errors",
     "WireError": "errors",
     "current_context": "context",
     "exit_code": "spec.exits",
@@ -134,6 +136,7 @@ __all__ = [
     "TrainingContext",
     "TrainingFailed",
     "UnpicklableFunction",
+    "UnsafePath",
     "WireError",
     "current_context",
     "exit_code",

@@ -443,32 +443,33 @@ class TensorflowDistributor:
             return before
         launcher, program, modules, datasets, placement = self._check(train_fn, args, data, kwargs)
         name = uuid.uuid4().hex[:10]
+        notice = f"to be fed later: {placement.full}" if is_fed_later and placement.full else ""
         job_dir, claim = self._make_job_dir(name)
-        if claim is not None and (before := self._before()) is not None:
-            claim.release()  # another driver has come to its end in the meantime
-            launcher.close()
-            return before
-        folder = placement.default_folder or str(Path.cwd())
-        checkpoints, mirror = places(self._checkpoint_dir, job_dir, folder)
-        job = Job(
-            id=name,
-            spec=replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder)),
-            program=program,
-            modules=modules,
-            data=datasets,
-            left_out=placement.left_out,
-            job_dir=job_dir,
-            checkpoint_dir=checkpoints,
-            checkpoint_mirror=mirror,
-            tensorboard_mirror=place_of(self._tensorboard_dir, folder),
-            network=self._network.or_else(placement.host, placement.advertise),
-            restart=self._restart,
-            logs=self._logs,
-            show_progress=self._progress,
-            notice=f"to be fed later: {placement.full}" if is_fed_later and placement.full else "",
-            run_id=self._run_id,
-        )
         try:
+            if claim is not None and (before := self._before()) is not None:
+                claim.release()  # another driver has come to its end in the meantime
+                launcher.close()
+                return before
+            folder = placement.default_folder or str(Path.cwd())
+            checkpoints, mirror = places(self._checkpoint_dir, job_dir, folder)
+            job = Job(
+                id=name,
+                spec=replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder)),
+                program=program,
+                modules=modules,
+                data=datasets,
+                left_out=placement.left_out,
+                job_dir=job_dir,
+                checkpoint_dir=checkpoints,
+                checkpoint_mirror=mirror,
+                tensorboard_mirror=place_of(self._tensorboard_dir, folder),
+                network=self._network.or_else(placement.host, placement.advertise),
+                restart=self._restart,
+                logs=self._logs,
+                show_progress=self._progress,
+                notice=notice,
+                run_id=self._run_id,
+            )
             return JobHandle(JobRun(job, launcher), launcher, job_dir, claim)
         except BaseException:
             if claim is not None:
@@ -479,11 +480,12 @@ class TensorflowDistributor:
         """Return the run that has succeeded under the same id, None if there is none."""
         if self._run_id is None or self._job_dir is None:
             return None
-        from gridflow.coordinator import recorded
+        from gridflow.coordinator import folders, recorded
         from gridflow.handle import JobHandle
         from gridflow.launch.local import LocalLauncher
 
         job_dir = Path(self._job_dir) / self._run_id
+        folders.check(job_dir)
         run = recorded.find(job_dir, self.spec)
         return None if run is None else JobHandle(run, LocalLauncher(), job_dir)
 
@@ -530,7 +532,4 @@ class TensorflowDistributor:
             return claim.path, claim
         if self._job_dir is not None:
             return folders.make(Path(self._job_dir), job), None
-        folder = folders.default_folder()
-        if self._keep_jobs is not None:
-            folders.prune(folder, self._keep_jobs)
-        return folders.make(folder, job), None
+        return folders.make_in_default(job, self._keep_jobs), None

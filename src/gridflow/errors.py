@@ -17,6 +17,7 @@
     ├── NetworkError             (OSError)       the coordinator can't listen, or isn't reached
     │   └── ClientUnreachable                    executors can't connect to a Spark Connect client
     ├── WireError                                a message that is damaged, or of another version
+    ├── UnsafePath         (PermissionError)     another user owns a folder, or can write to it
     └── TrainingFailed                           a task failed; names the first one and why
         ├── TaskLost                             an agent, executor or host disappeared
         ├── StepTimeout          (TimeoutError)  a rank stopped making steps
@@ -54,6 +55,7 @@ __all__ = [
     "TaskLost",
     "TrainingFailed",
     "UnpicklableFunction",
+    "UnsafePath",
     "WireError",
     "did_you_mean",
 ]
@@ -124,6 +126,13 @@ class NotEnoughGpus(NotEnoughSlots):
 
 class JobExists(GridflowError):
     """A job of this name, or a run of this id, is there: a second one would disturb it."""
+
+
+class UnsafePath(GridflowError, PermissionError):
+    """Another user owns a folder or file of gridflow's, or can write to it, or it is a link.
+
+    What is read there could be that user's: it would run as this one's code.
+    """
 
 
 class WireError(GridflowError):

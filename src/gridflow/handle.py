@@ -75,7 +75,11 @@ class JobHandle(Pushing):
         #: Whether nobody has this handle who could feed the job.
         self.is_never_fed = False
         _running.add(self)
-        launcher.make_thread(self._work, f"gridflow-job-{job_dir.name}").start()
+        try:
+            launcher.make_thread(self._work, f"gridflow-job-{job_dir.name}").start()
+        except BaseException:  # too many threads: nobody is to wait for its end
+            _running.discard(self)
+            raise
 
     @property
     def state(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from gridflow.coordinator import folders
 from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.files.local import check_own
 from gridflow.spec.cluster import Task
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class RankValues(Sequence[Any]):
             raise GridflowError(f"what rank {rank} returned was not sent: {header['why']}")
         if header["kind"] == "shared":
             return self._shared(rank)
+        for name in header["files"]:  # what another user may have written could be code
+            check_own(self._job_dir, (folder / name).relative_to(self._job_dir).parts)
         if header["kind"] in MODEL_KINDS:
             model = TrainedModel(header, folder)
             folders.note_user(model, self._job_dir)

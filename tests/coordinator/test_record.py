@@ -167,6 +167,54 @@ def test_a_run_whose_driver_was_killed_can_be_started_again(tmp_path):
     folders.Claim(tmp_path, "monday").release()
 
 
+def start(folder, **options):
+    return TensorflowDistributor(
+        1, "none", launcher=LocalLauncher(), job_dir=folder, run_id="monday", **options
+    ).start(print)
+
+
+def test_a_run_whose_start_failed_can_be_started_again(tmp_path):
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    for _ in range(2):  # the second one would find the run claimed
+        with pytest.raises(FileExistsError, match="no folder"):
+            start(tmp_path, checkpoint_dir=no_folder)
+    (tmp_path / "monday" / record.RESULT).write_text('{"state": "succeeded"}')
+    (tmp_path / "monday" / record.OUTCOME).write_text("{")
+    with pytest.raises(errors.GridflowError, match="can't be read"):
+        start(tmp_path)
+    folders.Claim(tmp_path, "monday").release()
+
+
+def test_a_claim_that_finds_the_disk_full_is_none(tmp_path):
+    (tmp_path / "monday" / "driver.json").mkdir(parents=True)  # can't be written
+    for _ in range(2):
+        with pytest.raises(IsADirectoryError):
+            folders.Claim(tmp_path, "monday")
+    (tmp_path / "monday" / "driver.json").rmdir()
+    folders.Claim(tmp_path, "monday").release()
+
+
+@pytest.mark.parametrize("way", ["release", "death"])
+def test_a_process_that_a_driver_forked_does_not_hold_its_claim(tmp_path, way):
+    code = (
+        "import os, sys; from pathlib import Path; from gridflow.coordinator import folders\n"
+        "claim = folders.Claim(Path(sys.argv[1]), 'monday')\n"
+        "if not os.fork():\n"
+        "    sys.stdin.read(); os._exit(0)\n"
+        "if sys.argv[2] == 'release':\n"
+        "    claim.release()\n"
+        "print('done', flush=True)\n"
+        "os._exit(0) if sys.argv[2] == 'death' else os.wait()"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path), way]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        driver.stdout.readline()
+        if way == "death":
+            driver.wait()
+        folders.Claim(tmp_path, "monday").release()
+
+
 @pytest.mark.parametrize("run_id", ["", "a/b", "..", "x" * 201, 7, "ä"])
 def test_a_run_id_that_can_be_no_folder_is_refused(run_id, tmp_path):
     with pytest.raises(errors.InvalidArgument, match="run_id= is the name of a folder"):

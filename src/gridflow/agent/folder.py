@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gridflow.files.local import make_folders
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -54,9 +56,14 @@ def temporary_folder(prefix: str, root: str | Path | None = None) -> Iterator[Pa
         Of its name.
     root : str or Path, optional
         Where; made if need be. Default: the temporary folder.
+
+    Raises
+    ------
+    UnsafePath
+        Another user has made the root, where any user can.
     """
     if root is not None:
-        Path(root).mkdir(parents=True, exist_ok=True)
+        make_folders(Path(root))
     folder = Path(root or tempfile.gettempdir(), f"{prefix}{secrets.token_hex(6)}")
     with deleted_at_last(folder):  # from before it is there, as this process may die at any time
         folder.mkdir(0o700)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import GridflowError
+from gridflow.files.local import make_folders, open_file, write_whole
 from gridflow.spec.place import Place
 from gridflow.wire.server import inside
 
@@ -57,7 +58,7 @@ class CheckpointStore:
         self._num_workers = num_workers
         self._lock = threading.Lock()
         self._newest_label: str | None = None
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         self.begin(0)  # a driver that was killed may have left some
 
     def begin(self, generation: int) -> None:
@@ -96,7 +97,8 @@ class CheckpointStore:
             if not path.name.startswith(self._incoming):
                 path.unlink(missing_ok=True)
                 raise GridflowError(f"{name} comes too late: its generation is over")
-            (self.folder / WORKERS).write_text(str(self._num_workers))
+            if self.workers != self._num_workers:
+                write_whole(self.folder / WORKERS, str(self._num_workers))
             self._write_label(name, label)
             path.rename(self.folder / name)
             descriptor = os.open(self.folder, os.O_RDONLY)
@@ -118,7 +120,8 @@ class CheckpointStore:
                 newest = self._all()[-1:]
                 path = self._label_of(newest[0].name) if newest else None
                 if path is not None and path.exists():
-                    self._newest_label = path.read_text(encoding="utf-8")
+                    with open_file(path) as file:
+                        self._newest_label = file.read().decode()
             return self._newest_label
 
     def label_name(self, name: str) -> str:
@@ -132,9 +135,7 @@ class CheckpointStore:
         path = self._label_of(name)
         path.unlink(missing_ok=True)
         if label is not None:
-            beside = path.with_suffix(".new")
-            beside.write_text(label, encoding="utf-8")
-            beside.rename(path)
+            write_whole(path, label)
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest checkpoint that can be read, and what is wrong with newer ones.
@@ -166,7 +167,8 @@ class CheckpointStore:
     def workers(self) -> int | None:
         """How many tasks trained when the newest checkpoint was made; None if nobody noted it."""
         try:
-            return int((self.folder / WORKERS).read_text())
+            with open_file(self.folder / WORKERS) as file:
+                return int(file.read())
         except (OSError, ValueError):
             return None
 
@@ -198,8 +200,8 @@ def _problem(path: Path) -> str | None:
     What they mean is the training process's matter.
     """
     try:
-        with zipfile.ZipFile(path) as file:
-            damaged = file.testzip()
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
     except Exception as error:  # noqa: BLE001 (of many kinds, and none of them is documented)
         return f"{type(error).__name__}: {error}"
     return None if damaged is None else f"its part {damaged} is damaged"

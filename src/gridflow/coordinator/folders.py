@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import json
+import logging
 import os
 import shutil
 import socket
@@ -13,18 +13,28 @@ import sys
 import tempfile
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.stat import began
 from gridflow.coordinator.record import read_result
 from gridflow.errors import InvalidArgument, JobExists
+from gridflow.files.local import (
+    check_no_links,
+    check_own,
+    make_folders,
+    private_folder,
+    read_json,
+    user_name,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+_log = logging.getLogger(__name__)
 #: Says in a job's folder which process is its driver.
 _DRIVER_FILE: Final = "driver.json"
 #: Held while a run that has an id goes on.
@@ -75,22 +85,88 @@ class JobFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class _Driver:
+    """A job's driver: its process, and when that began."""
+
+    host: str
+    pid: int
+    began: int
+
+    @classmethod
+    def of_job(cls, path: Path) -> _Driver | None:
+        """Return what a job's folder says; None, with a warning, where that can't be read."""
+        file = path / _DRIVER_FILE
+        content = read_json(file)
+        try:
+            return cls(str(content["host"]), int(content["pid"]), int(content["began"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            if content is not None:
+                _log.warning("%s names no driver and is skipped", file)
+            return None
+
+    @property
+    def lives_elsewhere(self) -> bool:
+        """Whether it isn't this process, which knows its own users, and may still run."""
+        if self.host != socket.gethostname():
+            return True
+        return self.pid != os.getpid() and 0 < began(self.pid) == self.began
+
+
 def default_folder() -> Path:
     """Return where jobs without a ``job_dir=`` have their folders."""
-    return Path(tempfile.gettempdir()) / f"gridflow-jobs-{getpass.getuser()}"
+    return Path(tempfile.gettempdir()) / f"gridflow-jobs-{user_name()}"
+
+
+def make_in_default(job: str, keep: int | None) -> Path:
+    """Make a job's folder in the default one, and delete all but the latest others.
+
+    Raises
+    ------
+    UnsafePath
+        Another user made the default folder, or can write to it.
+    """
+    folder = private_folder(default_folder())
+    if keep is not None:
+        prune(folder, keep)
+    return make(folder, job)
 
 
 def make(folder: Path, job: str) -> Path:
-    """Make a job's folder."""
+    """Make a job's folder.
+
+    Raises
+    ------
+    UnsafePath
+        Another user has made the folder around it, where any user can.
+    """
+    make_folders(folder)
     path = folder / job
-    path.mkdir(parents=True, mode=0o700)
-    _note_driver(path)
+    path.mkdir(0o700)
+    try:
+        _note_driver(path)
+    except BaseException:  # a full disk; without a driver nobody would ever delete it
+        shutil.rmtree(path, ignore_errors=True)
+        raise
     return path
 
 
+def check(path: Path) -> None:
+    """Refuse the folder of a run, if it is there, where another user could have put things into it.
+
+    Raises
+    ------
+    UnsafePath
+        Another user owns it or can write to it, or links lie in it.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        check_own(path)
+        check_no_links(path)
+
+
 def _note_driver(path: Path) -> None:
-    driver = {"host": socket.gethostname(), "pid": os.getpid(), "began": began(os.getpid())}
-    (path / _DRIVER_FILE).write_text(json.dumps(driver))
+    driver = _Driver(socket.gethostname(), os.getpid(), began(os.getpid()))
+    write_whole(path / _DRIVER_FILE, json.dumps(asdict(driver)))
 
 
 class Claim:
@@ -109,6 +185,8 @@ class Claim:
     ------
     JobExists
         Another driver runs it, or another job of this one.
+    UnsafePath
+        Another user owns the run's folder or can write to it.
 
     Attributes
     ----------
@@ -118,8 +196,11 @@ class Claim:
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self.path = folder / run_id
-        self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
-        self._lock = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        make_folders(self.path, 0o700)
+        check(self.path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._lock = os.open(self.path / _LOCK_FILE, flags, 0o600)
+        _claims.add(self)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -130,19 +211,42 @@ class Claim:
             ) from None
         except OSError:  # a file system without locks
             pass
-        _note_driver(self.path)
+        try:
+            _note_driver(self.path)
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Let others have it."""
-        os.close(self._lock)
+        if self._lock >= 0:
+            with contextlib.suppress(OSError):  # a process that was forked may hold it, too
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the lock's file: who else has it open keeps the lock."""
+        descriptor, self._lock = self._lock, -1
+        _claims.discard(self)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+#: Of this process. What it forks (multiprocessing) would hold them on after its end.
+_claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for claim in list(_claims):
+        claim.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def _whose(path: Path) -> str:
-    try:
-        driver = json.loads((path / _DRIVER_FILE).read_text())
-        return f"by process {driver['pid']} on {driver['host']}"
-    except (OSError, ValueError, KeyError):
-        return "by another driver"
+    driver = _Driver.of_job(path)
+    return f"by process {driver.pid} on {driver.host}" if driver else "by another driver"
 
 
 def note_user(user: object, path: Path) -> None:
@@ -169,8 +273,10 @@ def find(folder: Path) -> list[JobFolder]:
             with contextlib.suppress(OSError):
                 file = path / _DRIVER_FILE
                 if path.is_dir() and not path.is_symlink() and file.is_file():
-                    in_use = path in used or _lives_elsewhere(json.loads(file.read_text()))
-                    found.append(JobFolder(path, file.stat().st_mtime, in_use))
+                    driver = _Driver.of_job(path)
+                    if driver is not None:
+                        in_use = path in used or driver.lives_elsewhere
+                        found.append(JobFolder(path, file.stat().st_mtime, in_use))
     return sorted(found, key=lambda job: job.began, reverse=True)
 
 
@@ -181,20 +287,14 @@ def prune(folder: Path, keep: int) -> None:
             job.delete()
 
 
-def _lives_elsewhere(driver: dict[str, Any]) -> bool:
-    """Return whether another process than this one, which knows its own users, is the driver."""
-    if driver.get("host") != socket.gethostname():
-        return True
-    pid = driver.get("pid", 0)
-    return pid != os.getpid() and 0 < began(pid) == driver.get("began")
-
-
 # The command line --------------------------------------------------------------------------------
 
 
 def command(arguments: argparse.Namespace) -> int:
     """List jobs' folders, or delete some: ``gridflow jobs``."""
     folder = Path(arguments.dir) if arguments.dir else default_folder()
+    if not arguments.dir and folder.exists():
+        private_folder(folder)
     before = time.time() - arguments.days * _SECONDS_PER_DAY
     jobs = [job for job in find(folder) if job.began <= before]
     if arguments.delete is None:
@@ -246,10 +346,10 @@ def _print(jobs: list[JobFolder], *, as_json: bool) -> None:
 
 def _ending(job: JobFolder) -> str:
     result = job.result()
-    if not result:
-        return ""
-    code, error = result["exit_code"], result["error"]
-    return str(result["state"]) if error is None else f"{error['kind']} ({code})"
+    error = result.get("error")
+    if isinstance(error, dict):
+        return f"{error.get('kind')} ({result.get('exit_code')})"
+    return str(result.get("state", ""))
 
 
 def _megabytes(size: int) -> str:

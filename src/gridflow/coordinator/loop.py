@@ -21,6 +21,7 @@ from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.coordinator.pushing import StreamDesk
 from gridflow.coordinator.record import Ending, Outcome
 from gridflow.errors import JobCancelled, StartTimeout
+from gridflow.files.local import write_whole
 from gridflow.spec import strategies
 from gridflow.spec.backends import needed
 from gridflow.spec.place import Place
@@ -132,8 +133,8 @@ class JobRun:
             self._latest = self._latest_checkpoint()  # raises before anything is launched
             ours, agents = make_identities()
             self.streams.identity = agents
-            function.write_bytes(job.program)
-            modules.write_bytes(job.modules)
+            write_whole(function, job.program)
+            write_whole(modules, job.modules)
             server = listen(job.network, ours, self._desk)
             try:
                 self._loop(self._payload(agents, server.port))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
-import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.errors import GridflowError, JobCancelled
+from gridflow.errors import GridflowError, JobCancelled, UnsafePath
 from gridflow.feed.ledger import Ledger
+from gridflow.files.local import open_own, read_json, write_whole
 from gridflow.spec.cluster import Task
 from gridflow.spec.exits import exit_code
 from gridflow.spec.place import Place
@@ -145,21 +145,12 @@ def write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
     OSError
         There is no room, or no right to.
     """
-    new = folder / f"{name}.new"
-    with new.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(folder / name)
+    write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
     """Return what a job's ``result.json`` says; None if there is none that can be read."""
-    try:
-        content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    content = read_json(folder / RESULT)
     return content if isinstance(content, dict) else None
 
 
@@ -187,7 +178,8 @@ def read_outcome(folder: Path) -> Outcome:
     """
     path = folder / OUTCOME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with open_own(path) as file:
+            content = json.loads(file.read())
         _check_version(content["version"])
         return Outcome(
             results=tuple(content["results"]),
@@ -200,7 +192,9 @@ def read_outcome(folder: Path) -> Outcome:
             tensorboard_url=None,
             evaluation={Place(*place): logs for *place, logs in content["evaluation"]},
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UnsafePath:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise GridflowError(
             f"the run in {folder} has succeeded, but what it returned can't be read "
             f"({type(error).__name__}: {error}). Delete the folder to train it anew."

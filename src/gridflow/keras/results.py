@@ -28,7 +28,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
-from gridflow.errors import GridflowError, InvalidArgument, MissingDependency, did_you_mean
+from gridflow.errors import (
+    GridflowError,
+    InvalidArgument,
+    MissingDependency,
+    UnsafePath,
+    did_you_mean,
+)
+from gridflow.files.local import open_own
 from gridflow.keras.cures import parts
 
 if TYPE_CHECKING:
@@ -328,7 +335,10 @@ def _pickle(value: Any, path: Path, most: int | None) -> int:
 
 def _unpickled(path: Path) -> Any:
     try:
-        return cloudpickle.loads(path.read_bytes())
+        with open_own(path) as file:
+            return cloudpickle.load(file)
+    except UnsafePath:
+        raise
     except Exception as error:
         raise GridflowError(
             f"what the training function returned can't be unpickled here: {error} "

@@ -57,6 +57,8 @@ class Exit(enum.IntEnum):
     NETWORK = 71
     #: EX_CANTCREAT: a job of this name, or a run of this id, is there.
     EXISTS = 73
+    #: EX_NOPERM: another user owns a folder of gridflow's, or can write to it.
+    UNSAFE = 77
     #: EX_CONFIG: a package is missing, or the tasks have other versions.
     ENVIRONMENT = 78
     #: Another task has failed for good, so this one was ended, too.
@@ -99,6 +101,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], Exit], ...]] = (
     (errors.RunTimeout, Exit.OVERDUE),
     (errors.NetworkError, Exit.NETWORK),
     (errors.JobExists, Exit.EXISTS),
+    (errors.UnsafePath, Exit.UNSAFE),
     (errors.JobCancelled, Exit.INTERRUPTED),
     (KeyboardInterrupt, Exit.INTERRUPTED),
 )

@@ -153,8 +153,11 @@ def _without_collections() -> Iterator[None]:
 def _load(path: Path) -> Any:
     import cloudpickle
 
+    from gridflow.files.local import open_own
+
     # It came over the agent's mutually authenticated connection.
-    return cloudpickle.loads(path.read_bytes())
+    with open_own(path) as file:
+        return cloudpickle.load(file)
 
 
 def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int | None) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gridflow.errors import NetworkError
+from gridflow.files.local import open_file
 from gridflow.wire import mutual_tls
 from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
 
@@ -85,7 +86,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         path = self._handler.receive_file(header)
         path.parent.mkdir(parents=True, exist_ok=True)
         offset = header.get("offset", 0)
-        with path.open("r+b" if offset and path.exists() else "wb") as file:
+        with open_file(path, "r+b" if offset and path.exists() else "wb") as file:
             file.seek(offset)
             for batch in reader:
                 for chunk in batch.data.column(0):
@@ -97,6 +98,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:  # noqa: ARG002
         """Give out a file."""
         path = self._handler.find_file(json.loads(ticket.ticket))
+        open_file(path).close()  # refuses links
         return flight.GeneratorStream(CHUNK_SCHEMA, chunks(path))
 
     # Everything else that Flight offers is refused by the base class: NotImplementedError.

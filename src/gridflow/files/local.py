@@ -1,0 +1,316 @@
+"""Files of this machine that no other user can tamper with, and that are whole or not there.
+
+In a shared temporary folder anybody can create a file or folder under any name before gridflow
+does. What lies there under a known name is used only if this user owns it and nobody else can write
+to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import json
+import logging
+import os
+import pwd
+import secrets
+import stat
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from gridflow.errors import UnsafePath
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_log = logging.getLogger(__name__)
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_PASS: Final = stat.S_IXGRP | stat.S_IXOTH
+
+
+def user_name(uid: int | None = None) -> str:
+    """Return the name of a user (default: this process's); the number of one without a name."""
+    uid = os.geteuid() if uid is None else uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+# Folders -----------------------------------------------------------------------------------------
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder that only this user can enter, or check the one that is there.
+
+    Raises
+    ------
+    UnsafePath
+        Another user made it, or can write to it.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(0o700)
+    if stat.S_IMODE(check_own(path).st_mode) & 0o077:
+        with contextlib.suppress(OSError):  # a file system that keeps no modes
+            path.chmod(0o700)
+    return path
+
+
+def make_folders(path: Path, mode: int = 0o755) -> None:
+    """Make a folder, and those above it, where missing; other users can't write to any of them.
+
+    Raises
+    ------
+    UnsafePath
+        Another user has put one of them there; see `check_not_planted`.
+    """
+    check_not_planted(path)
+    if path.is_dir():
+        return
+    make_folders(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode)
+    if not path.is_dir():
+        raise FileExistsError(f"{path} is there and is no folder.")
+
+
+def check_not_planted(path: Path) -> None:
+    """Refuse a path on which another user has made a folder or a link where any user can.
+
+    As Linux's ``protected_symlinks`` does: of what lies in a folder to which everybody can write,
+    only that of this user, of root and of the folder's owner is trusted.
+
+    Raises
+    ------
+    UnsafePath
+        There is one; the message says whose.
+    """
+    path = path.absolute()
+    real = path.resolve()
+    for each in sorted({path, *path.parents, real, *real.parents}):
+        above = each.parent
+        try:
+            around, found = above.stat(), each.lstat()
+        except OSError:  # not there yet, or not to be reached: whoever uses it will see
+            continue
+        if not around.st_mode & stat.S_IWOTH or each == above:
+            continue
+        if found.st_uid not in {0, around.st_uid} and not _is_mine(found, above):
+            raise UnsafePath(
+                f"{each} belongs to {user_name(found.st_uid)}, and lies in {above}, where any user "
+                f"can create it; {user_name()} can't rely on it. Remove it, or give another folder."
+            )
+
+
+def check_own(root: Path, below: Sequence[str] = ()) -> os.stat_result:
+    """Refuse a folder, or what lies in it, if another user owns it or can write to it.
+
+    Where a folder lets nobody else pass, the modes of what lies in it don't matter. A group without
+    a name on this host, which this process is in, is its own (``fsGroup`` of Kubernetes). On file
+    systems that map all owners to one (NFS's ``root_squash``) or keep no modes (SMB), what this
+    process creates there is the measure.
+
+    Parameters
+    ----------
+    root : Path
+        A folder.
+    below : sequence of str
+        Names of what lies in it, each within the one before.
+
+    Returns
+    -------
+    os.stat_result
+        Of the last one.
+
+    Raises
+    ------
+    UnsafePath
+        Something on the way isn't this user's alone, or is a link; the message says whose it is.
+    FileNotFoundError
+        Something isn't there.
+    """
+    path, writers = root, _OTHERS_WRITE
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnsafePath(f"{path} is not a folder but {_kind(found)}; remove it.")
+    _check(path, found, writers)
+    for name in below:
+        writers &= (found.st_mode & _OTHERS_PASS) << 1  # the bit for x becomes the one for w
+        path /= name
+        found = path.lstat()
+        _check(path, found, writers)
+    return found
+
+
+def check_no_links(folder: Path) -> None:
+    """Refuse a folder of gridflow's own in which a link lies, however deep.
+
+    Raises
+    ------
+    UnsafePath
+        There is one.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            if path.is_symlink():
+                raise UnsafePath(
+                    f"{path} is a symbolic link to {path.readlink()}; gridflow follows none where "
+                    "it keeps its own files. Remove it."
+                )
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+def open_file(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
+    """Open a regular file as `open` does; no link is followed, and no pipe is waited for.
+
+    Raises
+    ------
+    UnsafePath
+        It is a link, or another thing than a file.
+    """
+    try:
+        file = open(path, mode, opener=_open, **options)  # noqa: SIM115 (the caller does)
+    except OSError as error:
+        if path.is_symlink():
+            raise UnsafePath(_not_a_file(path, path.lstat())) from error
+        raise
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode):
+        file.close()
+        raise UnsafePath(_not_a_file(path, found))
+    return file
+
+
+def open_own(path: Path) -> IO[bytes]:
+    """Open a file to read it, if this user owns it.
+
+    Raises
+    ------
+    UnsafePath
+        Another user does, or it is no file.
+    """
+    file: IO[bytes] = open_file(path)
+    try:
+        _check(path, os.fstat(file.fileno()), 0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_json(path: Path) -> Any:
+    """Return what a small file of gridflow's says; None if it isn't there.
+
+    One that can't be read, such as half of one, is skipped with a warning: None.
+    """
+    try:
+        with open_file(path) as file:
+            return json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("%s can't be read and is skipped: %s", path, error)
+        return None
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a small file that is there whole or not at all, and stays after a crash of the host.
+
+    What has its name is replaced, a link too.
+
+    Raises
+    ------
+    OSError
+        There is no room, or no right to. Nothing is left then, and what was there is as it was.
+    """
+    content = content.encode() if isinstance(content, str) else content
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(beside, flags, 0o644), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # not all file systems can do it with a folder
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+# -------------------------------------------------------------------------------------------------
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+
+
+def _not_a_file(path: Path, found: os.stat_result) -> str:
+    return f"{path} is not a file but {_kind(found)}; remove it."
+
+
+def _kind(found: os.stat_result) -> str:
+    names = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFREG: "a file"}
+    return names.get(stat.S_IFMT(found.st_mode), "a device, pipe or socket")
+
+
+def _check(path: Path, found: os.stat_result, writers: int) -> None:
+    """Refuse what isn't this user's, or what others may write who have a bit in ``writers``."""
+    is_folder = stat.S_ISDIR(found.st_mode)
+    if not is_folder and not stat.S_ISREG(found.st_mode):
+        raise UnsafePath(_not_a_file(path, found))
+    folder = path if is_folder else path.parent
+    if not _is_mine(found, folder):
+        raise UnsafePath(
+            f"{path} belongs to {user_name(found.st_uid)}: {user_name()} can't rely on what is in "
+            "it. Remove it, or give another folder (or run_id)."
+        )
+    if found.st_mode & stat.S_IWGRP and _is_own_group(found.st_gid):
+        writers &= ~stat.S_IWGRP
+    if found.st_mode & writers and _keeps_modes(folder):
+        raise UnsafePath(
+            f"other users can write to {path} (its mode is {stat.S_IMODE(found.st_mode):04o}): "
+            "they could have put code into it. Delete it; or, if you know that it is all "
+            f"yours, chmod go-w {path}."
+        )
+
+
+def _is_mine(found: os.stat_result, folder: Path) -> bool:
+    if found.st_uid == os.geteuid():
+        return True
+    probe = _probe(folder)
+    return probe is not None and probe.st_uid == found.st_uid
+
+
+def _keeps_modes(folder: Path) -> bool:
+    probe = _probe(folder)
+    return probe is None or not probe.st_mode & _OTHERS_WRITE
+
+
+def _probe(folder: Path) -> os.stat_result | None:
+    """Return what a file looks like that this process has just created for itself alone."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno())
+    except OSError:
+        return None
+
+
+def _is_own_group(gid: int) -> bool:
+    if gid not in {os.getegid(), *os.getgroups()}:
+        return False
+    try:
+        grp.getgrgid(gid)
+    except KeyError:
+        return True
+    return False
