@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -413,8 +414,62 @@ def test_a_folder_that_others_can_write_to_is_refused(servers, tmp_path, monkeyp
     folder = tmp_path / f"gridflow-forkserver-{os.getuid()}-{made._owner}-{made._owner_began}"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    with pytest.raises(client.NotForked, match="isn't this user's alone"):
+    with pytest.raises(client.NotForked, match="other users can write"):
         fork(servers, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "12x", None])
+def test_a_server_whose_number_cannot_be_read_is_replaced(servers, tmp_path, text):
+    guardian, channel, output, pid = fork(servers, tmp_path, NUMBERED="once")
+    server = psutil.Process(psutil.Process(pid).parent().ppid())
+    path = Path(next(word for word in server.cmdline() if word.endswith(".socket")) + ".pid")
+    end(guardian, channel, output)
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    found = set()
+    for _ in range(2):
+        guardian, channel, output, pid = fork(servers, tmp_path, NUMBERED="once")
+        found.add(psutil.Process(pid).parent().ppid())
+        end(guardian, channel, output)
+    assert len(found - {server.pid}) == 1
+    assert server.pid not in found
+    wait_until(lambda: not is_server(server.pid))
+
+
+def test_a_full_disk_leaves_no_server_without_a_number(servers, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = list(client._started)
+    monkeypatch.setattr(client, "write_whole", full)
+    with pytest.raises(client.NotForked, match="No space left"):
+        fork(servers, tmp_path, NUMBERED="never")
+    (started,) = [each for each in client._started if each not in before]
+    assert started.wait(20) == -signal.SIGKILL
+
+
+def test_the_lock_of_a_frozen_agent_is_not_waited_for_for_ever(servers, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made, environment = servers
+    monkeypatch.setattr(made, "_lock_seconds", 0.3)
+    folder = tmp_path / f"gridflow-forkserver-{os.getuid()}-{made._owner}-{made._owner_began}"
+    folder.mkdir(0o700)
+    code = (
+        "import fcntl, os, signal, sys; place = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "fcntl.flock(place, fcntl.LOCK_EX); print('locked', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    words = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        for _ in range(2):
+            with pytest.raises(client.NotForked, match="frozen"):
+                fork(servers, tmp_path)
+        made.load(environment, ["tensorflow"])  # it returns
+        holder.kill()
+    end(*fork(servers, tmp_path)[:3])
 
 
 DRIVER = """

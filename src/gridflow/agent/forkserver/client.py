@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.agent.forkserver import messages
 from gridflow.agent.forkserver.fingerprint import early, fingerprint
 from gridflow.agent.stat import began, is_below, is_stopped, umask
+from gridflow.files.local import private_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +29,9 @@ _BACKLOG: Final = 1024
 #: Servers with different fingerprints that one owner keeps; each holds some 300 MB.
 _MOST_SERVERS: Final = 3
 _SEND_SECONDS: Final = 5.0
+#: Whoever holds the lock of the owner's folder starts a server at most, a matter of milliseconds.
+_LOCK_SECONDS: Final = 5.0
+_LOCK_PAUSE_SECONDS: Final = 0.01
 #: An import takes 5 seconds on a quiet machine, 30 on a busy one. A server that hasn't answered by
 #: then is frozen or broken.
 _PATIENCE_SECONDS: Final = 120.0
@@ -62,6 +65,7 @@ class ForkServers:
         self._idle_seconds, self._versions = idle_seconds, versions
         self._owner = owner or os.getppid()
         self._owner_began = began(self._owner)
+        self._lock_seconds = _LOCK_SECONDS
 
     def load(self, environment: Mapping[str, str], packages: Sequence[str]) -> None:
         """Let the server import packages as soon as it has no child, started if need be."""
@@ -135,8 +139,8 @@ class ForkServers:
                 connection = _dial(place, path.name)
                 if connection is None:
                     continue
-                server = int(_pid_file(path).read_text())
-                if self._is_counted(server):
+                server = _pid_of(path)
+                if server is not None and self._is_counted(server):
                     return connection, server
                 _retire(connection)
             self._retire_the_oldest(folder, place)
@@ -148,23 +152,36 @@ class ForkServers:
         root = Path(tempfile.gettempdir())
         folder = root / f"gridflow-forkserver-{os.getuid()}-{self._owner}-{self._owner_began}"
         for _ in range(10):  # a server that ends just now deletes it
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
             try:
+                private_folder(folder)
                 place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             except FileNotFoundError:
                 continue
             try:
-                found = os.fstat(place)
-                if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                    raise NotForked(f"{folder} isn't this user's alone")
-                fcntl.flock(place, fcntl.LOCK_EX)
+                self._lock(place, folder)
                 if os.fstat(place).st_nlink:  # else it was deleted meanwhile
                     yield folder, place
                     return
             finally:
                 os.close(place)
         raise NotForked(f"{folder} vanishes again and again")
+
+    def _lock(self, place: int, folder: Path) -> None:
+        give_up = time.monotonic() + self._lock_seconds
+        while True:
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < give_up:
+                    time.sleep(_LOCK_PAUSE_SECONDS)
+                    continue
+                self._lock_seconds = 0.0  # the next time it isn't waited for
+                raise NotForked(
+                    f"another agent has held the lock of {folder} for {_LOCK_SECONDS:g} seconds; "
+                    "it is probably frozen (SIGSTOP)"
+                ) from None
+            self._lock_seconds = _LOCK_SECONDS
+            return
 
     def _start(
         self, folder: Path, place: int, name: str, environment: Mapping[str, str]
@@ -188,7 +205,12 @@ class ForkServers:
                 start_new_session=True,
             )
         _started.append(process)
-        _pid_file(path).write_text(str(process.pid))
+        try:
+            write_whole(_pid_file(path), str(process.pid))
+        except BaseException:  # no room: nobody could use a server without it
+            process.kill()
+            path.unlink(missing_ok=True)
+            raise
         connection = _dial(place, name)
         if connection is None:
             raise NotForked("the fork server ended at once")
@@ -323,6 +345,15 @@ class ForkedGuardian:
 
 def _pid_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.pid")
+
+
+def _pid_of(path: Path) -> int | None:
+    """Return the process id of a server; None where its file is missing or damaged."""
+    try:
+        pid = int(_pid_file(path).read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if pid > 1 else None
 
 
 def _dial(place: int, name: str) -> socket.socket | None:
