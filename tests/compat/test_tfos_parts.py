@@ -431,6 +431,49 @@ def test_another_process_of_the_same_user_finds_the_key_and_others_need_it(tmp_p
         server.stop()
 
 
+@pytest.mark.parametrize("way", ["its end", "SIGKILL"])
+def test_no_key_stays_when_the_process_of_a_server_has_ended(tmp_path, way):
+    code = (
+        "import sys; from gridflow.compat.tfos import reservation\n"
+        "server = reservation.Server(1, host='127.0.0.1'); print(*server.start(), flush=True)\n"
+        "sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    with process:
+        process.stdout.readline()
+        (key,) = tmp_path.glob("gridflow-tfos-*/key")
+        assert [p.stat().st_mode & 0o777 for p in (key.parent, key)] == [0o700, 0o644]
+        if way == "SIGKILL":
+            process.kill()
+    give_up = time.monotonic() + 20
+    while list(tmp_path.iterdir()):
+        assert time.monotonic() < give_up, "it never went"
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="plays another user")
+def test_a_key_that_another_user_has_put_there_is_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    server = reservation.Server(1, host="127.0.0.1")
+    _, port = server.start()
+    try:
+        for owner, name in ((54_321, "planted"), (54_321, "zzz")):
+            folder = tmp_path / f"gridflow-tfos-0-{port}-{name}"
+            folder.mkdir(0o755)
+            (folder / "key").write_bytes(b"known")
+            os.chown(folder, owner, owner)
+        del reservation._keys[port]  # as in another process
+        assert reservation._find_key(port) == server.key
+    finally:
+        server.stop()
+
+
 def test_where_the_server_listens_is_said_by_variables(monkeypatch):
     server = reservation.Server(1)
     assert server.get_server_ip() == util.get_ip_address()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import socket
 import ssl
 import struct
-import tempfile
 import threading
 import time
 from functools import lru_cache
@@ -277,10 +277,11 @@ def _context(key: bytes, *, as_server: bool) -> ssl.SSLContext:
     found.load_verify_locations(cadata=mine.authority.decode())
     if as_server:
         found.num_tickets = 0
-    with tempfile.NamedTemporaryFile() as file:  # of this user only, and gone at once
+    # OpenSSL wants a file. This one lies in memory: nothing is left, however this process ends.
+    with os.fdopen(os.memfd_create("gridflow-identity"), "wb") as file:
         file.write(mine.certificate + mine.key)
         file.flush()
-        found.load_cert_chain(file.name)
+        found.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return found
 
 

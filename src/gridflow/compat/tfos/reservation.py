@@ -2,8 +2,9 @@
 
 The classes are TensorFlowOnSpark's. Its server unpickled whatever anybody sent; this one talks to
 those only who know its key, in msgpack. A client finds the key by itself in the server's process
-and in other processes of the same user on its host (a file that only the user can read); elsewhere
-in the variable ``TFOS_SERVER_KEY``, which has to be set for the server, too.
+and in other processes of the same user on its host, in a file that only the user can read and that
+goes with the server's process; elsewhere in the variable ``TFOS_SERVER_KEY``, which has to be set
+for the server, too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import contextlib
 import logging
 import os
 import secrets
-import stat
 import struct
 import tempfile
 import threading
@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gridflow.agent.folder import temporary_folder
 from gridflow.compat.tfos import util
 from gridflow.errors import GridflowError, InvalidArgument, NetworkError, StartTimeout
+from gridflow.files.local import check_own, open_own, write_whole
 from gridflow.wire import door
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ MAX_RETRIES: Final = 3
 _POLL_SECONDS: Final = 0.1
 _LENGTH: Final = struct.Struct(">I")
 _MOST_BYTES: Final = 64 << 20
+_KEY_FILE: Final = "key"
 #: Keys of this process's servers, by port.
 _keys: dict[int, bytes] = {}
 
@@ -152,7 +155,7 @@ class Server(MessageSocket):
         self._host = host
         self._state: dict[str, Any] = {"finished": False, "failure": ""}
         self._door: door.Door | None = None
-        self._file: Path | None = None
+        self._files = contextlib.ExitStack()
         self._port = 0
 
     def start(self) -> tuple[str, int]:
@@ -160,7 +163,9 @@ class Server(MessageSocket):
         listener = self.start_listening_socket()
         self._port = int(listener.getsockname()[1])
         _keys[self._port] = self.key
-        self._file = _write_key(self._port, self.key)
+        with contextlib.suppress(OSError):  # others then need the variable
+            folder = self._files.enter_context(temporary_folder(_key_prefix(self._port)))
+            write_whole(folder / _KEY_FILE, self.key)
         self._door = door.Door(listener, self.key, self._serve)
         address = (self.get_server_ip(), self._port)
         _log.info("listening for nodes at %s:%d", *address)
@@ -173,8 +178,7 @@ class Server(MessageSocket):
             self._door.close()
         if _keys.get(self._port) == self.key:
             del _keys[self._port]
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
+        self._files.close()
 
     def await_reservations(
         self, sc: Any = None, status: Mapping[str, str] | None = None, timeout: float = 600
@@ -355,33 +359,22 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     return found
 
 
-def _key_file(port: int) -> Path:
-    return Path(tempfile.gettempdir()) / f"gridflow-tfos-{os.getuid()}-{port}.key"
-
-
-def _write_key(port: int, key: bytes) -> Path | None:
-    path = _key_file(port)
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)  # of a process that was killed: the port is ours now
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(key)
-        return path
-    return None  # others then need the variable
+def _key_prefix(port: int) -> str:
+    return f"gridflow-tfos-{os.getuid()}-{port}-"
 
 
 def _find_key(port: int) -> bytes:
     given = os.environ.get(TFOS_SERVER_KEY, "").encode()
     if given or port in _keys:
         return _keys.get(port) or given
-    try:
-        file = os.open(_key_file(port), os.O_RDONLY | os.O_NOFOLLOW)
-        with os.fdopen(file, "rb") as opened:
-            about = os.fstat(opened.fileno())
-            if about.st_uid == os.getuid() and not stat.S_IMODE(about.st_mode) & 0o077:
-                return opened.read()
-    except OSError:
-        pass
+    found = []
+    for folder in Path(tempfile.gettempdir()).glob(f"{_key_prefix(port)}*"):
+        with contextlib.suppress(OSError):  # another user's, or one that is just deleted
+            about = check_own(folder, [_KEY_FILE])
+            with open_own(folder / _KEY_FILE) as file:
+                found.append((about.st_mtime_ns, file.read()))
+    if found:
+        return max(found)[1]
     raise InvalidArgument(
         f"the key of the server on port {port} isn't known here. Set {TFOS_SERVER_KEY} to the same "
         "secret for the driver and for this process."
