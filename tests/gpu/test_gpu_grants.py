@@ -236,6 +236,18 @@ def test_numbers_are_compared_before_a_launch(host):
     held.close()
 
 
+def test_a_file_that_is_linked_into_the_folder_of_locks_keeps_its_words(host, tmp_path):
+    host.has(1)
+    take(host, 1).close()
+    (lock,) = (tmp_path / "locks").glob("*.1.0")
+    lock.unlink()
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    lock.hardlink_to(precious)
+    take(host, 1).close()
+    assert precious.read_text() == "precious"
+
+
 def test_a_folder_of_locks_that_is_a_link_is_refused(host, tmp_path):
     host.has(1)
     (tmp_path / "elsewhere").mkdir()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gridflow.errors import GridflowError
+from gridflow.files.local import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,6 +31,7 @@ FOLDER_VARIABLE: Final = "GRIDFLOW_GPU_LOCKS"
 _FOLDER: Final = "/tmp/gridflow-gpus"  # noqa: S108
 _TABLE: Final = "table"
 _TABLE_SECONDS: Final = 120.0
+_MOST_WORDS: Final = 4096
 _NAME: Final = re.compile(r"(?P<gpu>.+)\.(?P<shares>\d+)\.(?P<slot>\d+)")
 
 
@@ -111,7 +113,8 @@ class GpuLocks:
         with self._table():
             for device in devices:
                 for shares, slot in sorted(self._held(device)):
-                    who = (self._folder / _name(device, shares, slot)).read_text(errors="replace")
+                    with open_file(self._folder / _name(device, shares, slot)) as file:
+                        who = file.read(_MOST_WORDS).decode(errors="replace")
                     found.append(f"GPU {device.index} by {who.strip() or 'somebody'}")
         return found
 
@@ -150,9 +153,11 @@ class GpuLocks:
         if not _try_lock(file):
             os.close(file)
             raise GridflowError(f"the lock of GPU {device.index} was taken behind the table's back")
-        with contextlib.suppress(OSError):  # another user's file: the words stay the old ones
-            os.ftruncate(file, 0)
-            os.pwrite(file, owner.encode(), 0)
+        found = os.fstat(file)
+        if found.st_uid == os.geteuid() and found.st_nlink == 1:  # not a file linked to here
+            with contextlib.suppress(OSError):  # the words stay the old ones
+                os.ftruncate(file, 0)
+                os.pwrite(file, owner.encode(), 0)
         return file
 
     @contextlib.contextmanager
@@ -190,7 +195,7 @@ def _name(device: Device, shares: int, slot: int) -> str:
 
 def _open(path: Path) -> int:
     """Open a lock's file, whoever made it; no link is followed, as anybody may write there."""
-    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would be waited for
     with contextlib.suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o644)
         os.fchmod(file, 0o644)

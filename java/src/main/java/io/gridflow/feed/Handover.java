@@ -3,7 +3,11 @@ package io.gridflow.feed;
 import java.io.IOException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
+import java.nio.file.LinkOption;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFileAttributes;
+import java.nio.file.attribute.PosixFilePermission;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
@@ -67,12 +71,40 @@ final class Handover {
       }
     }
     try {
+      if (!isOwn(folder)) {
+        return false;
+      }
       worker = Long.parseLong(Files.readString(folder.resolve("pid")).strip());
       Files.createFile(folder.resolve("begun"));
       return true;
-    } catch (IOException gone) {
+    } catch (IOException | NumberFormatException gone) {
       return false;
     }
+  }
+
+  /**
+   * Whether the folder is this user's alone: where the local folder is a shared one, another user
+   * who has seen the folders of other tasks could make the next. Whose it is, a file tells that
+   * this process creates: network file systems give all files to one user.
+   */
+  static boolean isOwn(Path folder) throws IOException {
+    PosixFileAttributes found = attributes(folder);
+    Set<PosixFilePermission> rights = found.permissions();
+    if (!found.isDirectory()
+        || rights.contains(PosixFilePermission.GROUP_WRITE)
+        || rights.contains(PosixFilePermission.OTHERS_WRITE)) {
+      return false;
+    }
+    Path probe = Files.createTempFile(folder, "mine", PARTIAL);
+    try {
+      return attributes(probe).owner().equals(found.owner());
+    } finally {
+      Files.delete(probe);
+    }
+  }
+
+  private static PosixFileAttributes attributes(Path path) throws IOException {
+    return Files.readAttributes(path, PosixFileAttributes.class, LinkOption.NOFOLLOW_LINKS);
   }
 
   /** Where the next file of a dataset is to be written; one of each may be open. */
