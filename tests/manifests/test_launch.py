@@ -320,6 +320,16 @@ def test_a_finished_task_stays_and_does_not_train_again(tmp_path):
     assert json.loads((notes / "worker-0.json").read_text()) == {"code": 0}
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"code": "x"}'])
+def test_a_note_of_a_finished_task_that_cannot_be_read_is_skipped(tmp_path, text):
+    (tmp_path / "worker-0.json").write_text(text)
+    process = launch("--stay", f"--finished-dir={tmp_path}", "--", "true")
+    assert any("has finished with exit code 0" in line for line in process.stdout)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert json.loads((tmp_path / "worker-0.json").read_text()) == {"code": 0}
+
+
 def test_it_waits_until_every_peer_resolves():
     who = identify(
         {"TF_CONFIG": json.dumps({"cluster": CLUSTER, "task": {"type": "ps", "index": 0}})}

@@ -17,6 +17,7 @@ from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import GIVE_UP, FinishListener, finish_addresses, tell
 from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
+from gridflow.files.local import read_json, write_whole
 from gridflow.spec.exits import SIGNALLED, Exit, leave_message, message_place
 from gridflow.spec.roles import CHIEF, PS, WORKER
 from gridflow.spec.tf_config import TF_CONFIG, in_order
@@ -379,17 +380,15 @@ class _Note:
         self.path = Path(directory) / f"{who.role}-{who.index}.json" if directory else None
 
     def read(self) -> int | None:
-        if self.path is None or not self.path.exists():
-            return None
-        return int(json.loads(self.path.read_text(encoding="utf-8"))["code"])
+        said = None if self.path is None else read_json(self.path)
+        code = said.get("code") if isinstance(said, dict) else None
+        return code if isinstance(code, int) else None  # an unreadable one says nothing
 
     def write(self, code: int) -> None:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps({"code": code}) + "\n", encoding="utf-8")
-        new.replace(self.path)
+        write_whole(self.path, json.dumps({"code": code}) + "\n")
 
 
 def _say(text: str) -> None:
