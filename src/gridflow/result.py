@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
@@ -89,7 +90,8 @@ class RankValues(Sequence[Any]):
         if header["kind"] == "shared":
             return self._shared(rank)
         for name in header["files"]:  # what another user may have written could be code
-            check_own(self._job_dir, (folder / name).relative_to(self._job_dir).parts)
+            with contextlib.suppress(FileNotFoundError):  # whoever reads it will say so
+                check_own(self._job_dir, (folder / name).relative_to(self._job_dir).parts)
         if header["kind"] in MODEL_KINDS:
             model = TrainedModel(header, folder)
             folders.note_user(model, self._job_dir)

@@ -201,15 +201,15 @@ def test_a_process_that_a_driver_forked_does_not_hold_its_claim(tmp_path, way):
         "import os, sys; from pathlib import Path; from gridflow.coordinator import folders\n"
         "claim = folders.Claim(Path(sys.argv[1]), 'monday')\n"
         "if not os.fork():\n"
-        "    sys.stdin.read(); os._exit(0)\n"
+        "    os.write(1, b'forked\\n'); sys.stdin.read(); os._exit(0)\n"
         "if sys.argv[2] == 'release':\n"
         "    claim.release()\n"
-        "print('done', flush=True)\n"
+        "os.write(1, b'done\\n')\n"
         "os._exit(0) if sys.argv[2] == 'death' else os.wait()"
     )
     words = [sys.executable, "-c", code, str(tmp_path), way]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
-        driver.stdout.readline()
+        assert {driver.stdout.readline() for _ in range(2)} == {b"forked\n", b"done\n"}
         if way == "death":
             driver.wait()
         folders.Claim(tmp_path, "monday").release()

@@ -176,6 +176,31 @@ def test_a_files_name_cant_lead_out_of_its_folder(tmp_path, name):
 
 
 @pytest.mark.slow
+def test_the_server_gives_out_and_writes_no_file_that_another_user_has_put_there(door, tmp_path):
+    server, handler, agents = door
+    client = CoordinatorClient(f"127.0.0.1:{server.port}", agents)
+    got, precious = tmp_path / "got", tmp_path / "precious"
+    client.download({"kind": "function"}, got)
+    assert got.read_bytes() == b"the function"
+    precious.write_text("precious")
+    (tmp_path / "received").symlink_to(precious)
+    with pytest.raises(flight.FlightError, match="symbolic link"):
+        client.upload(got, {"kind": "checkpoint"})
+    (tmp_path / "secret").rename(tmp_path / "moved")
+    (tmp_path / "secret").symlink_to(tmp_path / "moved")
+    with pytest.raises(flight.FlightError, match="symbolic link"):
+        client.download({"kind": "checkpoint"}, got)
+    (tmp_path / "secret").unlink()
+    (tmp_path / "secret").write_bytes(b"planted")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "secret", 54_321, 54_321)
+        with pytest.raises(flight.FlightError, match="belongs to 54321"):
+            client.download({"kind": "function"}, got)
+    assert precious.read_text() == "precious"
+    client.close()
+    handler.calls.clear()
+
+
 def test_keys_show_up_neither_in_text_nor_on_command_lines_nor_in_environments():
     import psutil
 

@@ -418,7 +418,7 @@ def test_a_folder_that_others_can_write_to_is_refused(servers, tmp_path, monkeyp
         fork(servers, tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "12x", None])
+@pytest.mark.parametrize("text", ["", "-1", "12x", "9" * 30, None])
 def test_a_server_whose_number_cannot_be_read_is_replaced(servers, tmp_path, text):
     guardian, channel, output, pid = fork(servers, tmp_path, NUMBERED="once")
     server = psutil.Process(psutil.Process(pid).parent().ppid())

@@ -12,13 +12,13 @@ import os
 import socket
 import threading
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 from pyarrow import flight
 
 from gridflow.errors import NetworkError
-from gridflow.files.local import open_file
+from gridflow.files.local import open_file, open_own
 from gridflow.wire import mutual_tls
 from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gridflow.spec.network import Network
     from gridflow.wire.identity import Identity
 
+_CODE: Final = frozenset({"function", "modules"})
 _binding = threading.Lock()
 
 
@@ -97,8 +98,10 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:  # noqa: ARG002
         """Give out a file."""
-        path = self._handler.find_file(json.loads(ticket.ticket))
-        open_file(path).close()  # refuses links
+        header = json.loads(ticket.ticket)
+        path = self._handler.find_file(header)
+        # No link is followed; and what the tasks run as code is this user's.
+        (open_own if header["kind"] in _CODE else open_file)(path).close()
         return flight.GeneratorStream(CHUNK_SCHEMA, chunks(path))
 
     # Everything else that Flight offers is refused by the base class: NotImplementedError.

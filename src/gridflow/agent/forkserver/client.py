@@ -32,6 +32,8 @@ _SEND_SECONDS: Final = 5.0
 #: Whoever holds the lock of the owner's folder starts a server at most, a matter of milliseconds.
 _LOCK_SECONDS: Final = 5.0
 _LOCK_PAUSE_SECONDS: Final = 0.01
+#: Of Linux on 64 bits: 2 to the 22nd.
+_MOST_PID: Final = 1 << 22
 #: An import takes 5 seconds on a quiet machine, 30 on a busy one. A server that hasn't answered by
 #: then is frozen or broken.
 _PATIENCE_SECONDS: Final = 120.0
@@ -353,7 +355,7 @@ def _pid_of(path: Path) -> int | None:
         pid = int(_pid_file(path).read_text())
     except (OSError, ValueError):
         return None
-    return pid if pid > 1 else None
+    return pid if 1 < pid <= _MOST_PID else None
 
 
 def _dial(place: int, name: str) -> socket.socket | None:

@@ -145,7 +145,7 @@ final class Handover {
   }
 
   /** Deletes what a worker that was killed has left, under whichever of its names. */
-  private void deleteAll() {
+  void deleteAll() {
     for (String suffix : new String[] {"", ".new", ".over"}) {
       delete(folder.resolveSibling(folder.getFileName() + suffix));
     }
@@ -153,6 +153,11 @@ final class Handover {
 
   private static void delete(Path folder) {
     try {
+      // Not what another user's link of this name leads to.
+      PosixFileAttributes found = attributes(folder);
+      if (!found.isDirectory() || !found.owner().equals(Files.getOwner(Path.of("/proc/self")))) {
+        return;
+      }
       delete(folder, "*");
       Files.deleteIfExists(folder);
     } catch (IOException gone) {

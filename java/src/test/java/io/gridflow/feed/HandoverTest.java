@@ -55,6 +55,22 @@ class HandoverTest {
   }
 
   @Test
+  void nothingIsDeletedWhereALinkLeads() throws IOException {
+    Path folder = root.resolve("rows-1");
+    Handover handover = begun(folder);
+    Path precious = Files.createDirectory(root.resolve("precious"));
+    Files.createFile(precious.resolve("file"));
+    Files.move(folder, root.resolve("gone"));
+    Files.createSymbolicLink(folder, precious);
+    handover.deleteAll();
+    assertTrue(Files.exists(precious.resolve("file")));
+    Files.delete(folder);
+    Files.move(root.resolve("gone"), folder);
+    handover.deleteAll();
+    assertFalse(Files.exists(folder));
+  }
+
+  @Test
   void noRowsAreWrittenIntoAnotherUsersFolder() throws IOException {
     Path folder = Files.createDirectory(root.resolve("rows-1"));
     Files.setPosixFilePermissions(folder, PosixFilePermissions.fromString("rwxr-xr-x"));
