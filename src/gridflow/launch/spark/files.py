@@ -5,6 +5,7 @@ Over Spark Connect that is out of reach: what its client offers instead has limi
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -61,6 +62,38 @@ def delete(spark: SparkSession, path: str) -> None:
         )
     system, place = _system(spark, path)
     system.delete(place, True)
+
+
+def replace(spark: SparkSession, source: str, path: str) -> None:
+    """Rename a file or folder; what is at the path until then comes back on an error.
+
+    Raises
+    ------
+    GridflowError
+        The file system refuses.
+    """
+    system, place = _system(spark, path)
+    java = _jvm(spark).org.apache.hadoop.fs
+    new, old = java.Path(source), java.Path(f"{source}.old")
+    is_there = system.exists(place)
+    if is_there and not system.rename(place, old):
+        raise GridflowError(f"{path} can't be replaced: its file system doesn't rename it.")
+    is_done = False
+    try:
+        is_done = system.rename(new, place)
+    finally:
+        if is_there and not is_done:
+            system.rename(old, place)
+    if not is_done:
+        raise GridflowError(f"{path} can't be written: its file system doesn't rename {source}.")
+    if is_there:
+        with contextlib.suppress(Exception):  # what was to be done is done
+            system.delete(old, True)
+
+
+def can_rename(spark: SparkSession) -> bool:
+    """Return whether `replace` and `delete` work: not over Spark Connect."""
+    return classic_context(spark) is not None
 
 
 def upload(spark: SparkSession, local: Path, path: str) -> None:

@@ -141,6 +141,9 @@ class KerasEstimator(
     >>> fitted.transform(df).select("y", "prediction").show()  # doctest: +SKIP
     """
 
+    #: Whether it was read from a folder.
+    isLoaded = False  # noqa: N815 (as Spark writes attributes)
+
     def __init__(
         self,
         *,
@@ -191,6 +194,32 @@ class KerasEstimator(
                     f"{did_you_mean(name, known)}"
                 )
         return self._set(**{name: value for name, value in params.items() if value is not None})
+
+    def getModel(self) -> Any:  # noqa: N802 (Spark's name)
+        """Return the value of `model`; of a loaded one, read by `customObjects` and `safeMode`."""
+        model = self.getOrDefault("model")
+        if not isinstance(model, keras_objects.ModelFile):
+            return model
+        custom = dict(self.given("customObjects") or {})
+        return model.load({"custom_objects": custom, "safe_mode": self.getOrDefault("safeMode")})
+
+    def copy(self, extra: Mapping[Any, Any] | None = None) -> KerasEstimator:
+        """Return a copy with other values of some Params.
+
+        Raises
+        ------
+        InvalidArgument
+            They lower the safe mode of an estimator that was loaded. The grid of a
+            ``CrossValidator`` is loaded with it, so only `setSafeMode` counts for one.
+        """
+        lowers = self.isLoaded and not (extra or {}).get(self.safeMode, True)
+        if lowers and self.getOrDefault("safeMode"):
+            raise InvalidArgument(
+                f"{self.uid} was loaded, so a param map can't set safeMode=False: it may have been "
+                "loaded, too. If you trust who saved them, call setSafeMode(False) on the "
+                "estimator."
+            )
+        return super().copy(extra)  # type: ignore[arg-type]
 
     def write(self) -> persistence.Writer:
         """Return what saves it: ``est.write().overwrite().save(path)``."""
@@ -312,6 +341,7 @@ class KerasEstimator(
         source = self.given("model")
         if keras_objects.is_model(source):
             source = keras_objects.ModelFile.of(source)
+        if isinstance(source, keras_objects.ModelFile):
             if not source.is_compiled and "loss" not in compiling:
                 raise InvalidArgument(keras_objects.NOT_COMPILED)
             for kind, param in (("input", "featuresCol"), ("output", "labelCol")):

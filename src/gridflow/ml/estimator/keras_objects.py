@@ -5,9 +5,11 @@ The driver needs no Keras for them, unless the user has made objects of it there
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +59,23 @@ class ModelFile:
                 ) from error
             content = (Path(folder) / header["files"][0]).read_bytes()
         return cls(header, content, is_compiled(model))
+
+    @classmethod
+    def at(cls, header: Mapping[str, Any], path: Path) -> ModelFile:
+        """Return a ``.keras`` file; nothing of what is in it is made here.
+
+        Raises
+        ------
+        GridflowError
+            It is none.
+        """
+        try:
+            with zipfile.ZipFile(path) as archive:
+                config = json.loads(archive.read("config.json"))
+                is_compiled = bool(config.get("compile_config"))
+        except (AttributeError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise GridflowError(f"{path.name} is no file of a Keras model: {error}") from error
+        return cls(dict(header), path.read_bytes(), is_compiled)
 
     def load(self, options: Mapping[str, Any]) -> Any:
         """Return the model."""

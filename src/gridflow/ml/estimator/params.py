@@ -99,7 +99,7 @@ def _prediction(value: Any) -> Any:
 
 
 def _model(value: Any) -> Any:
-    if keras_objects.is_model(value):
+    if keras_objects.is_model(value) or isinstance(value, keras_objects.ModelFile):
         return value
     if not callable(value) or (inspect.isclass(value) and value.__init__ is object.__init__):
         raise TypeError(

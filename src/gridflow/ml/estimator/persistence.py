@@ -8,12 +8,18 @@
     objects.pickle   Params that JSON can't hold: functions, callbacks, custom objects
 
 ``objects.pickle`` is only there if there are such, and is code: load it of those you trust.
+
+Nothing in a folder lowers safe mode: the Param is left out when it is loaded, and the header can
+name no other kind of file than a Keras model. Only the caller's ``setSafeMode(False)`` does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
+import secrets
 import tempfile
 import weakref
 from pathlib import Path
@@ -23,11 +29,11 @@ import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.keras import results
 from gridflow.launch.spark import files
 from gridflow.ml.estimator import keras_objects
 from gridflow.ml.estimator.summary import KerasTrainingSummary
-from gridflow.ml.model import TrainedModel
+from gridflow.ml.model import MODEL_KINDS, TrainedModel
+from gridflow.spec.backends import BACKENDS
 from gridflow.spec.program import dump_by_value
 
 if TYPE_CHECKING:
@@ -37,9 +43,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="MLReadable[Any]")
 
+_log: Final = logging.getLogger(__name__)
+
 _MODEL: Final = "model.keras"
 _OBJECTS: Final = "objects.pickle"
 _SUMMARY: Final = "summary.json"
+_FILES: Final = frozenset({_MODEL, _OBJECTS, _SUMMARY})
+_SAFE_MODE: Final = "safeMode"
 #: The key of what we add to Spark's metadata.
 _OURS: Final = "gridflow"
 
@@ -72,7 +82,10 @@ class Writer(MLWriter):
         self.instance: Any = instance
 
     def save(self, path: str) -> None:
-        """Save it; an error if something is at the path, but after ``overwrite()``."""
+        """Save it; an error if something is at the path, but after ``overwrite()``.
+
+        What is there is replaced when all has been written. (Over Spark Connect nothing can be.)
+        """
         if not isinstance(path, str):
             raise TypeError(f"path should be a string, got type {type(path)}")
         files.check_writable(self.sparkSession, path)
@@ -82,8 +95,20 @@ class Writer(MLWriter):
                     f"there is something at {path} already. To replace it: "
                     ".write().overwrite().save(path)."
                 )
-            files.delete(self.sparkSession, path)
-        self.saveImpl(path)
+            if not files.can_rename(self.sparkSession):
+                files.delete(self.sparkSession, path)  # says why it can't
+        if not files.can_rename(self.sparkSession):
+            self.saveImpl(path)
+            return
+        folder, slash, _ = path.rstrip("/").rpartition("/")
+        beside = f"{folder}{slash}.gridflow-{secrets.token_hex(6)}.partial"
+        try:
+            self.saveImpl(beside)
+            files.replace(self.sparkSession, beside, path)
+        except BaseException:
+            with contextlib.suppress(Exception):  # that of the block is told
+                files.delete(self.sparkSession, beside)
+            raise
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 (Spark's name)
         """Write metadata and files."""
@@ -119,10 +144,11 @@ class EstimatorWriter(Writer):
     def _add(self, folder: Path, about: dict[str, Any], objects: dict[str, Any]) -> None:
         model = objects.get("model")
         if keras_objects.is_model(model):
+            model = keras_objects.ModelFile.of(model)
+        if isinstance(model, keras_objects.ModelFile):
             del objects["model"]
-            file = keras_objects.ModelFile.of(model)
-            (folder / _MODEL).write_bytes(file.content)
-            about["header"] = {**file.header, "files": [_MODEL]}
+            (folder / _MODEL).write_bytes(model.content)
+            about["header"] = {**model.header, "files": [_MODEL]}
 
 
 class ModelWriter(Writer):
@@ -169,9 +195,11 @@ class Reader(MLReader[T]):
             raise InvalidArgument(
                 f"{path} holds a {metadata['class']}, not a gridflow.ml.{self.kind.__name__}."
             )
+        about = metadata[_OURS]
+        _check(about, path)
+        wants_unsafe = _without_safe_mode(metadata)
         folder = tempfile.TemporaryDirectory(prefix="gridflow-loaded-")
         try:
-            about = metadata[_OURS]
             for file in about["files"]:
                 source = f"{path.rstrip('/')}/{file}"
                 files.download(self.sparkSession, source, Path(folder.name) / file)
@@ -183,7 +211,15 @@ class Reader(MLReader[T]):
         DefaultParamsReader.getAndSetParams(instance, metadata)
         objects = Path(folder.name) / _OBJECTS
         if objects.is_file():
-            instance._set(**_unpickled(objects))  # noqa: SLF001
+            held = _unpickled(objects)
+            held.pop(_SAFE_MODE, None)
+            instance._set(**held)  # noqa: SLF001
+        if wants_unsafe:
+            _log.warning(
+                "%s was saved with safeMode=False, and is loaded in safe mode: if you trust who "
+                "saved it, call setSafeMode(False) on the loaded %s.",
+                *(path, self.kind.__name__),
+            )
         self._finish(instance, about, folder)
         return instance  # type: ignore[no-any-return]
 
@@ -206,14 +242,16 @@ class EstimatorReader(Reader[T]):
     def _finish(
         self, instance: Any, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]
     ) -> None:
+        instance.isLoaded = True
         with folder:
             if "header" in about:
-                options = {
-                    "custom_objects": dict(instance.given("customObjects") or {}),
-                    "safe_mode": instance.getOrDefault("safeMode"),
-                }
-                model = results.unpack(about["header"], Path(folder.name), options)
-                instance.setModel(model)
+                file = keras_objects.ModelFile.at(about["header"], Path(folder.name) / _MODEL)
+                instance.setModel(file)
+        if "header" in about:
+            try:
+                instance.setModel(instance.getModel())
+            except GridflowError as error:  # as long as the caller hasn't said how to read it
+                _log.warning("The model of the loaded %s stays unread: %s", instance.uid, error)
 
 
 class ModelReader(Reader[T]):
@@ -229,6 +267,41 @@ class ModelReader(Reader[T]):
             summary = KerasTrainingSummary.from_dict(json.loads(told.read_text()))
         kind: Any = self.kind
         return kind(trained, summary)
+
+
+def _check(about: dict[str, Any], path: str) -> None:
+    """Refuse what no `Writer` writes, such as a header by which a model would be a pickle.
+
+    Raises
+    ------
+    GridflowError
+        With the path.
+    """
+    header = about.get("header", {})
+    is_ours = set(about["files"]) <= _FILES and (
+        not header
+        or (
+            header["kind"] in MODEL_KINDS
+            and header["files"] == [_MODEL]
+            and _MODEL in about["files"]
+            and header.get("backend") in (None, *BACKENDS)
+        )
+    )
+    if not is_ours:
+        raise GridflowError(
+            f"{path} holds no Keras model that gridflow saved: its metadata has the files "
+            f"{about['files']!r} and the header {header!r}."
+        )
+
+
+def _without_safe_mode(metadata: dict[str, Any]) -> bool:
+    """Take safe mode out of what was saved; return whether it was off there."""
+    saved = [
+        metadata[part].pop(_SAFE_MODE, True)
+        for part in ("defaultParamMap", "paramMap")
+        if part in metadata
+    ]
+    return not all(saved)
 
 
 def _is_json(value: Any) -> bool:
