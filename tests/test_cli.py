@@ -21,6 +21,7 @@ from standin import Kubernetes, MarathonServer, configured, put_docker_into, ser
 from gridflow.cli import main
 from gridflow.manifests import TARGETS
 from gridflow.spec.exits import Exit
+from suite.disk import files_of_at_most
 
 JOB = """\
 name: flights
@@ -95,6 +96,21 @@ def test_output_writes_a_file_for_each_document(printed, job, tmp_path):
         "Dockerfile",
         "run.sh",
     ]
+
+
+def test_a_full_disk_replaces_none_of_the_documents(printed, job, tmp_path):
+    out = tmp_path / "out"
+    printed("render", "-t", "docker", job, "-o", str(out))
+    for path in out.iterdir():
+        path.write_text("mine\n")
+    with files_of_at_most(1000):  # the last document has more bytes
+        code, _, err = printed("render", "-t", "docker", job, "-o", str(out))
+    assert (code, "can't be written" in err) == (Exit.USAGE, True)
+    assert {path.read_text() for path in out.iterdir()} == {"mine\n"}
+    assert len(list(out.iterdir())) == 3
+    with files_of_at_most(1000):
+        assert printed("init", str(tmp_path / "new.yaml"))[0] == Exit.USAGE
+    assert not (tmp_path / "new.yaml").exists()
 
 
 def test_lossy_warns_on_standard_error_only(printed, job):

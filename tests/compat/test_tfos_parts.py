@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,6 +35,7 @@ from gridflow.compat.tfos import (
     _fed,
     _feeding,
     _setting,
+    compat,
     gpu_info,
     marker,
     reservation,
@@ -664,3 +666,34 @@ def test_what_an_earlier_cluster_failed_with_is_no_matter_of_the_next_one(monkey
         with pytest.raises(GridflowError, match="late"):
             TFCluster._result(handle)
         assert TFCluster.tf_status == said
+
+
+# Exports -----------------------------------------------------------------------------------------
+
+
+class Exported:
+    """Writes what Keras does, and fails where it is told to."""
+
+    def __init__(self, text, error=None):
+        self.text, self.error = text, error
+
+    def export(self, folder, *, verbose):
+        del verbose
+        Path(folder, "variables").mkdir(parents=True)
+        Path(folder, "variables", "data").write_text(self.text)
+        if self.error:
+            raise self.error
+        Path(folder, "saved_model.pb").write_text(self.text)
+
+
+def test_an_export_that_fails_leaves_the_one_that_was_there(tmp_path):
+    folder = tmp_path / "export"
+    compat.export_saved_model(Exported("good"), str(folder), True)
+    (folder / "checkpoint").write_text("mine")
+    with pytest.raises(OSError, match="full"):
+        compat.export_saved_model(Exported("bad", OSError("full")), str(folder), True)
+    found = {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+    assert found == {"checkpoint": "mine", "saved_model.pb": "good", "variables/data": "good"}
+    compat.export_saved_model(Exported("better"), str(folder), True)
+    assert (folder / "variables" / "data").read_text() == "better"
+    assert sorted(p.name for p in folder.iterdir()) == ["checkpoint", "saved_model.pb", "variables"]

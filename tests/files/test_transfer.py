@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pyarrow import fs
 
 from gridflow.coordinator.mirror import MirroredCheckpoints, store_of
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.files import transfer
-from gridflow.files.systems import where
+from gridflow.files.systems import Where, where
 from gridflow.ml.model import TrainedModel
 from gridflow.spec.place import Place
+from suite.disk import files_of_at_most
 
 STORES = pytest.mark.parametrize("stored", ["s3", "hdfs"], indirect=True)
 
@@ -86,6 +88,42 @@ def test_folders_and_files_come_whole_and_replace_what_was_there(stored, tmp_pat
     transfer.refuse_what_is_there(target)
     with pytest.raises(GridflowError, match=r"://.*/exports/1 can't be read"):
         transfer.fetch(target, tmp_path / "nothing")
+
+
+class MovesNothingThatComes:
+    """A file system that refuses to rename what came, such as one whose quota is used up."""
+
+    def __init__(self, system):
+        self.system = system
+
+    def __getattr__(self, name):
+        return getattr(self.system, name)
+
+    def move(self, source, target):
+        if "/.incoming-" in source and not source.endswith(".old"):
+            raise OSError("no room left")
+        self.system.move(source, target)
+
+
+def test_what_was_there_comes_back_when_its_replacement_cannot_be_renamed(tmp_path):
+    (tmp_path / "1").write_text("good")
+    (tmp_path / ".incoming-1").write_text("new")
+    system = MovesNothingThatComes(fs.LocalFileSystem())
+    with pytest.raises(OSError, match="no room"):
+        transfer._replace(Where(system, f"{tmp_path}/1"), f"{tmp_path}/.incoming-1")
+    assert (tmp_path / "1").read_text() == "good"
+
+
+def test_a_model_stays_when_another_cannot_be_saved_over_it(tmp_path):
+    (tmp_path / "model.keras").write_bytes(b"m" * 1000)
+    header = {"kind": "keras", "files": ["model.keras"], "inputs": {}, "outputs": {}}
+    model = TrainedModel(header, tmp_path)
+    (tmp_path / "saved").mkdir()
+    saved = model.save(tmp_path / "saved" / "1.keras")
+    with files_of_at_most(500), pytest.raises(OSError, match="large"):
+        model.save(saved)
+    assert saved.read_bytes() == b"m" * 1000
+    assert list(saved.parent.iterdir()) == [saved]
 
 
 def test_a_path_of_this_machine_stays_one(tmp_path, monkeypatch):

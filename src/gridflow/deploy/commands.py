@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -17,6 +20,7 @@ from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.registry import TARGETS, get_target
 from gridflow.deploy.rendering import Rendering, explain, render
 from gridflow.deploy.validation import validate
+from gridflow.files.replacing import replacing
 
 if TYPE_CHECKING:
     import argparse
@@ -55,8 +59,10 @@ def init(arguments: argparse.Namespace) -> int:
         return 0
     path = Path(arguments.file)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE)
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        with replacing(path) as beside:
+            beside.write_text(TEMPLATE, encoding="utf-8")
     except OSError as error:
         raise JobError([Problem("", f"can't be written: {error}", str(path))]) from error
     sys.stderr.write(f"wrote {path}\n")
@@ -72,8 +78,10 @@ def render_job(arguments: argparse.Namespace) -> int:
     directory = Path(arguments.output)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for document in rendering.documents:
-            document.write(directory)
+        with contextlib.ExitStack() as opened:  # all of them, or none
+            for document in rendering.documents:
+                beside = opened.enter_context(replacing(directory / document.name))
+                document.write(directory, beside)
     except OSError as error:
         raise JobError([Problem("", f"can't be written: {error}", str(directory))]) from error
     names = ", ".join(document.name for document in rendering.documents)

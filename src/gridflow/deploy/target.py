@@ -43,14 +43,14 @@ class Document:
             return self.content
         return to_json(self.content) if self.name.endswith(".json") else to_yaml([self.content])
 
-    def write(self, directory: Path) -> None:
-        """Write the file into a directory."""
+    def write(self, directory: Path, beside: Path) -> None:
+        """Write the file of a directory to a path beside it."""
         path, text = directory / self.name, self.text()
         if self.is_added and path.exists():
             old = path.read_text(encoding="utf-8")
             lacking = [line for line in text.splitlines() if line not in old.splitlines()]
             text = "\n".join([*old.splitlines(), *lacking]) + "\n"
-        path.write_text(text, encoding="utf-8")
+        beside.write_text(text, encoding="utf-8")
 
     def shell(self) -> str:
         """Return the shell commands that write the file into the working directory."""

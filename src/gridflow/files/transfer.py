@@ -67,12 +67,28 @@ def put(source: Path, target: Where) -> None:
         incoming = f"{folder}/.incoming-{uuid.uuid4().hex[:8]}-{name}"
         try:
             _copy(source, target.system, incoming)
-            delete(target)
-            target.system.move(incoming, target.path)
+            _replace(target, incoming)
         except BaseException:
             with contextlib.suppress(Exception):
                 delete(target.at(incoming))
             raise
+
+
+def _replace(target: Where, incoming: str) -> None:
+    """Rename what came; what has the name until then comes back on an error."""
+    system = target.system
+    if system.get_file_info(target.path).type == fs.FileType.NotFound:
+        system.move(incoming, target.path)
+        return
+    old = f"{incoming}.old"
+    system.move(target.path, old)
+    try:
+        system.move(incoming, target.path)
+    except BaseException:
+        system.move(old, target.path)
+        raise
+    with contextlib.suppress(GridflowError):  # what was to be done is done
+        delete(target.at(old))
 
 
 def fetch(source: Where, target: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from gridflow.files.systems import Where
     from gridflow.ml.model import TrainedModel
 
     #: Takes the model's inputs by name, gives the outputs in order.
@@ -79,10 +80,7 @@ def export(
         raise InvalidArgument(
             f"a file of the format {kind!r} ends in {chosen.suffix}; got {str(path)!r}."
         )
-    if not isinstance(place, Path):
-        transfer.refuse_what_is_there(place)
-    elif target.exists():
-        raise InvalidArgument(f"{target} is there already. Delete it, or choose another path.")
+    _refuse_what_is_there(place, target)
     rows = None if check is None else _rows(check)
     keras_model = model.load(custom_objects=custom_objects, safe_mode=safe_mode)
     _check_packages(kind, model.header["kind"], is_checked=rows is not None)
@@ -99,12 +97,23 @@ def export(
             run = chosen.run(written, list(inputs))
             _compare(keras_model, run, inputs, kind, tolerance)
             del run
-        for part in folder.iterdir():  # some formats have a second file
+        # Some formats have a second file; that by whose name the model is known comes last.
+        parts = sorted(folder.iterdir(), key=lambda part: part.name == target.name)
+        for part in parts:
+            _refuse_what_is_there(place, target.with_name(part.name))
+        for part in parts:
             if isinstance(place, Path):
-                part.rename(target.parent / part.name)
+                part.rename(target.with_name(part.name))
             else:
                 transfer.put(part, place.at(str(target.with_name(part.name))))
     return target if isinstance(place, Path) else str(path)
+
+
+def _refuse_what_is_there(place: Path | Where, target: Path) -> None:
+    if not isinstance(place, Path):
+        transfer.refuse_what_is_there(place.at(str(target)))
+    elif target.exists():
+        raise InvalidArgument(f"{target} is there already. Delete it, or choose another path.")
 
 
 def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
+from gridflow.files.replacing import replacing
 from gridflow.files.transfer import destination, put
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class TrainedModel:
     """
 
     def __init__(self, header: Mapping[str, Any], folder: Path) -> None:
+        if header["kind"] not in MODEL_KINDS:  # no pickle comes to be read as a model
+            raise InvalidArgument(f"the header is of no Keras model, but of {header['kind']!r}.")
         self.header, self._folder = dict(header), folder
         self.path = folder / header["files"][0]
 
@@ -80,7 +83,7 @@ class TrainedModel:
         ----------
         path : str or Path
             On this machine; or with its scheme in HDFS or an object store, such as
-            ``"hdfs:///models/flights.keras"``. What is there is replaced.
+            ``"hdfs:///models/flights.keras"``. What is there is replaced, once the copy is whole.
 
         Returns
         -------
@@ -101,7 +104,8 @@ class TrainedModel:
             put(self.path, target)
             return str(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(self.path, target)
+        with replacing(target) as beside:
+            shutil.copyfile(self.path, beside)
         return target
 
     def export(

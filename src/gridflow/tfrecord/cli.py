@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridflow.errors import DataError, InvalidArgument
+from gridflow.files.replacing import replacing
 from gridflow.tfrecord.convert import (
     RECORD_TYPES,
     infer_schema,
@@ -164,7 +165,8 @@ def _convert(args: argparse.Namespace) -> int:
         table = read_table(
             files_of([source]), record_type=args.record_type, compression=args.source_compression
         )
-        pq.write_table(table, target)
+        with replacing(target) as beside:
+            pq.write_table(table, beside)
         count = table.num_rows
     else:
         files = files_of([source])

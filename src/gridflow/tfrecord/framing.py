@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from gridflow.errors import DataError, InvalidArgument, did_you_mean
+from gridflow.files.replacing import replacing
 from gridflow.tfrecord.crc32c import masked_crc32c
 
 if TYPE_CHECKING:
@@ -185,7 +186,9 @@ def _hint(header: bytes) -> str:
 def write_records(
     path: str | os.PathLike[str], records: Iterable[bytes], *, compression: str | None = None
 ) -> int:
-    """Write records into a file, which is replaced, and return their number.
+    """Write records into a file, and return their number.
+
+    A file that is there is replaced when the new one is whole; after an error it is as it was.
 
     Parameters
     ----------
@@ -198,11 +201,13 @@ def write_records(
     """
     name = compression_of(path, compression)
     count = 0
-    with Path(path).open("wb") as file:
+    with ExitStack() as opened:
+        file = opened.enter_context(opened.enter_context(replacing(path)).open("wb"))
         out: IO[bytes] = file
         deflate = zlib.compressobj()
         if name == "gzip":
-            out = cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="wb", mtime=0))
+            packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
+            out = cast("IO[bytes]", opened.enter_context(packed))
         for record in records:
             length = struct.pack("<Q", len(record))
             frame = b"".join(
@@ -217,6 +222,4 @@ def write_records(
             count += 1
         if name == "deflate":
             out.write(deflate.flush())
-        elif name == "gzip":
-            out.close()
     return count

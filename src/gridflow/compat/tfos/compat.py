@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import Any
+
+from gridflow.agent.folder import temporary_folder
+from gridflow.files.replacing import move
 
 
 def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:
@@ -17,11 +21,24 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
     is_chief : bool, default False
         The others take part (Keras may ask that of all nodes), and throw theirs away.
     """
-    if is_chief:
+    if is_chief and "://" in export_dir:
         _export(model, export_dir)
+        return
+    if is_chief:
+        _replace(model, Path(export_dir))
         return
     with tempfile.TemporaryDirectory(prefix="worker_model") as folder:
         _export(model, folder)
+
+
+def _replace(model: Any, folder: Path) -> None:
+    """Export into a folder; what it holds of an older export stays until the new one is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(".gridflow-export-", folder) as beside:
+        _export(model, str(beside / "new"))
+        # Before the file by which it is known, what that file needs.
+        for part in sorted((beside / "new").iterdir(), key=lambda p: p.name == "saved_model.pb"):
+            move(part, folder / part.name)
 
 
 def _export(model: Any, folder: str) -> None:
