@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import decimal
 import gzip
+import itertools
 import json
 import math
 import pickle
@@ -22,6 +24,7 @@ from gridflow.errors import DataError, InvalidArgument, MissingDependency, Schem
 from gridflow.tfrecord import cli, jars
 from gridflow.tfrecord.crc32c import crc32c
 from gridflow.tfrecord.framing import CorruptRecord
+from suite.disk import files_of_at_most
 
 
 def slow_crc32c(data):
@@ -132,6 +135,64 @@ def test_an_example_comes_back(given_features):
     assert all(same(parsed[name], given_features[name]) for name in parsed)
 
 
+@pytest.mark.parametrize(
+    ("values", "error", "said"),
+    [
+        ([0, 0.25, 0.5], InvalidArgument, r"mixes whole numbers \(int\) with floats \(float\)"),
+        ([0.5, True], InvalidArgument, r"whole numbers \(bool\) with floats"),
+        ([1, "a"], InvalidArgument, r"whole numbers \(int\) with text"),
+        (np.array([1, 2.5], object), InvalidArgument, "whole numbers"),
+        ([decimal.Decimal("0.5")], InvalidArgument, "type Decimal"),
+        ([1j], InvalidArgument, "type complex"),
+        ([1, None], InvalidArgument, "type NoneType"),
+        ([[0.5]], InvalidArgument, "type list"),
+        (np.array([1], "M8[s]"), InvalidArgument, "type datetime64"),
+        ("text", InvalidArgument, r"type str; give a list of values"),
+        (b"\x00\x01", InvalidArgument, "type bytes"),
+        (7, InvalidArgument, "type int"),
+        ({1: 2}, InvalidArgument, "type dict"),
+        (np.ma.array([1, 2], mask=[False, True]), InvalidArgument, "masked values"),
+        (["\ud800"], InvalidArgument, "isn't Unicode"),
+        ([2**63], DataError, "9223372036854775808, which doesn't fit into the 64 bits"),
+        ([-(2**63) - 1], DataError, "64 bits"),
+        (np.array([0, 2**64 - 1], np.uint64), DataError, "18446744073709551615"),
+        ([np.uint64(2**64 - 1)], DataError, "18446744073709551615"),
+        ([0.5, 1e300], DataError, r"1e\+300, which doesn't fit into the 32 bits"),
+        (np.array([-1e39, math.inf]), DataError, r"-1e\+39"),
+    ],
+)
+def test_values_that_an_example_cannot_hold_are_refused(values, error, said):
+    with pytest.raises(error, match=f"feature 'x' .*{said}"):
+        tfrecord.serialize_example({"x": values})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([np.float32(0.7), np.float16(0.5), 0.1], np.array([0.7, 0.5, 0.1], "f4")),
+        ([np.int8(-1), np.uint64(2**63 - 1), True, np.True_], np.array([-1, 2**63 - 1, 1, 1])),
+        ([math.nan, math.inf, -math.inf], np.array([math.nan, math.inf, -math.inf], "f4")),
+        (np.array([math.nan, -math.inf, 1e-300]), np.array([math.nan, -math.inf, 0], "f4")),
+        (np.array([0.5, 1.5], object), np.array([0.5, 1.5], "f4")),
+        (np.array([[1, 2], [3, 4]], np.uint8), np.array([1, 2, 3, 4])),
+        ((value / 2 for value in range(3)), np.array([0, 0.5, 1], "f4")),
+        (["a", b"b", bytearray(b"c"), np.str_("d")], [b"a", b"b", b"c", b"d"]),
+    ],
+)
+def test_values_of_one_kind_are_written_as_they_are(values, expected):
+    found = tfrecord.parse_example(tfrecord.serialize_example({"x": values})).features["x"]
+    assert type(found) is type(expected)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_steps_of_a_feature_list_are_of_one_kind():
+    with pytest.raises(InvalidArgument, match="'x' has steps of whole numbers and floats"):
+        tfrecord.serialize_example({}, {"x": [[1], [0.5]]})
+    record = tfrecord.serialize_example({}, {"x": [[], [1]]})
+    first, second = tfrecord.parse_example(record, sequence=True).feature_lists["x"]
+    assert (first.dtype, second.tolist()) == (np.int64, [1])
+
+
 scalars = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1),
     pa.int8(): st.integers(-128, 127),
@@ -193,6 +254,10 @@ def test_what_cannot_be_read_or_written_is_refused_by_name(tmp_path):
         tfrecord.write_table(pa.table({"t": pa.array([1], pa.timestamp("s"))}), path)
     with pytest.raises(SchemaError, match="nested too deep for Example"):
         tfrecord.write_table(pa.table({"t": [[[1]]]}), path)
+    with pytest.raises(DataError, match="'t' has the value 18446744073709551615"):
+        tfrecord.write_table(pa.table({"t": pa.array([2**64 - 1], pa.uint64())}), path)
+    with pytest.raises(DataError, match=r"'t' has the value 1e\+300"):
+        tfrecord.write_table(pa.table({"t": [[0.5, 1e300]]}), path)
     with pytest.raises(DataError, match="null inside a list"):
         tfrecord.write_table(pa.table({"t": [[1, None]]}), path)
     with pytest.raises(InvalidArgument, match="Did you mean 'SequenceExample'"):
@@ -255,6 +320,61 @@ def test_the_command_line_converts_to_parquet_and_back(folder, tmp_path, capsys)
     assert run("convert", back, back) == 2
     assert run("head", tmp_path / "nowhere") == 2
     assert "no file or folder" in capsys.readouterr().err
+
+
+def whole(folder):
+    """Return what lies in a folder, by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord.gz", "x.tfrecord.deflate"])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_file_stays_when_its_replacement_fails(tmp_path, name, error):
+    def records():
+        yield b"new"
+        raise error
+
+    path = tmp_path / name
+    tfrecord.write_records(path, [b"old"])
+    path.chmod(0o640)
+    before = whole(tmp_path)
+    with pytest.raises(error):
+        tfrecord.write_records(path, records())
+    with pytest.raises(DataError, match="null inside a list"):
+        tfrecord.write_table(pa.table({"t": [[1], [None]]}), path)
+    assert whole(tmp_path) == before
+    with pytest.raises(error):
+        tfrecord.write_records(tmp_path / "new", records())
+    assert whole(tmp_path) == before
+    tfrecord.write_records(path, itertools.chain(tfrecord.read_records(path), [b"more"]))
+    assert list(tfrecord.read_records(path)) == [b"old", b"more"]
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(whole(tmp_path)) == [name]
+
+
+def test_a_link_and_a_device_are_written_through(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert tfrecord.write_records(tmp_path / "link", [b"a"]) == 1
+    assert (tmp_path / "link").is_symlink()
+    assert list(tfrecord.read_records(tmp_path / "file")) == [b"a"]
+    assert tfrecord.write_records("/dev/null", [b"a"]) == 1
+    with pytest.raises(FileNotFoundError, match="nowhere/x"):
+        tfrecord.write_records(tmp_path / "nowhere" / "x", [b"a"])
+
+
+def test_a_conversion_that_fails_replaces_nothing(folder, tmp_path):
+    parquet, records = tmp_path / "x.parquet", tmp_path / "x.tfrecord"
+    assert run("convert", folder, parquet) == 0
+    assert run("convert", folder, records) == 0
+    before = whole(tmp_path)
+    (folder / "b.tfrecord.gz").write_bytes((folder / "b.tfrecord.gz").read_bytes()[:-9])
+    assert run("convert", folder, records) == 1
+    assert run("convert", folder, parquet) == 1
+    with files_of_at_most(10), pytest.raises(OSError, match="large"):
+        run("convert", records, parquet)
+    with files_of_at_most(10), pytest.raises(OSError, match="large"):
+        run("convert", parquet, records)
+    assert whole(tmp_path) == before
 
 
 def test_a_missing_jar_is_told_with_the_command_that_builds_it(monkeypatch, tmp_path):

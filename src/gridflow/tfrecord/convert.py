@@ -243,9 +243,10 @@ def _numpy_type(field: pa.Field) -> Any:
     """Return the dtype of a column's lists, None for bytes, or raise for what has no kind."""
     leaf = _leaf(field.type)
     if pa.types.is_integer(leaf) or pa.types.is_boolean(leaf):
-        return np.int64
+        return np.uint64 if pa.types.is_uint64(leaf) else np.int64
     if pa.types.is_floating(leaf) or pa.types.is_decimal(leaf):
-        return np.float32
+        is_wide = pa.types.is_float64(leaf) or pa.types.is_decimal(leaf)
+        return np.float64 if is_wide else np.float32
     if _is_bytes(leaf):
         return None
     msg = f"column {field.name!r} has the type {field.type}, which an Example can't hold; "
@@ -259,7 +260,9 @@ def write_table(
     record_type: str = "Example",
     compression: str | None = None,
 ) -> int:
-    """Write an Arrow table into one file, which is replaced, and return the number of records.
+    """Write an Arrow table into one file, and return the number of records.
+
+    A file that is there is replaced when the new one is whole; after an error it is as it was.
 
     Booleans and integers become Int64Lists, floats and decimals FloatLists (32 bits), strings and
     binary BytesLists, lists lists, lists of lists feature lists. A null is left out; a null inside
@@ -269,6 +272,8 @@ def write_table(
     ------
     SchemaError
         If a column has a type without a kind, or a list of lists in an Example.
+    DataError
+        If a list holds a null, or a number doesn't fit into 64 bits (uint64) or 32 (doubles).
     """
     kind = check_record_type(record_type)
     if kind == "ByteArray":

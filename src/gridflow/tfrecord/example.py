@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from gridflow.errors import DataError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     _Parsed = TypeVar("_Parsed")
 
@@ -213,27 +216,137 @@ def _message(number: int, content: bytes) -> bytes:
     return bytes((number << 3 | _BYTES,)) + _encode_varint(len(content)) + content
 
 
-def _encode_feature(name: str, values: Sequence[object] | np.ndarray | None) -> bytes:
+#: The list of each kind of value, what it holds in words, and the types that are of the kind.
+_KINDS: Final = (
+    (_INT64_LIST, "whole numbers", (bool, int, np.bool_, np.integer)),
+    (_FLOAT_LIST, "floats", (float, np.float32, np.float16)),
+    (_BYTES_LIST, "text or bytes", (str, bytes, bytearray)),
+)
+_KIND_OF_DTYPE: Final = {"b": _INT64_LIST, "i": _INT64_LIST, "u": _INT64_LIST, "f": _FLOAT_LIST}
+_INT64: Final = np.iinfo(np.int64)
+_FLOAT32_BYTES: Final = 4
+
+
+def _kind_of(name: str, values: Any) -> int | None:
+    """Return the list that holds a feature's values, by all of their types; None: there are none.
+
+    Raises
+    ------
+    InvalidArgument
+        No list holds them, or no single one.
+    """
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind in _KIND_OF_DTYPE:
+            return _KIND_OF_DTYPE[values.dtype.kind]
+        if values.dtype.kind in "SU":
+            return _BYTES_LIST
+    found: dict[int, type] = {}
+    for type_ in set(map(type, values)):
+        kind = next((kind for kind, _, types in _KINDS if issubclass(type_, types)), None)
+        if kind is None:
+            raise InvalidArgument(
+                f"feature {name!r} has a value of type {type_.__name__}, which an Example can't "
+                "hold; it holds ints or bools, floats, and str or bytes, in a flat list. Convert "
+                "it first."
+            )
+        found[kind] = type_
+    if len(found) > 1:
+        words = [f"{said} ({found[kind].__name__})" for kind, said, _ in _KINDS if kind in found]
+        hint = "" if _BYTES_LIST in found else ", as in [float(value) for value in values]"
+        raise InvalidArgument(f"feature {name!r} mixes {' with '.join(words)}; use one kind{hint}.")
+    return next(iter(found), None)
+
+
+def _sequence(name: str, values: Any) -> list[Any] | np.ndarray:
+    """Return values that can be looked at twice.
+
+    Raises
+    ------
+    InvalidArgument
+        They are a single value, or have no order.
+    """
+    if isinstance(values, list) or (type(values) is np.ndarray and values.ndim == 1):
+        return values
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise InvalidArgument(
+            f"feature {name!r} is an array with masked values, and a list can't hold nulls: give "
+            "array.filled(value) or array.compressed()."
+        )
+    is_array = hasattr(values, "__array__") and hasattr(values, "dtype")  # numpy, tensors, pandas
+    if is_array and not isinstance(values, np.generic):
+        return np.asarray(values).reshape(-1)
+    single = str | bytes | bytearray | memoryview
+    if isinstance(values, single | Mapping | AbstractSet) or not isinstance(values, Iterable):
+        raise InvalidArgument(
+            f"feature {name!r} is of type {type(values).__name__}; give a list of values, such as "
+            "[7], [0.5] or ['text']."
+        )
+    return list(values)
+
+
+def _int64_list(name: str, values: list[Any] | np.ndarray) -> bytes:
+    found = values.tolist() if isinstance(values, np.ndarray) else values
+    numbers = [int(value) for value in found]
+    if numbers and not (_INT64.min <= min(numbers) and max(numbers) <= _INT64.max):
+        wrong = next(n for n in numbers if not _INT64.min <= n <= _INT64.max)
+        raise DataError(
+            f"feature {name!r} has the value {wrong}, which doesn't fit into the 64 bits of an "
+            "Int64List; write it as a float or as text."
+        )
+    return b"".join(map(_encode_varint, numbers))
+
+
+def _float_list(name: str, values: list[Any] | np.ndarray) -> bytes:
+    if not isinstance(values, np.ndarray) or values.dtype == object:
+        try:
+            return struct.pack(f"<{len(values)}f", *values)
+        except OverflowError:
+            values = np.array(values, np.float64)
+    if values.dtype.itemsize <= _FLOAT32_BYTES:
+        return values.astype("<f4", copy=False).tobytes()
+    with np.errstate(over="ignore"):
+        packed = values.astype("<f4")
+    became_infinite = np.isinf(packed)
+    if became_infinite.any() and (became_infinite := became_infinite & np.isfinite(values)).any():
+        raise DataError(
+            f"feature {name!r} has the value {values[became_infinite][0]}, which doesn't fit into "
+            "the 32 bits of a FloatList's numbers; scale it."
+        )
+    return packed.tobytes()
+
+
+def _bytes_list(name: str, values: list[Any] | np.ndarray) -> bytes:
+    try:
+        return b"".join(
+            _message(1, value.encode() if isinstance(value, str) else bytes(value))
+            for value in values
+        )
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"feature {name!r} has text that isn't Unicode: {error}") from error
+
+
+def _encode_feature(name: str, values: Any, kind: int | None = None) -> bytes:
+    """Return a feature; of a kind that is known for values that don't tell theirs."""
     if values is None:
         return b""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
-        kind = "f" if values.dtype.kind == "f" else "i"
-    else:
-        first = next(iter(values), b"")
-        kind = "b" if isinstance(first, str | bytes) else "f" if isinstance(first, float) else "i"
-    if kind == "f":
-        packed = np.asarray(values, "<f4").tobytes()
-        return _message(_FLOAT_LIST, _message(1, packed) if packed else b"")
-    if kind == "i":
-        packed = b"".join(_encode_varint(int(cast("int", value))) for value in values)
-        return _message(_INT64_LIST, _message(1, packed) if packed else b"")
-    content = bytearray()
-    for value in values:
-        if not isinstance(value, str | bytes):
-            msg = f"feature {name!r} mixes bytes with {type(value).__name__}; use one kind."
-            raise InvalidArgument(msg)
-        content += _message(1, value.encode() if isinstance(value, str) else value)
-    return _message(_BYTES_LIST, bytes(content))
+    values = _sequence(name, values)
+    kind = _kind_of(name, values) or kind or _BYTES_LIST
+    if kind == _BYTES_LIST:
+        return _message(_BYTES_LIST, _bytes_list(name, values))
+    packed = (_float_list if kind == _FLOAT_LIST else _int64_list)(name, values)
+    return _message(kind, _message(1, packed) if packed else b"")
+
+
+def _encode_steps(name: str, steps: Iterable[Any]) -> bytes:
+    given = [None if step is None else _sequence(name, step) for step in steps]
+    kinds = {kind for step in given if step is not None and (kind := _kind_of(name, step))}
+    if len(kinds) > 1:
+        said = " and ".join(words for kind, words, _ in _KINDS if kind in kinds)
+        raise InvalidArgument(
+            f"feature list {name!r} has steps of {said}; use one kind for all of its steps."
+        )
+    kind = next(iter(kinds), None)
+    return b"".join(_message(1, _encode_feature(name, step, kind)) for step in given)
 
 
 def _map(entries: Mapping[str, bytes]) -> bytes:
@@ -254,16 +367,21 @@ def serialize_example(
     features
         For each name a sequence of ints or bools (Int64List), floats (FloatList), str or bytes
         (BytesList); an empty plain list becomes a BytesList, an empty numpy array tells its kind
-        by its dtype. None leaves the feature out.
+        by its dtype. Arrays are flattened, row by row. None leaves the feature out.
     feature_lists
-        For each name such a sequence for each step.
+        For each name such a sequence for each step, all of one kind.
+
+    Raises
+    ------
+    InvalidArgument
+        Values of different kinds in one feature, or of a type that an Example doesn't have, such
+        as Decimal: nothing is converted.
+    DataError
+        A number beyond the range of int64 or float32. Infinity and NaN may be written.
     """
     encoded = {n: _encode_feature(n, v) for n, v in features.items() if v is not None}
     record = _message(1, _map(encoded))
     if feature_lists is not None:
-        lists = {
-            name: b"".join(_message(1, _encode_feature(name, step)) for step in steps)
-            for name, steps in feature_lists.items()
-        }
+        lists = {name: _encode_steps(name, steps) for name, steps in feature_lists.items()}
         record += _message(2, _map(lists))
     return record

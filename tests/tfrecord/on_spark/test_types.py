@@ -235,6 +235,30 @@ def test_arrays_of_arrays_need_a_sequence_example(spark, folder):
     )
 
 
+@pytest.mark.parametrize("value", ["1e300d", "array(0d, -1e39d)", "array(array(1e39d))"])
+def test_a_double_beyond_a_float_is_an_error(spark, folder, value):
+    kind = "SequenceExample" if "array(array" in value else "Example"
+    rows = spark.sql(f"SELECT {value} AS x")
+    writer = rows.write.format("tfrecord").option("recordType", kind)
+    message = error_of(lambda: writer.save(folder))
+    assert "column 'x'" in message
+    assert "doesn't fit into the 32 bits" in message
+
+
+@pytest.mark.parametrize("vector", [Vectors.dense(0, 1e39), Vectors.sparse(3, [1], [-1e39])])
+def test_a_vector_beyond_floats_is_an_error(spark, folder, vector):
+    rows = spark.createDataFrame([(vector,)], ["x"])
+    assert "column 'x'" in error_of(lambda: rows.write.format("tfrecord").save(folder))
+
+
+def test_infinity_and_nan_are_written(spark, folder):
+    rows = spark.sql("SELECT array(double('inf'), double('-inf'), double('nan'), 3.4e38d) AS x")
+    rows.write.format("tfrecord").save(folder)
+    (row,) = read(spark, folder).collect()
+    assert row.x[:2] == [math.inf, -math.inf]
+    assert math.isnan(row.x[2])
+
+
 @pytest.mark.parametrize("value", ["array(1, null)", "array('a', null)", "array(1.5f, null)"])
 def test_a_null_in_an_array_is_an_error(spark, folder, value):
     frame = spark.range(1).select(sf.expr(value).alias("x"))

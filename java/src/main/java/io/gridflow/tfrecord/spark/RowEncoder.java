@@ -95,11 +95,11 @@ final class RowEncoder {
         ColumnType type = types[i];
         int end = encoder.mark();
         if (type.vector) {
-          prependVector(row.getStruct(i, 4));
+          prependVector(i, row.getStruct(i, 4));
         } else if (type.depth == 1) {
           prependArray(i, row.getArray(i));
         } else {
-          prependValue(type, row, i);
+          prependValue(i, row, i);
         }
         encoder.closeFeature(keys[i], type.element.kind, end);
       }
@@ -127,7 +127,7 @@ final class RowEncoder {
     ColumnType type = types[column];
     if (type.element.kind == Kind.BYTES) {
       for (int i = count - 1; i >= 0; i--) {
-        prependValue(type, array, i);
+        prependValue(column, array, i);
       }
     } else if (type.element.kind == Kind.INT64) {
       if (count > longs.length) {
@@ -148,7 +148,7 @@ final class RowEncoder {
             4L * count);
       } else {
         for (int i = 0; i < count; i++) {
-          FLOAT_LE.set(encoder.buffer(), at + 4 * i, decimalNumber(type, array, i));
+          FLOAT_LE.set(encoder.buffer(), at + 4 * i, decimalNumber(column, array, i));
         }
       }
     }
@@ -178,10 +178,11 @@ final class RowEncoder {
             index));
   }
 
-  private void prependValue(ColumnType type, SpecializedGetters from, int ordinal) {
+  private void prependValue(int column, SpecializedGetters from, int ordinal) {
+    ColumnType type = types[column];
     switch (type.element.kind) {
       case INT64 -> encoder.prependInt64(integer(type.element, from, ordinal));
-      case FLOAT -> encoder.prependFloat(decimalNumber(type, from, ordinal));
+      case FLOAT -> encoder.prependFloat(decimalNumber(column, from, ordinal));
       default -> {
         if (from instanceof UnsafeRow row) {
           // The bytes where they lie: getBinary would copy them once more.
@@ -217,18 +218,35 @@ final class RowEncoder {
     };
   }
 
-  private static float decimalNumber(ColumnType type, SpecializedGetters from, int ordinal) {
+  private float decimalNumber(int column, SpecializedGetters from, int ordinal) {
+    ColumnType type = types[column];
     return switch (type.element) {
       case FLOAT -> from.getFloat(ordinal);
-      case DOUBLE -> (float) from.getDouble(ordinal);
+      case DOUBLE -> narrowed(column, from.getDouble(ordinal));
       case DECIMAL ->
           from.getDecimal(ordinal, type.precision, type.scale).toJavaBigDecimal().floatValue();
       default -> throw new IllegalStateException(type.element + " is no floating-point number");
     };
   }
 
+  /** A double as the float that an Example holds; an infinite one only if the double is. */
+  private float narrowed(int column, double value) {
+    float narrow = (float) value;
+    if (Float.isInfinite(narrow) && !Double.isInfinite(value)) {
+      throw new IllegalArgumentException(
+          String.format(
+              Locale.ROOT,
+              "column '%s' (%s): the value %s doesn't fit into the 32 bits of a FloatList's"
+                  + " numbers; scale it before writing.",
+              names[column],
+              types[column],
+              value));
+    }
+    return narrow;
+  }
+
   /** A vector as Spark stores it: type (0 sparse, 1 dense), size, indices, values. */
-  private void prependVector(InternalRow vector) {
+  private void prependVector(int column, InternalRow vector) {
     ArrayData values = vector.getArray(3);
     boolean dense = vector.getByte(0) == 1;
     int size = dense ? values.numElements() : vector.getInt(1);
@@ -239,13 +257,14 @@ final class RowEncoder {
     byte[] buffer = encoder.buffer();
     if (dense) {
       for (int i = 0; i < size; i++) {
-        FLOAT_LE.set(buffer, at + 4 * i, (float) values.getDouble(i));
+        FLOAT_LE.set(buffer, at + 4 * i, narrowed(column, values.getDouble(i)));
       }
     } else {
       Arrays.fill(buffer, at, at + 4 * size, (byte) 0);
       ArrayData indices = vector.getArray(2);
       for (int i = 0; i < indices.numElements(); i++) {
-        FLOAT_LE.set(buffer, at + 4 * indices.getInt(i), (float) values.getDouble(i));
+        FLOAT_LE.set(
+            buffer, at + 4 * indices.getInt(i), narrowed(column, values.getDouble(i)));
       }
     }
   }
