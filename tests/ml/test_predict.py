@@ -285,6 +285,102 @@ def test_vectors_of_different_sizes_are_no_input(vectors):
         to_input(column, Slot((None,)), "x")
 
 
+@pytest.mark.parametrize(
+    ("values", "kind", "said"),
+    [
+        (np.array([1, 200]), "int8", r"the value 200, which doesn't fit tinyint \(-128 to 127\)"),
+        (np.array([1.0, 128.0]), "int8", "128.0, .*tinyint"),
+        (np.array([[1, -129]]), "list<int8>", "-129, .*tinyint"),
+        (np.array([200], "uint8"), "int8", "200, .*tinyint"),
+        (np.array([1, np.nan]), "int32", r"nan, .*int \(-2147483648 to 2147483647\)"),
+        (np.array([2.0**31], "float32"), "int32", "2147483648.0, .*int"),
+        (np.array([1e20], "float32"), "int64", r"1.0.*e\+20, .*bigint"),
+        (np.array([2.0**63]), "int64", r"9.223372036854776e\+18, .*bigint"),
+        (np.array([np.inf]), "int16", "inf, .*smallint"),
+        (np.array([np.nan]), "bool", "nan, which doesn't fit boolean"),
+        (np.array([1, 2**64 - 1], "uint64"), "int64", "18446744073709551615, .*bigint"),
+        (np.array([1e9]), "decimal128", "overflow"),
+        (np.array([None, 300], object), "int8", "300 not in range"),
+        (np.array([2**70], object), "int64", "too large"),
+        (np.array([[1.0], [2.0, 300.0]], object), "list<int8>", "300.0, .*tinyint"),
+        (np.array([b"x"], object), "int32", "'x'"),
+        (np.array([{"a": np.nan}], object), "struct<a: int32>", "truncated"),
+    ],
+)
+def test_an_output_that_its_column_cannot_hold_is_an_error(values, kind, said):
+    import pyarrow as pa
+
+    kinds = {
+        "list<int8>": pa.list_(pa.int8()),
+        "decimal128": pa.decimal128(5, 2),
+        "struct<a: int32>": pa.struct({"a": pa.int32()}),
+    }
+    with pytest.raises(errors.DataError, match=f"the output 'y' .*({said})"):
+        to_column(values, kinds.get(kind) or pa.type_for_alias(kind), "y")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        (np.array([-128.9, 127.9, -0.5]), "int8", [-128, 127, 0]),
+        (np.array([-(2.0**63), 2.0**62]), "int64", [-(2**63), 2**62]),
+        (np.array([0, 2, -1]), "bool", [False, True, True]),
+        (np.array([True, False]), "int8", [1, 0]),
+        (np.array([2**64 - 1], "uint64"), "float64", [2.0**64]),
+        (np.array([None, 3.7], object), "int32", [None, 3]),
+        (np.array([1e300, np.nan]), "float32", [np.inf, np.nan]),
+        (np.array([1.5, 2.5], "float16"), "int32", [1, 2]),
+        (np.array([], "float64"), "int8", []),
+    ],
+)
+def test_an_output_is_cast_as_spark_does(values, kind, expected):
+    import pyarrow as pa
+
+    found = to_column(values, pa.type_for_alias(kind), "y")
+    assert found.type == pa.type_for_alias(kind)
+    np.testing.assert_equal(found.to_pylist(), expected)
+
+
+def test_rows_of_different_length_keep_their_nulls():
+    import pyarrow as pa
+
+    rows = np.array([np.array([1.9]), None, np.array([2, 3]), np.array([])], object)
+    found = to_column(rows, pa.list_(pa.int16()), "y")
+    assert found.to_pylist() == [[1], None, [2, 3], []]
+    assert to_column(rows[:0], pa.list_(pa.int16()), "y").to_pylist() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "said"),
+    [
+        ([300], "uint8", r"the value 300, which doesn't fit its type uint8 \(0 to 255\)"),
+        ([-1], "uint16", "-1"),
+        ([2**40], "int32", "1099511627776"),
+        ([float("nan")], "int32", "nan"),
+        ([1e10], "int32", "10000000000.0"),
+    ],
+)
+def test_a_number_that_an_input_cannot_hold_is_an_error(values, dtype, said):
+    import pyarrow as pa
+
+    with pytest.raises(errors.DataError, match=f"the model's input 'x' holds .*{said}"):
+        to_input(pa.array(values), Slot((), dtype), "x")
+    assert to_input(pa.array([3.7]), Slot((), dtype), "x").tolist() == [3]
+
+
+def test_a_cast_that_overflows_fails_the_query_as_spark_does(spark):
+    def make():
+        return lambda x: x
+
+    rows = spark.range(3).selectExpr("double(id * 100) AS x")
+    cast = predict_udf(make, outputs="tinyint")
+    assert [row[0] for row in rows.where("x < 150").select(cast("x")).collect()] == [0, 100]
+    with pytest.raises(Exception, match="CAST_OVERFLOW"):
+        rows.selectExpr("cast(x AS tinyint)").collect()
+    with pytest.raises(Exception, match="the output 'output' has the value 200.0.*tinyint"):
+        rows.select(cast("x")).collect()
+
+
 @pytest.mark.slow
 @pytest.mark.full  # tests/connect predicts there, too
 def test_it_predicts_over_spark_connect(tmp_path):

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STRING: Final = "string"
-#: Types of tensors that numpy doesn't know or Spark has no column for, and what stands for them.
-_STAND_INS: Final = {"bfloat16": "float32", "float16": "float32", "uint64": "int64"}
+#: Types of tensors that Arrow can't take or Spark has no column for, and what stands for them.
+_SMALL_FLOATS: Final = {"bfloat16": "float32", "float16": "float32"}
+_STAND_INS: Final = {**_SMALL_FLOATS, "uint64": "int64"}
 #: Types of tensors by numpy's names, as columns of Spark.
 _SPARK_TYPES: Final = {
     "float32": "float",
@@ -203,6 +204,8 @@ def _as_type(values: np.ndarray, slot: Slot, where: str) -> np.ndarray:
     if wanted == STRING or values.dtype == object:
         has = "text or bytes" if values.dtype == object else f"numbers ({values.dtype})"
         raise SchemaError(f"{where} holds {has}, and the input is of {slot.dtype}. Cast it before.")
+    if values.dtype != wanted:
+        check_range(values, np.dtype(wanted), f"{where} holds", f"its type {wanted}")
     return values.astype(wanted, copy=False)
 
 
@@ -225,14 +228,16 @@ def _as_shape(values: np.ndarray, slot: Slot, where: str) -> np.ndarray:
 def to_column(values: Any, kind: pa.DataType, name: str) -> pa.Array:
     """Return a model's output as a column of a type.
 
+    Numbers are cast as Spark's ANSI mode does: fractions of whole numbers are cut off.
+
     Raises
     ------
     DataError
-        The output's rows have another shape than the type.
+        The output's rows have another shape than the type, or a value is beyond its range.
     """
     array = np.asarray(values)
-    if array.dtype.name in _STAND_INS:
-        array = array.astype(_STAND_INS[array.dtype.name])
+    if array.dtype.name in _SMALL_FLOATS:
+        array = array.astype(_SMALL_FLOATS[array.dtype.name])
     depth, leaf = 0, kind
     while is_list(leaf):
         depth, leaf = depth + 1, leaf.value_type
@@ -242,7 +247,7 @@ def to_column(values: Any, kind: pa.DataType, name: str) -> pa.Array:
     if depth == 1 and array.ndim == 1 and array.dtype != object:
         array = array[:, np.newaxis]
     if array.ndim == 1 and array.dtype == object and depth:  # rows of different length
-        return pa.array([np.asarray(row).tolist() for row in array], kind)
+        return _ragged(array, kind, name)
     if array.ndim - 1 != depth:
         raise DataError(
             f"the output {name!r} has rows of the shape {array.shape[1:]}, which are no {kind}. "
@@ -257,20 +262,94 @@ def to_column(values: Any, kind: pa.DataType, name: str) -> pa.Array:
     return flat if flat.type == kind else flat.cast(kind)
 
 
+def _ragged(array: np.ndarray, kind: pa.DataType, name: str) -> pa.Array:
+    """Return rows that are lists of different length, or None."""
+    none = [row is None for row in array]
+    rows = [
+        to_column(() if row is None else np.asarray(row), kind.value_type, name) for row in array
+    ]
+    offsets = np.cumsum([0, *map(len, rows)])
+    flat = pa.concat_arrays(rows) if rows else pa.array([], kind.value_type)
+    found = pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), flat, mask=pa.array(none) if any(none) else None
+    )
+    return found if found.type == kind else found.cast(kind)
+
+
 def _flat(array: np.ndarray, leaf: pa.DataType, name: str) -> pa.Array:
     values = array.reshape(-1)
-    if values.dtype.kind in "OSU":
-        items = values.tolist()
-        is_bytes = any(isinstance(item, bytes) for item in items)
-        found = pa.array(items, pa.binary() if is_bytes else None)
-        try:
-            return found.cast(leaf)
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"the output {name!r} can't be {leaf}: {error}. Bytes that are no text are of type "
-                f"binary: outputs={{{name!r}: 'binary'}}."
-            ) from error
-    return pa.array(values).cast(leaf, safe=False)
+    try:
+        if values.dtype.kind in "OSU":
+            items = values.tolist()
+            is_bytes = any(isinstance(item, bytes) for item in items)
+            found = pa.array(items, pa.binary() if is_bytes else None)
+        else:
+            found = pa.array(values)
+        if found.type == leaf:
+            return found
+        if pa.types.is_floating(found.type) and (
+            pa.types.is_integer(leaf) or pa.types.is_boolean(leaf)
+        ):
+            present = found.drop_null().to_numpy() if found.null_count else found.to_numpy()
+            dtype = np.dtype(leaf.to_pandas_dtype())
+            check_range(present, dtype, f"the output {name!r} has", _SPARK_TYPES[dtype.name])
+        return found.cast(options=_cast_options(found.type, leaf))
+    except (pa.ArrowException, OverflowError) as error:
+        hint = ""
+        if values.dtype.kind in "OSU" and is_text(leaf):
+            hint = f" Bytes that are no text are of type binary: outputs={{{name!r}: 'binary'}}."
+        elif values.dtype.kind in "iu" and pa.types.is_integer(leaf):
+            dtype = np.dtype(leaf.to_pandas_dtype())
+            check_range(values, dtype, f"the output {name!r} has", _SPARK_TYPES[dtype.name])
+        raise DataError(f"the output {name!r} can't be {leaf}: {error}.{hint}") from error
+
+
+def _cast_options(given: pa.DataType, kind: pa.DataType) -> pc.CastOptions:
+    """Return how Spark casts in ANSI mode: digits may be lost, never the size of a number.
+
+    Numbers inside structs, whose range isn't looked at, may lose nothing.
+    """
+    may_lose = pa.types.is_primitive(given)
+    return pc.CastOptions(kind, allow_float_truncate=may_lose, allow_time_truncate=may_lose)
+
+
+def check_range(values: np.ndarray, dtype: np.dtype[Any], has: str, kind: str) -> None:
+    """Refuse numbers beyond a type of whole numbers or booleans, to which they will be cast.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+    dtype : numpy.dtype
+        The type; every number can be cast to one of other types.
+    has, kind : str
+        For the message: what has the values, and what the type is called there.
+
+    Raises
+    ------
+    DataError
+        With the first such number.
+    """
+    if dtype.kind not in "biu" or values.dtype.kind not in "iuf" or not values.size:
+        return
+    bounds = ""
+    if dtype.kind == "b":
+        wrong = np.isnan(values)
+    else:
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        bounds = f" ({least} to {most})"
+        if values.dtype.kind == "f":  # compared with powers of two, which floats hold exactly
+            whole = np.trunc(values)
+            wrong = ~((whole >= float(least)) & (whole < float(most + 1)))
+        elif least <= int(values.min()) and int(values.max()) <= most:
+            return
+        else:
+            numbers = values.astype(object)  # which know no bounds
+            wrong = ((numbers < least) | (numbers > most)).astype(bool)
+    if wrong.any():
+        raise DataError(
+            f"{has} the value {values[wrong][0].item()}, which doesn't fit {kind}{bounds}. Choose "
+            "a wider type, or clip such values first."
+        )
 
 
 def scattered(column: pa.Array, null: np.ndarray) -> pa.Array:

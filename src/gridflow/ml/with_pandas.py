@@ -76,4 +76,8 @@ def _to_pandas(column: Any) -> Any:
         fields = {field.name: _to_pandas(column.field(i)) for i, field in enumerate(column.type)}
         return pd.DataFrame(fields)
     is_nested = pa.types.is_nested(column.type)
-    return pd.Series(column.to_pylist(), dtype=object) if is_nested else column.to_pandas()
+    return (
+        pd.Series(column.to_pylist(), dtype=object)
+        if is_nested
+        else column.to_pandas(integer_object_nulls=True)
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.compat.tfos import _restoring
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
+from gridflow.ml.columns import check_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -168,6 +169,8 @@ class _LoadedModel:
                         f"output {name!r} has {values.shape[:1]} values for {len(rows)} rows; an "
                         "output_mapping takes one for each."
                     )
+                if values.dtype.kind == "u":  # Spark's integers all have a sign
+                    check_range(values, np.dtype(np.int64), f"the output {name!r} has", "bigint")
                 found[column].extend(values.tolist())
         return pd.DataFrame(found)
 
@@ -180,6 +183,10 @@ class _LoadedModel:
             values = np.stack([np.asarray(_nested(cell)) for cell in values])
         tensor = tf.convert_to_tensor(values.tolist() if values.dtype == object else values)
         if tensor.dtype != spec.dtype:
+            if tensor.dtype.is_floating or tensor.dtype.is_integer:
+                wanted = np.dtype(spec.dtype.as_numpy_dtype)
+                has = f"the column {cells.name!r} holds"
+                check_range(tensor.numpy(), wanted, has, f"the model's {spec.dtype.name}")
             tensor = tf.cast(tensor, spec.dtype)
         if spec.shape.rank is None:
             return tensor
