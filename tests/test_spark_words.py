@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from gridflow import errors
+from gridflow.agent.executor import Executor, executor_above
 from gridflow.launch.spark import slots
 from gridflow.launch.spark.errors import explain
-from gridflow.launch.spark.task import executor_above
 
 CALLED = "An error occurred while calling o12811.save.\n: "
 ABORTED = (
@@ -166,8 +166,8 @@ def test_the_executor_of_a_process_is_found_above_it():
         try:
             assert executor.stdout.readline() == b"up\n"
             (worker,) = psutil.Process(executor.pid).children()
-            assert executor_above(worker.pid) == "7"
-            assert executor_above(os.getpid()) == ""
+            assert executor_above(worker.pid) == Executor("7", executor.pid)
+            assert executor_above(os.getpid()) is None
         finally:
             for each in psutil.Process(executor.pid).children():
                 each.kill()

@@ -91,7 +91,9 @@ class TensorflowDistributor:
         Seconds for all tasks to register, and again for all to come up. Under dynamic allocation
         counted anew with each executor that comes.
     heartbeat_timeout : float, default 10
-        Seconds of silence after which an agent counts as lost.
+        Seconds of silence after which an agent counts as lost, and for which its executor or a
+        training process may be frozen. Agents wait longer for a driver that is only silent: 12
+        times as long, and at least a minute.
     step_timeout : float or None, default 1800
         Seconds without a step, once one was made; None: no limit.
     shutdown_timeout : float, default 30

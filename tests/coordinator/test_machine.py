@@ -248,6 +248,59 @@ def test_rows_that_spark_cant_compute_end_the_job_whatever_was_to_be_tried_again
     assert story(ev.LaunchEnded, 1, error) == [ev.CloseAgents(), ev.Finish(error)]
 
 
+FROZEN = "the JVM of its executor 1 (pid 7) has been frozen for 10 seconds"
+
+
+def test_a_frozen_executor_is_replaced_and_a_new_launch_follows():
+    story = Story(restarts=1).train()
+    assert story(ev.ExecutorFrozen, 1, 1, FROZEN) == [ev.ReplaceExecutor(1, 1)]
+    story.wait(2)  # its agent is alive, and hears
+    assert ev.ClearGeneration(0, restart=True) in story.commands
+    story(ev.TaskCleared, 0, 0)
+    assert story.commands[-1] == ev.CancelLaunch(1)
+    assert story(ev.LaunchEnded, 1) == [ev.Launch(2)]
+    assert FROZEN in story.machine.attempts[0].failure.summary
+
+
+def test_a_frozen_executor_ends_a_job_without_restarts_and_its_agent_is_waited_for():
+    story = Story().train()
+    story(ev.ExecutorFrozen, 1, 1, FROZEN)
+    assert story.wait(2) == [ev.CloseAgents(), ev.CancelLaunch(1)]
+    story(ev.LaunchEnded, 1, outlived=True)
+    story(ev.AgentGone, 0)
+    assert story.phase is Phase.CLOSING
+    (finish,) = story(ev.AgentGone, 1)
+    assert type(finish.error) is errors.TaskLost
+    assert FROZEN in str(finish.error)
+
+
+def test_a_frozen_executor_is_replaced_while_the_job_ends():
+    story = Story().train()
+    story(ev.Interrupted)
+    assert story(ev.ExecutorFrozen, 1, 1, FROZEN) == [ev.ReplaceExecutor(1, 1)]
+    assert story.phase is Phase.CLOSING
+
+
+def test_a_loss_after_the_drivers_own_standstill_says_so():
+    story = Story().train()
+    story(ev.DriverStoodStill, 130)
+    story(ev.LaunchEnded, 1)
+    story.wait(20, silent=[0, 1])
+    words = "The driver itself had stood still for 130 seconds: agents wait for a silent driver for"
+    (finish,) = [c for c in story.commands if isinstance(c, ev.Finish)]
+    assert f"{words} 120" in str(finish.error)
+
+
+def test_a_loss_long_after_a_standstill_has_nothing_to_do_with_it():
+    story = Story().train()
+    story(ev.DriverStoodStill, 130)
+    story.wait(60)
+    story(ev.LaunchEnded, 1)
+    story.wait(20, silent=[0, 1])
+    (finish,) = [c for c in story.commands if isinstance(c, ev.Finish)]
+    assert "The driver itself" not in str(finish.error)
+
+
 def test_a_second_attempt_of_a_spark_task_means_that_the_first_is_gone():
     story = Story().train()
     story.register(1, agent="another")
@@ -452,6 +505,9 @@ EVENTS = {
     "alive": lambda at: ev.AgentAlive(at, 1, "agent-1-1"),
     "stranger alive": lambda at: ev.AgentAlive(at, 1, "stranger"),
     "lost": lambda at: ev.AgentLost(at, 1, 1, "gone"),
+    "frozen": lambda at: ev.ExecutorFrozen(at, 1, 1, "frozen"),
+    "frozen in another launch": lambda at: ev.ExecutorFrozen(at, 7, 1, "frozen"),
+    "stood still": lambda at: ev.DriverStoodStill(at, 100.0),
     "lost in another launch": lambda at: ev.AgentLost(at, 7, 1, "gone"),
     "ready": lambda at: ev.TaskReady(at, 1, 0),
     "ready in another generation": lambda at: ev.TaskReady(at, 1, 7),
@@ -498,6 +554,7 @@ MOVES = {
     (Phase.COLLECTING, "echoed"): Phase.CLEARING,
     (Phase.COLLECTING, "failed for good"): Phase.CLEARING,
     (Phase.COLLECTING, "lost"): Phase.CLEARING,
+    (Phase.COLLECTING, "frozen"): Phase.CLEARING,
     (Phase.COLLECTING, "registered anew"): Phase.CLEARING,
     (Phase.COLLECTING, "ended"): Phase.GATHERING,
     (Phase.COLLECTING, "ended with an error"): Phase.GATHERING,
@@ -521,9 +578,9 @@ MOVES = {
     (Phase.EVALUATING, "given up"): Phase.CLOSING,
 }
 for _phase in (Phase.GATHERING, Phase.STARTING, Phase.TRAINING):
-    for _name in ("failed", "echoed", "failed for good", "lost"):
+    for _name in ("failed", "echoed", "failed for good", "lost", "frozen"):
         MOVES[_phase, _name] = Phase.COLLECTING
-for _name in ("failed", "echoed", "failed for good", "lost"):
+for _name in ("failed", "echoed", "failed for good", "lost", "frozen"):
     MOVES[Phase.EVALUATING, _name] = Phase.CLOSING
 for _phase in (Phase.STARTING, Phase.TRAINING):
     MOVES[_phase, "registered anew"] = Phase.COLLECTING

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.agent.life import Life
+from gridflow.coordinator.loop import JobRun
 from gridflow.wire.child import Returned
 from gridflow.wire.reports import Succeeded
 
@@ -89,6 +93,28 @@ def test_a_large_checkpoint_on_its_way_looks_like_no_death(monkeypatch, tmp_path
     assert [each.failure and each.failure.kind for each in result.attempts] == ["exception", None]
 
 
+@pytest.mark.usefixtures("no_leaks")
+def test_a_driver_that_is_busy_has_heard_its_agents_meanwhile(monkeypatch):
+    """It reads a checkpoint for longer than heartbeat_timeout, while agents go on to call."""
+
+    def train(ctx):
+        time.sleep(1)
+        if ctx.generation == 0 and ctx.rank == 0:
+            raise RuntimeError("once")
+        return ctx.generation
+
+    latest = JobRun._latest_checkpoint
+
+    def slow(self):
+        time.sleep(5 if self._machine.generation else 0)
+        return latest(self)
+
+    monkeypatch.setattr(JobRun, "_latest_checkpoint", slow)
+    options = {"heartbeat_timeout": 2, "max_restarts": 1, "logs": "none", "progress": False}
+    result = TensorflowDistributor(3, "none", launcher=LocalLauncher(), **options).run(train)
+    assert [each.failure and each.failure.kind for each in result.attempts] == ["exception", None]
+
+
 def test_what_fails_late_of_a_life_that_is_over_says_nothing_of_the_next():
     reports, uploads = Reports(), LateUploads()
     options = {"serves": False, "reporter": reports, "uploads": uploads, "frozen_after": 9.0}
@@ -102,3 +128,59 @@ def test_what_fails_late_of_a_life_that_is_over_says_nothing_of_the_next():
     assert reports.kinds == []
     succeeds(None)
     assert reports.kinds == [Succeeded(0, result)]
+
+
+#: A job of two in a driver of its own, whose heartbeat_timeout is shorter than its driver's pause.
+PAUSED = """
+import ctypes, threading
+from gridflow import LocalLauncher, TensorflowDistributor
+
+def train(ctx, seconds):
+    import time
+    print("at work", flush=True)
+    time.sleep(seconds)
+    return ctx.generation
+
+options = {"logs": "chief", "progress": False, "heartbeat_timeout": 2}
+distributor = TensorflowDistributor(2, "none", launcher=LocalLauncher(), **options)
+"""
+HOLDS_THE_GIL = """
+holds = lambda: ctypes.PyDLL(None).sleep(6)  # unlike CDLL's, with the GIL
+threading.Timer(4, holds).start()
+print("value", distributor.run(train, 12).value)
+"""
+
+
+def test_a_driver_that_holds_the_gil_for_longer_than_heartbeat_timeout_loses_no_agent():
+    done = subprocess.run(
+        [sys.executable, "-c", PAUSED + HOLDS_THE_GIL],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "value 0" in done.stdout, done.stdout + done.stderr
+    assert "[gridflow] the driver stood still for 6 seconds" in done.stdout
+
+
+@pytest.mark.timeout(120)
+def test_a_driver_that_was_stopped_finds_its_agents_alive_when_it_goes_on():
+    run = 'print("value", distributor.run(train, 10).value)'
+    with subprocess.Popen(
+        [sys.executable, "-c", PAUSED + run],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as driver:
+        try:
+            for line in driver.stdout:
+                if "at work" in line:
+                    break
+            driver.send_signal(signal.SIGSTOP)
+            time.sleep(6)  # of which gridflow allows itself two
+            driver.send_signal(signal.SIGCONT)
+            rest = driver.stdout.read()
+        finally:
+            driver.kill()
+    assert "value 0" in rest, rest
+    assert "the driver stood still for" in rest

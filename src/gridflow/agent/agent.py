@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gridflow.agent import environment
+from gridflow.agent.executor import ExecutorWatch
 from gridflow.agent.folder import short_path, task_prefix, temporary_folder
 from gridflow.agent.forkserver.client import ForkServers
 from gridflow.agent.heartbeat import Heartbeat
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from gridflow.agent.executor import Executor
     from gridflow.feed.spool import Segment
     from gridflow.gpu.grant import GpuGrant
     from gridflow.wire.payload import AgentPayload
@@ -70,10 +73,12 @@ class Agent:
     rank : int
     spark_gpus : SparkGpus, optional
         What Spark gave to the task.
-    executor : str, optional
-        What Spark calls the executor that the task runs on.
+    executor : Executor, optional
+        The executor of Spark's that the task runs on.
     owner : int, optional
         The process with which what stays warm ends. Default: this one's parent.
+    is_alone : bool, default False
+        Whether this process is there for the agent alone, and may end with it.
     """
 
     def __init__(
@@ -81,10 +86,12 @@ class Agent:
         payload: AgentPayload,
         rank: int,
         spark_gpus: SparkGpus | None = None,
-        executor: str = "",
+        executor: Executor | None = None,
         owner: int | None = None,
+        *,
+        is_alone: bool = False,
     ) -> None:
-        self._owner = owner
+        self._owner, self._is_alone = owner, is_alone
         self.payload, self.rank, self._executor = payload, rank, executor
         self._spark_gpus = spark_gpus or SparkGpus()
         self.id = uuid.uuid4().hex
@@ -95,6 +102,7 @@ class Agent:
         self._error: BaseException | None = None
         self._heartbeat: Heartbeat | None = None
         self._busy_until = 0.0
+        self._is_reading = False
 
     def run(self, batches: Iterable[tuple[str, Rows]]) -> None:
         """Spool the rows, and stay until the coordinator closes the job.
@@ -118,7 +126,11 @@ class Agent:
         try:
             self._registered.wait()
             if not self._closed.is_set() and self.part.is_fed:
-                self._spool(batches, folder / "spool")
+                self._is_reading = True
+                try:
+                    self._spool(batches, folder / "spool")
+                finally:
+                    self._is_reading = False
         except BaseException:
             self._closed.set()
             raise
@@ -165,6 +177,10 @@ class Agent:
             with holder, self._gpus() as gpus, short_path(folder / "tmp") as scratch:
                 self._work(client, folder, scratch, port, gpus)
             client.close()
+            is_frozen = self._heartbeat is not None and self._heartbeat.executor_is_frozen
+            if is_frozen and self._is_reading and self._is_alone:
+                # The other thread waits for rows of the executor; the janitor deletes the rest.
+                os.kill(os.getpid(), signal.SIGKILL)
         except BaseException as error:  # noqa: BLE001 (raised again in the launcher's thread)
             self._error = error
         finally:
@@ -197,9 +213,10 @@ class Agent:
         gpus: GpuGrant | str,
     ) -> None:
         payload = self.payload
-        timeout = payload.spec.deadlines.heartbeat_timeout
+        deadlines = payload.spec.deadlines
+        timeout = deadlines.heartbeat_timeout
         me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
-        self._reporter = Reporter(client, me, timeout)
+        self._reporter = Reporter(client, me, timeout, deadlines.driver_timeout)
         uploads = Uploads(client)
         versions = environment.describe()
         warm_seconds = payload.spec.hosts.warm_seconds
@@ -265,7 +282,7 @@ class Agent:
             "host": socket.gethostname(),
             "address": host_and_port(address, port),
             "environment": versions,
-            "executor": self._executor,
+            "executor": self._executor.name if self._executor is not None else "",
         }
         deadlines, began = self.payload.spec.deadlines, time.monotonic()
         while True:
@@ -284,7 +301,8 @@ class Agent:
         least = len(self.payload.spec.tasks) / _CALLS_PER_SECOND
         interval, eager = max(_EXCHANGE_SECONDS, least), max(_EAGER_SECONDS, least)
         quiet = max(interval, min(_QUIET_SECONDS, timeout / 5))
-        return Heartbeat(self._reporter, interval, quiet, self._is_quiet, eager)
+        watch = ExecutorWatch(self._executor, timeout) if self._executor is not None else None
+        return Heartbeat(self._reporter, interval, quiet, self._is_quiet, eager, watch)
 
     def _is_quiet(self) -> bool:
         return self._runner.is_at_work and time.monotonic() > self._busy_until

@@ -12,10 +12,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import WireError
+from gridflow.wire.reports import ExecutorFrozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gridflow.agent.executor import ExecutorWatch
     from gridflow.agent.reporter import Reporter
     from gridflow.wire.commands import Command
 
@@ -38,6 +40,8 @@ class Heartbeat:
     eager : float
         Seconds between two exchanges for a while after each command, and at first: one command is
         soon followed by the next one then, for which the start of all tasks waits.
+    watch : ExecutorWatch, optional
+        Of the executor that the agent lives with.
     """
 
     def __init__(
@@ -47,12 +51,15 @@ class Heartbeat:
         quiet: float,
         is_quiet: Callable[[], bool],
         eager: float,
+        watch: ExecutorWatch | None = None,
     ) -> None:
         self._reporter, self._interval, self._quiet = reporter, interval, quiet
-        self._is_quiet, self._eager = is_quiet, eager
+        self._is_quiet, self._eager, self._watch = is_quiet, eager, watch
         self._eager_until = time.monotonic() + _EAGER_SECONDS
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
+        #: Whether that was found to stand still for too long.
+        self.executor_is_frozen = False
         #: Why it ended by itself.
         self.error: WireError | None = None
         self._thread = threading.Thread(target=self._beat, name="gridflow-heartbeat", daemon=True)
@@ -86,9 +93,16 @@ class Heartbeat:
             return self._quiet
         return self._eager if time.monotonic() < self._eager_until else self._interval
 
+    def _look_at_executor(self) -> None:
+        problem = self._watch.look() if self._watch is not None else ""
+        if problem:
+            self._watch, self.executor_is_frozen = None, True
+            self._reporter.report(ExecutorFrozen(problem))
+
     def _beat(self) -> None:
         try:
             while not self._stopped.is_set() and not self._reporter.coordinator_gone:
+                self._look_at_executor()
                 for command in self._reporter.exchange():
                     self._commands.put(command)
                     self._eager_until = time.monotonic() + _EAGER_SECONDS

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
 from gridflow.errors import WireError
 from gridflow.wire import child, reports
+from gridflow.wire.clock import Clock
 from gridflow.wire.failures import TaskFailure
 from gridflow.wire.hints import hint_for, lost_a_peer
 
@@ -67,6 +68,7 @@ class Life:
         self._serves = serves
         self._reporter, self._uploads = reporter, uploads
         self._frozen_after, self._on_imported = frozen_after, on_imported
+        self._clock = Clock(frozen_after / 2)  # what stops both is no failure of the process's
         self._on_other = on_other
         self._process: TrainingProcess | None = None
         self._raised: child.Raised | None = None
@@ -124,13 +126,14 @@ class Life:
             process.collect()
             self._report_end(process, code)
             return
+        awake = self._clock.now()
         if not process.is_stopped():
             self._stopped_since = None
         elif self._stopped_since is None:
-            self._stopped_since = now
-        elif now - self._stopped_since > self._frozen_after:
+            self._stopped_since = awake
+        elif awake - self._stopped_since > self._frozen_after:
             limit = self._frozen_after
-            self.fail("stopped", f"its process is frozen (SIGSTOP) since {limit:g} seconds")
+            self.fail("stopped", f"its process has been frozen (SIGSTOP) for {limit:g} seconds")
 
     def fail(self, kind: str, summary: str, **details: Any) -> None:
         """Report a failure of this life; the first one counts."""

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyarrow import flight
 
 from gridflow.wire.commands import COMMANDS
 from gridflow.wire.reports import REPORTS, Log
@@ -32,17 +33,25 @@ class Reporter:
     me : dict
         What identifies this agent: ``rank``, ``agent``, ``launch``.
     timeout : float
-        Seconds without contact after which the coordinator counts as gone.
+        Seconds that an answer is waited for, and after which a coordinator that refuses, or can't
+        be connected to, counts as gone.
+    patience : float
+        Seconds after which one does that is only silent: it may be stopped, and go on.
     """
 
-    def __init__(self, client: CoordinatorClient, me: dict[str, Any], timeout: float) -> None:
-        self._client, self._me, self._timeout = client, me, timeout
+    def __init__(
+        self, client: CoordinatorClient, me: dict[str, Any], timeout: float, patience: float
+    ) -> None:
+        self._client, self._me = client, me
+        self._timeout, self._patience = timeout, patience
         self._changed = threading.Condition()
         self._pending: list[dict[str, Any]] = []
         self._lines = 0
         self._next = 1
         self._done = 0
         self._last_contact = time.monotonic()
+        self._silence = 0.0
+        self._refused_since: float | None = None
         self._urgent = False
         self.coordinator_gone = False
 
@@ -85,13 +94,14 @@ class Reporter:
         try:
             message = {**self._me, "reports": reports, "done": self._done}
             answer = self._client.call("sync", message, self._timeout)
-        except pa.ArrowException:
-            if time.monotonic() - self._last_contact > self._timeout:
+        except pa.ArrowException as error:
+            if self._is_given_up(error):
                 with self._changed:
                     self.coordinator_gone = True
                     self._changed.notify_all()
             return []
         self._last_contact = time.monotonic()
+        self._silence, self._refused_since = 0.0, None
         with self._changed:
             heard = answer["heard"]
             self._lines -= sum(
@@ -106,6 +116,17 @@ class Reporter:
         if new:
             self._done = new[-1]["id"]
         return [COMMANDS.decode({k: v for k, v in each.items() if k != "id"}) for each in new]
+
+    def _is_given_up(self, error: pa.ArrowException) -> bool:
+        """Return whether the coordinator counts as gone after a call that failed."""
+        now = time.monotonic()
+        if isinstance(error, flight.FlightTimedOutError):
+            # Counted by calls: while this process stood still, it has not been silent.
+            self._silence, self._refused_since = self._silence + self._timeout, None
+            return self._silence >= self._patience
+        if self._refused_since is None:
+            self._refused_since = now
+        return now - self._refused_since > self._timeout
 
     def wait(self, with_lines: float, without: float) -> None:
         """Wait until it is time for the next exchange.

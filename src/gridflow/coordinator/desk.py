@@ -3,13 +3,14 @@
 The server's threads come in here; the job's loop takes the events out. What concerns only the
 record of a job (logs, history, ledger, files) is kept here, what concerns its state becomes an
 event for the state machine.
+
+Longer than other modules: whatever an agent can say is told apart here, once.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.spec.place import Place
 from gridflow.spec.roles import EVALUATOR
 from gridflow.wire import commands, reports
+from gridflow.wire.clock import Clock
 from gridflow.wire.server import inside
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ class Desk:
     console : Console
     left_out : mapping of dataset to mapping of column to reason, optional
         Columns of which the launcher knows that they aren't fed.
+    clock : Clock, optional
+        By which events have their times.
     """
 
     def __init__(
@@ -77,7 +81,9 @@ class Desk:
         checkpoints: CheckpointStore,
         console: Console,
         left_out: Mapping[str, Mapping[str, str]] | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or Clock()
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.ledger = Ledger()
         self.history: dict[tuple[int, int], dict[str, float]] = {}
@@ -218,7 +224,7 @@ class Desk:
             box.agent, box.executor = agent, message.get("executor", "")
         self.events.put(
             ev.AgentRegistered(
-                time.monotonic(),
+                self._clock.now(),
                 message["launch"],
                 rank,
                 agent,
@@ -243,7 +249,7 @@ class Desk:
             box.commands = [c for c in box.commands if c["id"] > message["done"]]
             commands = list(box.commands)
             heard = box.heard
-        self.events.put(ev.AgentAlive(time.monotonic(), rank, agent))
+        self.events.put(ev.AgentAlive(self._clock.now(), rank, agent))
         for report in reports:
             self._take(rank, report)
         return {"heard": heard, "commands": commands}
@@ -295,10 +301,10 @@ class Desk:
                 f"the driver could not take the report {data.get('kind')!r} of "
                 f"{self._tasks[rank]}: {type(error).__name__}: {error}\n{words}"
             )
-            self.events.put(ev.DriverFailed(time.monotonic(), problem))
+            self.events.put(ev.DriverFailed(self._clock.now(), problem))
 
     def _report(self, rank: int, report: Report) -> None:
-        now = time.monotonic()
+        now = self._clock.now()
         match report:
             case reports.Ready():
                 self.events.put(ev.TaskReady(now, rank, report.generation))
@@ -316,8 +322,6 @@ class Desk:
                 self.events.put(ev.TaskSucceeded(now, rank, report.generation))
             case reports.Joined():
                 self.events.put(ev.TaskJoined(now, rank, report.generation))
-            case reports.Gone():
-                self.events.put(ev.AgentGone(now, rank))
             case reports.Cleared():
                 self.events.put(ev.TaskCleared(now, rank, report.generation))
             case reports.Stack():
@@ -338,8 +342,19 @@ class Desk:
             ):
                 with self._lock:
                     self._stream(rank, report)
+            case reports.ExecutorFrozen() | reports.Gone():
+                self._agent(rank, report)
             case _:
                 self._note(rank, report)
+
+    def _agent(self, rank: int, report: Report) -> None:
+        """Take what an agent says of itself, and not of its training process."""
+        now = self._clock.now()
+        match report:
+            case reports.ExecutorFrozen():
+                self.events.put(ev.ExecutorFrozen(now, self._launch, rank, report.detail))
+            case reports.Gone():
+                self.events.put(ev.AgentGone(now, rank))
 
     def _stream(self, rank: int, report: Report) -> None:
         """Do what follows from rows that are pushed."""
@@ -351,7 +366,7 @@ class Desk:
                 for name, counts in report.counts.items():
                     self.ledger.set_counts(name, rank, DatasetCounts(**counts))
                 if (reason := self._streams.contradiction(report)) is not None:
-                    self.events.put(ev.RowsUnfit(time.monotonic(), reason))
+                    self.events.put(ev.RowsUnfit(self._clock.now(), reason))
                 found = self._streams.streamed(rank, report)
             case reports.FeedingStopped():
                 found = self._streams.end()
@@ -399,4 +414,4 @@ class Desk:
                 case rows.Forget():
                     self._loan(action.dataset).unlink(missing_ok=True)
                 case rows.Unfit():
-                    self.events.put(ev.RowsUnfit(time.monotonic(), action.reason))
+                    self.events.put(ev.RowsUnfit(self._clock.now(), action.reason))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened, ``at`` seconds on a monotonic clock."""
+    """Something that happened, ``at`` seconds on the driver's clock (`gridflow.wire.clock`)."""
 
     at: float
 
@@ -22,6 +22,13 @@ class Event:
 @dataclass(frozen=True)
 class Tick(Event):
     """Time passed; deadlines are looked at."""
+
+
+@dataclass(frozen=True)
+class DriverStoodStill(Event):
+    """The driver did nothing for a while; the clock of the events doesn't count that time."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,11 @@ class AgentLost(Event):
     launch: int
     rank: int
     detail: str
+
+
+@dataclass(frozen=True)
+class ExecutorFrozen(AgentLost):
+    """An agent has told that its executor stands still, and so does what it has to do there."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +212,14 @@ class CancelLaunch(Command):
     """End the agents from outside: cancel the Spark job, kill the processes."""
 
     launch: int
+
+
+@dataclass(frozen=True)
+class ReplaceExecutor(Command):
+    """Let the target end the executor of a task, and start another one."""
+
+    launch: int
+    rank: int
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from gridflow.agent.agent import Agent
 from gridflow.agent.environment import local_address
+from gridflow.agent.executor import executor_above
 from gridflow.agent.folder import temporary_folder
 from gridflow.coordinator import record
 from gridflow.coordinator.loop import JobRun
@@ -30,7 +31,6 @@ from gridflow.errors import ClientUnreachable, GridflowError, InvalidArgument, T
 from gridflow.feed.ledger import Ledger
 from gridflow.feed.push import STREAM
 from gridflow.launch.spark.task import (
-    executor_above,
     gpus_of_this_task,
     place_of_this_task,
     rows_of_this_task,
@@ -210,6 +210,9 @@ class _Present:
     def obstacle(self) -> str:
         """Return nothing: all tasks run."""
         return ""
+
+    def replace_executor(self, executor: str) -> None:
+        """Do nothing: Spark can't be asked from a task."""
 
     def cancel(self) -> None:
         """Do nothing: agents end by themselves when the coordinator has."""

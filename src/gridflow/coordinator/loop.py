@@ -1,4 +1,7 @@
-"""The job's loop in the driver: events in, the machine's commands carried out."""
+"""The job's loop in the driver: events in, the machine's commands carried out.
+
+Longer than other modules: all that the pure state machine leaves to others is done here, once.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from gridflow.spec.backends import needed
 from gridflow.spec.place import Place
 from gridflow.spec.roles import TRAINING_ROLES
 from gridflow.wire import commands
+from gridflow.wire.clock import Clock
 from gridflow.wire.identity import Identity, make_identities
 from gridflow.wire.payload import AgentPayload
 from gridflow.wire.server import CoordinatorServer, listen
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
     from gridflow.wire.failures import Attempt
 
 _TICK_SECONDS: Final = 0.1
+#: A loop that has looked at nothing for so long stood still.
+_STANDSTILL_SECONDS: Final = 1.0
 #: The header of what a task returned that ran no function (a worker of parameter servers).
 _NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
 #: When agents have not come up by then, the user learns what keeps them.
@@ -69,7 +75,11 @@ class JobRun:
         self._console = Console(
             spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
         )
-        self._desk = Desk(spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out)
+        # A pause of half of what is forgiven to agents is one of the driver's.
+        self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat_timeout / 2))
+        self._desk = Desk(
+            spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out, self._clock
+        )
         #: For those who push rows.
         self.streams = StreamDesk(self._desk, self._checkpoints)
         self._machine = JobMachine(
@@ -156,7 +166,7 @@ class JobRun:
     def cancel(self) -> None:
         """End the job in order; the second time, without waiting for its agents."""
         self._console.say("cancelled: ending all tasks")
-        self._desk.events.put(ev.Interrupted(time.monotonic()))
+        self._desk.events.put(ev.Interrupted(self._clock.now()))
 
     @property
     def state(self) -> str:
@@ -217,15 +227,15 @@ class JobRun:
 
     def agent_lost(self, launch: int, rank: int, detail: str) -> None:
         """Pass it on as an event."""
-        self._desk.events.put(ev.AgentLost(time.monotonic(), launch, rank, detail))
+        self._desk.events.put(ev.AgentLost(self._clock.now(), launch, rank, detail))
 
     def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
         """Pass it on as an event."""
-        self._desk.events.put(ev.AgentLeaving(time.monotonic(), launch, rank, detail))
+        self._desk.events.put(ev.AgentLeaving(self._clock.now(), launch, rank, detail))
 
     def slots_came(self, launch: int) -> None:
         """Pass it on as an event."""
-        self._desk.events.put(ev.SlotsCame(time.monotonic(), launch))
+        self._desk.events.put(ev.SlotsCame(self._clock.now(), launch))
 
     def has_agents(self, launch: int) -> bool:
         """Return whether any agent of a launch has registered."""
@@ -239,25 +249,42 @@ class JobRun:
         self, launch: int, error: GridflowError | None, *, outlived: bool = False
     ) -> None:
         """Pass it on as an event."""
-        self._desk.events.put(ev.LaunchEnded(time.monotonic(), launch, error, outlived))
+        self._desk.events.put(ev.LaunchEnded(self._clock.now(), launch, error, outlived))
 
     # ---------------------------------------------------------------------------------------------
 
     def _loop(self, payload: AgentPayload) -> None:
-        commands = self._machine.begin(time.monotonic())
-        last_tick = time.monotonic()
+        last_tick = self._clock.now()
+        self._clock.take_standstill()  # what came before the job is none of it
+        commands = self._machine.begin(last_tick)
         while self._finish is None:
             for command in commands:
                 self._carry_out(command, payload)
             event = self._next_event()
+            self._note_standstill(event.at)
             commands = self._machine.handle(event)
-            if not isinstance(event, ev.Tick) and time.monotonic() - last_tick > _TICK_SECONDS:
-                # However busy the agents are, deadlines are looked at.
-                last_tick = time.monotonic()
+            if not isinstance(event, ev.Tick) and event.at - last_tick > _TICK_SECONDS:
+                # However busy the agents are, deadlines are looked at: as of this event, since
+                # what came after it is still to be handled.
+                last_tick = event.at
                 commands = commands + self._machine.handle(ev.Tick(last_tick))
             if isinstance(event, ev.Tick):
                 self._look_for_obstacles(event.at)
             self._note_move()
+
+    def _note_standstill(self, at: float) -> None:
+        """Say that the driver stood still, where its agents could have been missed for that."""
+        seconds = self._clock.take_standstill()
+        if not seconds:
+            return
+        self._machine.handle(ev.DriverStoodStill(at, seconds))
+        limit = self.job.spec.deadlines.heartbeat_timeout
+        # Before anybody has to be heard of, the loop may have waited for the launch itself.
+        if seconds >= limit and self._machine.phase is not Phase.GATHERING:
+            self._console.say(
+                f"the driver stood still for {seconds:.0f} seconds: it was stopped or suspended, "
+                "or C code held Python's GIL. That time counts in no deadline."
+            )
 
     def _look_for_obstacles(self, at: float) -> None:
         """Say what keeps agents from coming up: once, and keep the last answer for the error."""
@@ -273,18 +300,18 @@ class JobRun:
         try:
             return self._desk.events.get(timeout=_TICK_SECONDS)
         except queue.Empty:
-            return ev.Tick(time.monotonic())
+            return ev.Tick(self._clock.now())
 
     def _carry_out(self, command: ev.Command, payload: AgentPayload) -> None:
         match command:
             case ev.Launch():
                 self._desk.new_launch(command.launch)
-                self._obstacle, self._look_at = "", time.monotonic() + _OBSTACLE_SECONDS
+                self._obstacle, self._look_at = "", self._clock.now() + _OBSTACLE_SECONDS
                 now = replace(payload, launch=command.launch, generation=self._machine.generation)
                 launched = self._launcher.launch(now, self.job.data, self)
                 self._launches[command.launch] = launched
-            case ev.CancelLaunch():
-                self._launches[command.launch].cancel()
+            case ev.CancelLaunch() | ev.ReplaceExecutor():
+                self._tell_target(command)
             case ev.StartGeneration():
                 self._start(command)
             case ev.ClearGeneration():
@@ -305,6 +332,15 @@ class JobRun:
                 self._desk.broadcast(commands.Close())
             case ev.Finish():
                 self._finish = command
+
+    def _tell_target(self, command: ev.CancelLaunch | ev.ReplaceExecutor) -> None:
+        match command:
+            case ev.CancelLaunch(launch):
+                self._launches[launch].cancel()
+            case ev.ReplaceExecutor(launch, rank):
+                executor = self._desk.executors(launch).get(rank)
+                if executor is not None:
+                    self._launcher.replace_executor(executor)
 
     def _send_to(self, ranks: Iterable[int], command: commands.Command) -> None:
         for rank in ranks:

@@ -130,6 +130,7 @@ class JobMachine:
         self._error: GridflowError | None = None
         self._interrupted = False
         self._collect_from = 0.0
+        self._standstill: ev.DriverStoodStill | None = None
 
     def begin(self, at: float) -> list[ev.Command]:
         """Return the first commands."""
@@ -143,7 +144,7 @@ class JobMachine:
             return []
         self._record(event)
         match event:
-            case ev.AgentAlive() | ev.TaskStepped():
+            case ev.AgentAlive() | ev.TaskStepped() | ev.DriverStoodStill():
                 return []  # the most frequent by far: what may follow, follows at the next tick
             case ev.Interrupted():
                 return self._interrupt(event.at)
@@ -186,6 +187,8 @@ class JobMachine:
                 self._unfinished.discard(event.rank)
             case ev.TaskCleared() if event.generation == self.generation:
                 self._members[event.rank].cleared = True
+            case ev.DriverStoodStill() if event.seconds >= self.deadlines.heartbeat_timeout:
+                self._standstill = event
             case ev.AgentGone():
                 self._members[event.rank].gone = True
             case ev.StackReported() if event.generation == self.generation:
@@ -219,10 +222,17 @@ class JobMachine:
 
     def _agent_lost(self, event: ev.AgentLost) -> list[ev.Command]:
         member = self._members[event.rank]
-        if event.launch != self.launch or member.lost or self._ending:
+        if event.launch != self.launch:
             return []
-        member.lost = member.died = True
-        return self._fail(event.at, self._loss(event.rank, event.detail))
+        is_frozen = isinstance(event, ev.ExecutorFrozen)
+        # Also when the job is ending: as long as it is there, its task and its slot are.
+        commands: list[ev.Command] = []
+        if is_frozen:
+            commands.append(ev.ReplaceExecutor(self.launch, event.rank))
+        if member.lost or self._ending:
+            return commands
+        member.lost, member.died = True, not is_frozen
+        return commands + self._fail(event.at, self._loss(event.at, event.rank, event.detail))
 
     def _agent_leaving(self, event: ev.AgentLeaving) -> list[ev.Command]:
         member = self._members[event.rank]
@@ -294,7 +304,9 @@ class JobMachine:
             return self._advance(event.at)
         detail = f"all agents ended early: {event.error or 'without an error'}"
         leaving = (rank for rank, member in enumerate(self._members) if member.leaving)
-        return self._fail(event.at, self._loss(next(leaving, self._silent_rank()), detail))
+        return self._fail(
+            event.at, self._loss(event.at, next(leaving, self._silent_rank()), detail)
+        )
 
     # The way forward -----------------------------------------------------------------------------
 
@@ -470,7 +482,7 @@ class JobMachine:
         for rank in self._silence.due(at):
             self._members[rank].lost = True
             detail = f"its agent was not heard of for {limit:g} seconds (heartbeat_timeout)"
-            return self._fail(at, self._loss(rank, detail))
+            return self._fail(at, self._loss(at, rank, detail))
         return []
 
     def _check_deadlines(self, at: float) -> list[ev.Command]:
@@ -625,8 +637,14 @@ class JobMachine:
         heard = [member.last_heard for member in self._members]
         return heard.index(min(heard))
 
-    def _loss(self, rank: int, detail: str) -> TaskFailure:
+    def _loss(self, at: float, rank: int, detail: str) -> TaskFailure:
         """Return the failure of an agent that is gone, whether or not that was announced."""
+        pause, limit = self._standstill, self.deadlines.heartbeat_timeout
+        if pause is not None and at - pause.at < 2 * limit:
+            detail += (
+                f". The driver itself had stood still for {pause.seconds:.0f} seconds: agents wait "
+                f"for a silent driver for {self.deadlines.driver_timeout:g}"
+            )
         leaving = self._members[rank].leaving
         if leaving:
             failure = self._failure(rank, PREEMPTED, f"{leaving}. Now {detail}")

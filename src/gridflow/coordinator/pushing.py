@@ -14,6 +14,7 @@ from gridflow.feed.push import STREAM
 from gridflow.feed.push.sender import Destination
 from gridflow.spec import strategies
 from gridflow.spec.options import seconds, whole_number
+from gridflow.wire.clock import Clock
 from gridflow.wire.receiver import REFUSED
 
 if TYPE_CHECKING:
@@ -89,10 +90,11 @@ class StreamDesk:
     def end_section(self, label: str, give_up: Callable[[], bool]) -> bool:
         """Wait until the rows that have come are trained on, and a checkpoint covers them."""
         self._desk.end_section(label)
-        give_up_rows = time.monotonic() + _ROWS_SECONDS
+        clock = Clock()
+        give_up_rows = clock.now() + _ROWS_SECONDS
         while not self._desk.has_section(label):
             lacking = self._desk.tasks_without_rows(STREAM)
-            if lacking and time.monotonic() > give_up_rows:
+            if clock.now() > give_up_rows and lacking:
                 raise DataError(
                     f"the first micro-batch had no row for {', '.join(lacking)}, which can't begin "
                     "without one. Let it have more rows than there are workers."
@@ -325,7 +327,8 @@ class Pushing:
     def _destination(self, timeout: float | None) -> Destination:
         """Wait until all ranks take rows; return where they are to go."""
         limit = self._run.spec.deadlines.start_timeout if timeout is None else timeout
-        give_up = time.monotonic() + limit
+        clock = Clock()
+        give_up = clock.now() + limit
         while True:
             if self._ended.is_set() and not self._run.is_recorded:
                 if self._error is not None:
@@ -334,7 +337,7 @@ class Pushing:
             destination = self._run.streams.destination(STREAM)
             if destination is not None:
                 return destination
-            if time.monotonic() > give_up:
+            if clock.now() > give_up:
                 silent = ", ".join(self._run.streams.silent_tasks(STREAM))
                 raise TimeoutError(
                     f"{silent} did not call ctx.stream() within {limit:g} seconds: rows can only "

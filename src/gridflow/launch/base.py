@@ -235,6 +235,10 @@ class Launcher(Protocol):
         """
         ...
 
+    def replace_executor(self, executor: str) -> None:
+        """Let the target end an executor that stands still, and start another; returns at once."""
+        ...
+
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Return a daemon thread in which a job may run as it would in the caller's."""
         ...

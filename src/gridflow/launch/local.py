@@ -130,6 +130,9 @@ class LocalLauncher:
             "back as result.value."
         )
 
+    def replace_executor(self, executor: str) -> None:
+        """Do nothing: there are none."""
+
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Return a thread."""
         return threading.Thread(target=target, name=name, daemon=True)

@@ -13,6 +13,10 @@ from gridflow.errors import InvalidArgument, did_you_mean
 WARM_SECONDS: Final = 300.0
 #: Bytes. Minutes of rows for most models, and nothing that a disk would notice.
 SPOOL_LIMIT: Final = 1 << 30
+#: Two minutes by default, as Spark waits for an executor.
+_AGENTS_PATIENCE: Final = 12
+#: Seconds: what makes a driver stand still knows no heartbeats.
+_LEAST_PATIENCE: Final = 60.0
 _UNITS: Final = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}
 LogChoice = Literal["all", "chief", "none"]
 LOG_CHOICES: Final = get_args(LogChoice)
@@ -68,6 +72,8 @@ class Deadlines:
         For everything to end after success, failure or an interrupt; then it is killed.
     run_timeout : float or None
         For the whole job, from its start, restarts included; None: no limit.
+
+    The time in which the driver itself stood still doesn't count in any of them.
     """
 
     start_timeout: float = 300.0
@@ -75,6 +81,15 @@ class Deadlines:
     step_timeout: float | None = 1800.0
     shutdown_timeout: float = 30.0
     run_timeout: float | None = None
+
+    @property
+    def driver_timeout(self) -> float:
+        """Silence of a driver after which agents end, unless they learn before that it is gone.
+
+        They are more patient with it than it is with them: one that is stopped, or suspended with
+        its machine, finds them alive when it goes on.
+        """
+        return max(_LEAST_PATIENCE, _AGENTS_PATIENCE * self.heartbeat_timeout)
 
     def __post_init__(self) -> None:
         for field in fields(self):

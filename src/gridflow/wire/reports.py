@@ -144,6 +144,14 @@ class Cleared(Report):
 
 
 @dataclass(frozen=True)
+class ExecutorFrozen(Report):
+    """The executor that the agent lives with does nothing any more."""
+
+    kind: ClassVar[str] = "executor_frozen"
+    detail: str
+
+
+@dataclass(frozen=True)
 class Gone(Report):
     """The agent's last word."""
 
@@ -317,5 +325,5 @@ RELAYED: Final = (
 REPORTS: Final[Family[Report]] = Family(
     "an agent",
     *(Log, Arriving, Spooled, Receiving, Streamed),
-    *(Failed, Succeeded, Cleared, Gone, Board, *RELAYED),
+    *(Failed, Succeeded, Cleared, ExecutorFrozen, Gone, Board, *RELAYED),
 )

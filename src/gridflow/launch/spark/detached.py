@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
+from gridflow.agent.executor import executor_above
 from gridflow.agent.stat import began
 from gridflow.errors import GridflowError
 from gridflow.wire import door
@@ -57,7 +58,7 @@ def start(payload: AgentPayload, place: int, gpus: SparkGpus, line: Line) -> Non
     GridflowError
         It doesn't come up; with what it said.
     """
-    owner = _java_above()
+    owner, executor = _java_above(), executor_above(os.getpid())
     errors: IO[bytes]
     with tempfile.TemporaryFile() as errors:
         agent = subprocess.Popen(
@@ -76,7 +77,7 @@ def start(payload: AgentPayload, place: int, gpus: SparkGpus, line: Line) -> Non
         timer.start()
         with contextlib.suppress(BrokenPipeError), agent.stdin:
             # By the pipe: keys are for no command line and no file.
-            pickle.dump((payload, place, gpus, line, owner), agent.stdin)
+            pickle.dump((payload, place, gpus, line, owner, executor), agent.stdin)
         with agent.stdout:
             is_up = agent.stdout.readline().strip() == UP
         timer.cancel()
@@ -103,7 +104,7 @@ def main() -> None:
     from gridflow.agent.agent import Agent
 
     # From the parent's own pipe: nobody else can write to it.
-    payload, place, gpus, line, owner = pickle.load(sys.stdin.buffer)  # noqa: S301
+    payload, place, gpus, line, owner, executor = pickle.load(sys.stdin.buffer)  # noqa: S301
     signal.signal(signal.SIGTERM, _end)
     connection = door.knock(line.address, line.key)
     connection.send_bytes(msgspec.msgpack.encode(place))
@@ -114,7 +115,7 @@ def main() -> None:
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silence, stream)
-    Agent(payload, place, gpus).run(())
+    Agent(payload, place, gpus, executor).run(())
     connection.send_bytes(BYE)
 
 

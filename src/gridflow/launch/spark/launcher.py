@@ -26,6 +26,7 @@ from gridflow.launch.spark.session import (
     refuse_stopped,
     register_profile,
     registered_executors,
+    replace_executor,
     run_this_python_where_it_can,
     session_of,
     setting_of,
@@ -281,6 +282,11 @@ class SparkLauncher:
             return self._stage(frame, make_body(places, rows, shares), need, schema)
 
         return whole, whole.rows(make_frame)
+
+    def replace_executor(self, executor: str) -> None:
+        """Ask the cluster manager for it: Spark by itself finds out after two minutes."""
+        replace = partial(replace_executor, self._spark, executor)
+        make_thread(self._spark, replace, f"gridflow-replace-{executor}").start()
 
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Return a thread that has the caller's Spark properties (job group, description, tags)."""

@@ -149,6 +149,21 @@ def ask_for_executors(spark: SparkSession, *, is_dynamic: bool) -> None:
         scala.requestTotalExecutors(_UNLIMITED, 0, nowhere)
 
 
+def replace_executor(spark: SparkSession, executor: str) -> None:
+    """Let the cluster manager end an executor, however it stands, and start another one.
+
+    Its tasks are lost, and tried again elsewhere, as Spark does it two minutes later
+    (``spark.network.timeout``). Over Spark Connect there is no way to ask for it.
+    """
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    context = classic_context(spark)
+    if context is None:
+        return
+    with contextlib.suppress(Py4JError, Py4JNetworkError, OSError, AttributeError):  # Spark will
+        context._jsc.sc().killAndReplaceExecutor(executor)  # noqa: SLF001 (there is no public way)
+
+
 def register_profile(spark: SparkSession, profile: Any) -> Any:
     """Return a ``ResourceProfile`` as `task_slots` takes it; None over Spark Connect."""
     context = classic_context(spark)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gridflow.agent import stat
 from gridflow.agent.agent import Agent
+from gridflow.agent.executor import executor_above
 from gridflow.agent.folder import deleted_at_last
 from gridflow.errors import InvalidArgument
 from gridflow.feed.sources.segments import Segments
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from gridflow.wire.payload import AgentPayload
 
 
-_EXECUTOR: Final = b"--executor-id"
-
-
 def run_task(
     payload: AgentPayload,
     places: tuple[int, ...],
@@ -36,9 +33,8 @@ def run_task(
 ) -> Iterator[pa.RecordBatch]:
     """Run the task of this partition, to which ``rows`` go; yields one row when it is over."""
     rank = place_of_this_task(places)
-    agent = Agent(
-        payload, rank, gpus_of_this_task(gpu_shares), executor=executor_above(os.getpid())
-    )
+    executor, gpus = executor_above(os.getpid()), gpus_of_this_task(gpu_shares)
+    agent = Agent(payload, rank, gpus, executor, is_alone=True)
     with rows_of_this_task(rows, batches) as own:
         agent.run(own)
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
@@ -100,16 +96,3 @@ def _context() -> Any:
     if context is None:
         raise AssertionError("an agent's body runs in a Spark task")
     return context
-
-
-def executor_above(pid: int) -> str:
-    """Return the name of the executor that a process belongs to; empty if none is found.
-
-    Spark tells its Python workers everything about their task but that.
-    """
-    while pid > 1:
-        words = stat.command_line(pid)
-        if _EXECUTOR in words[:-1]:
-            return words[words.index(_EXECUTOR) + 1].decode(errors="replace")
-        pid = stat.parent(pid)
-    return ""

@@ -1,0 +1,75 @@
+"""A process that stood still counts that time against nobody."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import pytest
+
+from gridflow.wire.clock import Clock
+
+
+class Times:
+    """Time that passes when it is told to."""
+
+    def __init__(self):
+        self.real = 100.0
+        self.clock = Clock(1.0, lambda: self.real)
+        self.began = self.clock.now()
+
+    def pass_(self, seconds, each):
+        end = self.real + seconds
+        while self.real < end:
+            self.real += each
+            self.clock.now()
+
+    @property
+    def counted(self):
+        return self.clock.now() - self.began
+
+
+def test_a_gap_between_two_calls_is_left_out_and_told_once():
+    times = Times()
+    times.pass_(5, each=0.125)
+    assert times.counted == 5
+    times.real += 13
+    assert times.counted == 5
+    assert times.clock.take_standstill() == 13
+    assert times.clock.take_standstill() == 0
+    times.pass_(2, each=0.5)
+    assert times.counted == 7
+
+
+def test_several_gaps_add_up():
+    times = Times()
+    for _ in range(3):
+        times.real += 9
+        times.clock.now()
+        times.pass_(0.25, each=0.25)
+    assert times.counted == 0.75
+    assert times.clock.take_standstill() == 27
+
+
+def test_a_short_delay_is_no_standstill():
+    times = Times()
+    times.pass_(9, each=0.9)
+    assert times.counted == pytest.approx(9)
+    assert times.clock.take_standstill() == 0
+
+
+def test_code_that_holds_the_gil_stops_it():
+    clock, ended = Clock(0.5), threading.Event()
+    began = clock.now()
+
+    def call():
+        while not ended.wait(0.05):
+            clock.now()
+
+    calls = threading.Thread(target=call)
+    calls.start()
+    ctypes.PyDLL(None).usleep(900_000)  # unlike CDLL's, with the GIL
+    ended.set()
+    calls.join()
+    assert clock.now() - began < 0.9
+    assert clock.take_standstill() >= 0.8

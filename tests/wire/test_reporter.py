@@ -1,0 +1,97 @@
+"""When an agent gives its driver up: soon if that is gone, late if it is only silent."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from gridflow.agent.reporter import Reporter
+from gridflow.spec.network import Network
+from gridflow.wire.client import CoordinatorClient
+from gridflow.wire.identity import make_identities
+from gridflow.wire.reports import Gone
+from gridflow.wire.server import listen
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT, PATIENCE = 0.5, 3.0
+
+
+class Driver:
+    """Answers, until it is to be silent."""
+
+    def __init__(self):
+        self.answers = threading.Event()
+        self.answers.set()
+        self.heard = []
+
+    def register(self, message):
+        raise AssertionError(message)
+
+    def sync(self, message):
+        self.answers.wait(30)
+        self.heard += message["reports"]
+        return {"heard": max((r["seq"] for r in message["reports"]), default=0), "commands": []}
+
+
+@pytest.fixture
+def driver():
+    """Start a driver's server; give its handler, a way to end it, and an agent's reporter."""
+    ours, agents = make_identities()
+    handler = Driver()
+    server = listen(Network("127.0.0.1", "127.0.0.1"), ours, handler)
+    client = CoordinatorClient(f"127.0.0.1:{server.port}", agents)
+    me = {"rank": 0, "agent": "a", "launch": 1}
+    reporter = Reporter(client, me, TIMEOUT, PATIENCE)
+    reporter.exchange()
+    yield handler, server.shutdown, reporter
+    handler.answers.set()
+    client.close()
+    server.shutdown()
+
+
+def until_given_up(reporter):
+    """Return the seconds until a reporter gives its driver up."""
+    began = time.monotonic()
+    while not reporter.coordinator_gone:
+        reporter.exchange()
+        reporter.wait(0.05, 0.05)
+        assert time.monotonic() - began < 30
+    return time.monotonic() - began
+
+
+def test_a_driver_that_has_ended_is_given_up_after_heartbeat_timeout(driver):
+    _, end, reporter = driver
+    end()
+    assert TIMEOUT < until_given_up(reporter) < PATIENCE
+
+
+def test_a_driver_that_is_silent_is_given_up_much_later(driver):
+    handler, _, reporter = driver
+    handler.answers.clear()
+    assert until_given_up(reporter) > PATIENCE - 0.1
+
+
+def test_a_driver_that_goes_on_after_a_pause_is_told_all(driver):
+    handler, _, reporter = driver
+    handler.answers.clear()
+    reporter.report(Gone())
+    for _ in range(4):  # four times heartbeat_timeout
+        reporter.exchange()
+    assert not reporter.coordinator_gone
+    handler.answers.set()
+    reporter.flush(10)
+    assert "gone" in [report["kind"] for report in handler.heard]
+    assert not reporter.coordinator_gone
+
+
+def test_a_driver_that_ends_after_a_pause_is_given_up_soon(driver):
+    handler, end, reporter = driver
+    handler.answers.clear()
+    for _ in range(3):
+        reporter.exchange()
+    handler.answers.set()
+    end()
+    assert TIMEOUT < until_given_up(reporter) < PATIENCE
