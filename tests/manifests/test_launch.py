@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -532,6 +533,58 @@ def test_garbage_on_the_finish_port_changes_nothing():
             connection.sendall(garbage)
     assert not ended.is_set()
     assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0) == []
+    assert ended.wait(30)
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"[" * 1024,
+        b'{"task":' * 128,
+        b"9" * 1024,
+        b'{"task": "worker:0", "code": ' + b"9" * 990,
+        b"\x00\xff" * 512,
+        b'{"task": ["worker:0"]}\n',
+        b'"\\ud800"\n',
+    ],
+    ids=["depth", "objects", "digits", "long code", "bytes", "list", "surrogate"],
+)
+def test_no_message_ends_the_finish_port(garbage, no_leaks):
+    (port,) = free_ports(1)
+    ended = threading.Event()
+    listener = FinishListener(f"127.0.0.1:{port}", {"worker:0"}, ended.set)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(garbage)
+        connection.settimeout(10)
+        with contextlib.suppress(OSError):
+            assert connection.recv(100) in {b"", b"unknown task\n"}
+    assert not ended.is_set()
+    assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0) == []
+    assert ended.wait(30)
+    listener.close()
+
+
+def test_those_who_say_nothing_dont_keep_the_end_of_training_from_a_server(no_leaks):
+    (port,) = free_ports(1)
+    ended = threading.Event()
+    listener = FinishListener(f"127.0.0.1:{port}", {"worker:0"}, ended.set)
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0, seconds=0) == []
+        assert ended.wait(30)
+    listener.close()
+
+
+def test_a_message_counts_that_comes_in_pieces(no_leaks):
+    (port,) = free_ports(1)
+    ended = threading.Event()
+    listener = FinishListener(f"127.0.0.1:{port}", {"worker:0"}, ended.set)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        for piece in (b'{"task": "wor', b'ker:0", "code": 0}', b"\n"):
+            connection.sendall(piece)
+        assert connection.recv(100) == b"ok\n"
     assert ended.wait(30)
     listener.close()
 

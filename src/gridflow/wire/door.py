@@ -2,13 +2,13 @@
 
 They speak TLS, and both sides show a certificate (mutual TLS) of an authority that is worked out
 from the key. Who has the key can be that authority; who hasn't gets no further than the handshake,
-reads nothing on the wire, and gets no thread for longer than a few seconds. So a key is all that
-has to travel.
+reads nothing on the wire, and gets no thread. So a key is all that has to travel.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -22,13 +22,17 @@ from multiprocessing import AuthenticationError
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.wire import identity
+from gridflow.wire.acceptor import Acceptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 _log = logging.getLogger(__name__)
 #: For a visitor to show who it is, and for a connection to come about.
 _SECONDS: Final = 10.0
+#: Before the next attempt to get in; None ends the attempts.
+_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, None)
+_LEAST_SECONDS: Final = 0.1
 _LENGTH: Final = struct.Struct(">Q")
 _PIECE: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 40
@@ -151,6 +155,8 @@ class Connection:
 class Door:
     """A listening socket, with a thread for each connection that knows the key.
 
+    Those who don't know it, or haven't shown it yet, get no thread; see `Acceptor`.
+
     Parameters
     ----------
     listener : socket
@@ -163,12 +169,12 @@ class Door:
     def __init__(
         self, listener: socket.socket, key: bytes, serve: Callable[[Connection], None]
     ) -> None:
-        self._listener, self._key, self._serve = listener, key, serve
+        self._serve = serve
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
         self._closed = False
-        self._thread = threading.Thread(target=self._accept, name="gridflow-door", daemon=True)
-        self._thread.start()
+        self._context = _context(key, as_server=True)
+        self._acceptor = Acceptor(listener, self._meet, "gridflow-door", _SECONDS)
 
     def close(self) -> None:
         """Let nobody in any more, and send those away who are."""
@@ -177,30 +183,30 @@ class Door:
                 return
             self._closed = True
             inside = list(self._open)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listener.close()
         for connection in inside:
             connection.hang_up()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_SECONDS)
+        self._acceptor.close()
 
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                visitor, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(
-                target=self._admit, args=(visitor,), name="gridflow-visitor", daemon=True
-            ).start()
-
-    def _admit(self, visitor: socket.socket) -> None:
+    def _meet(self, visitor: socket.socket) -> Generator[int, None, None]:
+        """Shake hands with a visitor, and give it a thread."""
+        there = _wrapped(visitor, self._context, as_server=True)
         try:
-            connection = _shake_hands(visitor, self._key, as_server=True)
-        except OSError as error:
-            _log.warning("a stranger was refused: %s", error)
-            return
+            while True:
+                try:
+                    there.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    yield select.POLLIN
+                except ssl.SSLWantWriteError:
+                    yield select.POLLOUT
+            threading.Thread(
+                target=self._admit, args=(Connection(there),), name="gridflow-visitor", daemon=True
+            ).start()
+        except BaseException:  # there may be no threads to be had
+            there.close()
+            raise
+
+    def _admit(self, connection: Connection) -> None:
         with self._lock:
             if self._closed:
                 connection.close()
@@ -210,6 +216,8 @@ class Door:
             self._serve(connection)
         except (EOFError, OSError):
             pass  # it has left
+        except Exception:  # noqa: BLE001 (whatever it is, it is this connection's alone)
+            _log.exception("what a peer sent can't be answered; the connection to it is closed.")
         finally:
             with self._lock:
                 self._open.discard(connection)
@@ -219,6 +227,8 @@ class Door:
 def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Connection:
     """Return a connection to a door.
 
+    A door that is beset by strangers may hang up on others, too: it is asked again.
+
     Raises
     ------
     OSError
@@ -226,44 +236,49 @@ def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Co
     AuthenticationError
         One of the two sides has another key.
     """
-    plain = socket.create_connection((address[0], address[1]), seconds)
-    try:
-        return _shake_hands(plain, key, as_server=False, seconds=seconds)
-    except ssl.SSLError as error:
-        raise AuthenticationError(f"the other side has another key: {error}") from error
-    except TimeoutError:
-        raise TimeoutError(f"{address[0]}:{address[1]} doesn't answer.") from None
+    where = f"{address[0]}:{address[1]}"
+    give_up = time.monotonic() + seconds
+    for pause in _PAUSES:
+        plain = socket.create_connection((address[0], address[1]), seconds)
+        try:
+            return _shake_hands(plain, key, max(give_up - time.monotonic(), _LEAST_SECONDS))
+        except (ssl.SSLEOFError, ConnectionError) as error:
+            if pause is None or time.monotonic() + pause > give_up:
+                words = f"{where} hung up before both sides had shown that they know the key."
+                raise ConnectionResetError(errno.ECONNRESET, words) from error
+            time.sleep(pause)
+        except ssl.SSLError as error:
+            raise AuthenticationError(f"the other side has another key: {error}") from error
+        except TimeoutError:
+            raise TimeoutError(f"{where} doesn't answer.") from None
+    raise AssertionError("the last attempt returns or raises")
 
 
-def _shake_hands(
-    plain: socket.socket, key: bytes, *, as_server: bool, seconds: float = _SECONDS
-) -> Connection:
+def _shake_hands(plain: socket.socket, key: bytes, seconds: float) -> Connection:
     """Return the connection of a socket once both sides have shown that they know the key."""
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _ALIVE.items():
-        if hasattr(socket, name):
-            plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    plain.settimeout(seconds)
-    there = _context(key, as_server=as_server).wrap_socket(
-        plain, server_side=as_server, do_handshake_on_connect=False
-    )
-    connection = Connection(there)
-    # However slowly a stranger sends.
-    timer = threading.Timer(seconds, connection.hang_up) if as_server else None
-    if timer is not None:
-        timer.daemon, timer.name = True, "gridflow-patience"
-        timer.start()
+    there = _wrapped(plain, _context(key, as_server=False), as_server=False)
+    there.settimeout(seconds)
     try:
         there.do_handshake()
     except BaseException:
-        connection.close()
+        there.close()
         raise
-    finally:
-        if timer is not None:
-            timer.cancel()
     there.setblocking(False)
-    return connection
+    return Connection(there)
+
+
+def _wrapped(plain: socket.socket, context: ssl.SSLContext, *, as_server: bool) -> ssl.SSLSocket:
+    """Return a socket before its handshake; it notices when the other side's host is gone."""
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _ALIVE.items():
+            if hasattr(socket, name):
+                plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return context.wrap_socket(plain, server_side=as_server, do_handshake_on_connect=False)
+    except BaseException:
+        plain.close()
+        raise
 
 
 @lru_cache(maxsize=16)
@@ -293,17 +308,19 @@ def listen(host: str, ports: list[int] | range | tuple[int, ...] = (0,)) -> sock
     OSError
         None is.
     """
-    failure: OSError | None = None
+    # The words and not the error, whose traceback would hold this frame, and with it the frames of
+    # all callers and their sockets, until the garbage collector runs.
+    failure = ""
     for port in ports:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
             listener.listen(128)
         except OSError as error:
             listener.close()
-            failure = error
+            failure = str(error)
         else:
             return listener
     raise OSError(f"none of the ports {list(ports)} of {host or 'this host'} is free: {failure}")

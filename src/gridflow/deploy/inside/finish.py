@@ -8,21 +8,23 @@ they belong into a network of the job's own.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
 import socket
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
+from gridflow.wire.acceptor import Acceptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
 _MOST_BYTES: Final = 1024
 _CALL_SECONDS: Final = 5.0
 _PAUSE: Final = 0.5
-
+_BACKLOG: Final = 128
 
 #: Where those listen who end with the training, and where all others do, by role.
 FINISH: Final = "GRIDFLOW_FINISH"
@@ -95,14 +97,13 @@ class FinishListener:
     ) -> None:
         self._awaited = set(awaited)
         self._known = frozenset(awaited) | known
-        self._closing = self._over = False
+        self._over = False
         self._done = done
         self._failed = failed
         host, _, port = address.rpartition(":")
         place = "127.0.0.1" if host == "localhost" else ""
-        self._socket = socket.create_server((place, int(port)))
-        self._thread = threading.Thread(target=self._listen, name="gridflow-finish", daemon=True)
-        self._thread.start()
+        listener = socket.create_server((place, int(port)), backlog=_BACKLOG)
+        self._acceptor = Acceptor(listener, self._hear, "gridflow-finish", _CALL_SECONDS)
 
     @property
     def awaited(self) -> set[str]:
@@ -111,41 +112,32 @@ class FinishListener:
 
     def close(self) -> None:
         """Stop listening."""
-        self._closing = True
-        # Closing alone doesn't wake a thread that waits in accept().
-        with socket.socket() as waker:
-            waker.settimeout(1)
-            waker.connect_ex(("127.0.0.1", self._socket.getsockname()[1]))
-        self._thread.join(timeout=_CALL_SECONDS + 1)
-        self._socket.close()
+        self._acceptor.close()
 
-    def _listen(self) -> None:
+    def _hear(self, connection: socket.socket) -> Generator[int, None, None]:
         # It goes on answering after the last word, for a task that missed the reply and asks again.
-        while not self._closing:
-            connection, _ = self._socket.accept()
-            with connection:
-                news = self._hear(connection)
-            if news is not None and not self._over:
-                self._judge(str(news["task"]), news.get("code"))
+        with connection:
+            words = b""
+            while not words.endswith(b"\n") and len(words) < _MOST_BYTES:
+                yield select.POLLIN
+                piece = connection.recv(_MOST_BYTES - len(words))
+                if not piece:
+                    break
+                words += piece
+            news = json.loads(words)
+            task = news.get("task") if isinstance(news, dict) else None
+            is_known = isinstance(task, str) and task in self._known
+            with contextlib.suppress(OSError):  # it counts, though the answer doesn't arrive
+                connection.sendall(b"ok\n" if is_known else b"unknown task\n")
+        if is_known and not self._over:
+            self._judge(str(task), news.get("code"))
 
     def _judge(self, task: str, code: Any) -> None:
         if code and self._failed is not None:
             self._over = True
-            self._failed(task, code if isinstance(code, int) else 1)
+            self._failed(task, code if type(code) is int else 1)
             return
         self._awaited.discard(task)
         if code or not self._awaited:
             self._over = True
             self._done()
-
-    def _hear(self, connection: socket.socket) -> dict[str, Any] | None:
-        connection.settimeout(_CALL_SECONDS)
-        try:
-            news = json.loads(connection.recv(_MOST_BYTES))
-            if not isinstance(news, dict) or str(news.get("task")) not in self._known:
-                connection.sendall(b"unknown task\n")
-                return None
-            connection.sendall(b"ok\n")
-        except (OSError, ValueError):
-            return None
-        return news
