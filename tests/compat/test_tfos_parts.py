@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import itertools
 import json
@@ -18,6 +19,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from gridflow import (
@@ -164,6 +166,28 @@ def test_a_manager_of_the_programs_own_feeds_as_well():
         feed.batch_results([1, 2])
         assert manager.get_queue("output").get() == 1
         manager.set("state", "running")
+        assert str(manager.get("state")) == "'running'"
+    finally:
+        manager.shutdown()
+
+
+@pytest.mark.slow  # the kernel lets few of them wait at a time
+@pytest.mark.parametrize("descriptors", [1024, 60])
+def test_strangers_cant_end_a_manager_nor_fill_it(descriptors, monkeypatch):
+    monkeypatch.setattr(
+        TFManager,
+        "_SERVE",
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors},) * 2);"
+        + TFManager._SERVE,
+    )
+    manager = TFManager.start(b"abc", ["input"], "remote")
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(80):
+                stack.enter_context(socket.create_connection(manager.address, 5))
+            TFManager.connect(manager.address, b"abc").set("state", "running")
+            threads = psutil.Process(manager.server.pid).num_threads()
+            assert threads < 100
         assert str(manager.get("state")) == "'running'"
     finally:
         manager.shutdown()

@@ -387,7 +387,8 @@ def test_strangers_words_dont_disturb_the_server(servers, tmp_path, monkeypatch)
     assert path.parent.stat().st_mode & 0o777 == 0o700
     monkeypatch.chdir(path.parent)  # the whole path may be too long for a socket's address
     incomplete = b'\0\0\0\x0f{"kind":"fork"}'
-    for words in (b"", b"\0", b"\xff" * 4, b"\0\0\0\2[]", incomplete, b"x" * 9):
+    deep = b"\0\1\0\0" + b"[" * (1 << 16)
+    for words in (b"", b"\0", b"\xff" * 4, b"\0\0\0\2[]", incomplete, b"x" * 9, deep):
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(path.name)
             stranger.sendall(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
+import threading
 import typing
 
 import pytest
@@ -122,6 +123,20 @@ def test_what_comes_through_a_channel_is_looked_at_too():
     theirs.shutdown(socket.SHUT_RDWR)
     ours.close()
     their_end.close()
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 100_000, b"9" * 5000, b"\xff\xfe", b"[1]", b"5"], ids=lambda each: each[:3]
+)
+def test_a_line_that_is_no_message_is_an_error_of_the_wire(line):
+    ours, theirs = Channel.pair()
+    with theirs:
+        sender = threading.Thread(target=theirs.sendall, args=(line + b"\n",))
+        sender.start()
+        with pytest.raises(WireError, match="a line came in"):
+            next(ours.receive())
+        sender.join()
+    ours.close()
 
 
 def test_another_version_of_gridflow_on_an_executor_is_named():

@@ -322,7 +322,7 @@ class ForkedGuardian:
             try:
                 while (received := messages.receive(self._connection)) is not None:
                     self._take(received[0])
-            except (OSError, messages.Malformed):
+            except (OSError, messages.Malformed, KeyError, TypeError, ValueError):
                 pass
             if self.is_forked and self._code is None:
                 self._code = -signal.SIGKILL  # nothing else ends a guardian without a word

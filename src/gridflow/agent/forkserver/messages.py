@@ -66,7 +66,7 @@ def _decode(connection: socket.socket, length: int) -> dict[str, Any]:
         raise Malformed(f"a message of {length} bytes")
     try:
         message = json.loads(_exactly(connection, length))
-    except ValueError as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise Malformed(str(error)) from error
     if not isinstance(message, dict):
         raise Malformed(f"a message that is a {type(message).__name__}")

@@ -55,6 +55,7 @@ _WITH: Final = {
     "torch": ("keras", *_FEED, "gridflow.keras.cures.torch"),
 }
 _REQUEST_SECONDS: Final = 5.0
+_PAUSE: Final = 0.1
 #: Without pidfds (Linux 5.3) the owner is looked at this often.
 _LOOK_SECONDS: Final = 1.0
 _PEER: Final = struct.Struct("3i")
@@ -195,7 +196,10 @@ class Server:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
+            except BlockingIOError:
+                return
+            except OSError:  # there are no descriptors: it would be woken again at once
+                time.sleep(_PAUSE)
                 return
             with connection:
                 self._serve(connection)
@@ -216,7 +220,7 @@ class Server:
         request, descriptors = received
         try:
             # An agent that is gone, or that no longer waits, isn't answered.
-            with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+            with contextlib.suppress(OSError, KeyError, TypeError, ValueError, AttributeError):
                 self._answer(connection, request, descriptors)
         finally:
             for descriptor in descriptors:

@@ -8,14 +8,16 @@ TensorFlow's and Spark's have.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from multiprocessing import JoinableQueue
-from multiprocessing.managers import BaseManager
+from multiprocessing.managers import BaseManager, Server
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.compat.tfos import util
@@ -23,9 +25,14 @@ from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from multiprocessing.connection import Connection
 
 _SERVE: Final = "from gridflow.compat.tfos import TFManager; TFManager.serve()"
 _END_SECONDS: Final = 5.0
+#: Connections that haven't shown yet that they know the key.
+_MOST_STRANGERS: Final = 64
+#: Before the next try, when the system has no descriptors.
+_PAUSE: Final = 0.1
 
 
 class TFManager(BaseManager):
@@ -48,6 +55,69 @@ class TFManager(BaseManager):
             server.kill()
             server.wait()
         server.stdout.close()
+
+
+class _Server(Server):
+    """A manager's server that strangers can't end, nor fill: Python's own has a thread for each."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._strangers: dict[Connection, None] = {}
+        self._lock = threading.Lock()
+
+    def accepter(self) -> None:
+        """Accept connections, whatever the system runs out of."""
+        while True:
+            try:
+                connection = self.listener.accept()  # type: ignore[attr-defined]
+            except OSError:
+                if not self._make_room(0):
+                    time.sleep(_PAUSE)
+                continue
+            self._make_room(_MOST_STRANGERS - 1)
+            with self._lock:
+                self._strangers[connection] = None
+            try:
+                threading.Thread(
+                    target=self.handle_request, args=(connection,), daemon=True
+                ).start()
+            except RuntimeError:  # there are no threads to be had
+                self._let_go(connection)
+                connection.close()
+
+    def accept_connection(self, c: Connection, name: str) -> None:
+        """Serve one that has shown that it knows the key, until it leaves."""
+        self._let_go(c)
+        super().accept_connection(c, name)
+
+    def handle_request(self, conn: Connection) -> None:
+        """Serve one call, or a stranger until it is sent away."""
+        try:
+            with contextlib.suppress(SystemExit):  # the end of what `accept_connection` serves
+                self._handle_request(conn)  # type: ignore[attr-defined]
+        finally:
+            self._let_go(conn)
+            conn.close()
+
+    def _make_room(self, most: int) -> int:
+        """Hang up on the oldest strangers; the threads that serve them close the connections."""
+        with self._lock:
+            leaving = list(self._strangers)[: max(len(self._strangers) - most, 0)]
+            for connection in leaving:
+                del self._strangers[connection]
+                _hang_up(connection)
+        return len(leaving)
+
+    def _let_go(self, connection: Connection) -> None:
+        with self._lock:
+            self._strangers.pop(connection, None)
+
+
+def _hang_up(connection: Connection) -> None:
+    there = socket.socket(fileno=connection.fileno())
+    with contextlib.suppress(OSError):
+        there.shutdown(socket.SHUT_RDWR)
+    there.detach()  # it is the connection's
 
 
 mgr: TFManager | None = None
@@ -116,7 +186,9 @@ def serve() -> None:
     TFManager.register("get", callable=_get)
     TFManager.register("set", callable=_set)
     address = (asked["host"], 0) if asked["host"] else None
-    server = TFManager(address, authkey=bytes.fromhex(asked["key"])).get_server()
+    # Registered with all that `TFManager` offers; BaseManager's own server isn't this one.
+    registry = TFManager._registry  # type: ignore[attr-defined]  # noqa: SLF001
+    server = _Server(registry, address, bytes.fromhex(asked["key"]), "pickle")
     print(json.dumps(server.address), flush=True)  # noqa: T201 (to who has started it)
 
     def wait_for_the_end() -> None:
