@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import secrets
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from cryptography.x509 import ObjectIdentifier
@@ -31,6 +36,16 @@ _LIFETIME: Final = dt.timedelta(days=30)
 _LONG: Final = dt.timedelta(days=3650)
 #: How many points the curve P-256 has.
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
+
+#: A key that nobody can guess begins so: a random one, or one that took long to work out.
+_STRONG: Final = b"gridflow-key:"
+_KEY_BYTES: Final = 32
+#: Of a secret that somebody made up.
+LEAST_SECRET: Final = 16
+_LEAST_DIFFERENT: Final = 5
+#: 32 MB and about a quarter of a second for each guess (OWASP's least for scrypt).
+_COST: Final = {"n": 1 << 15, "r": 8, "p": 3}
 
 
 @dataclass(frozen=True)
@@ -53,8 +68,46 @@ def make_identities() -> tuple[Identity, Identity]:
     )
 
 
+def random_key() -> bytes:
+    """Return a key that nobody can guess."""
+    return _STRONG + secrets.token_bytes(_KEY_BYTES)
+
+
+@lru_cache(maxsize=16)
+def strong_key(secret: bytes, name: str) -> bytes:
+    """Return the key that a secret of the user's makes; a key of this module stays what it is.
+
+    A stranger is shown a certificate that the key has signed, and can try guesses at home: each of
+    them is made expensive. Every process of a cluster comes to the same key, so there is no salt.
+
+    Parameters
+    ----------
+    secret : bytes
+    name : str
+        What it is called, for errors.
+
+    Raises
+    ------
+    InvalidArgument
+        It is too easy to guess.
+    """
+    if secret.startswith(_STRONG) and len(secret) == len(_STRONG) + _KEY_BYTES:
+        return secret
+    if len(secret) < LEAST_SECRET or len(set(secret)) < _LEAST_DIFFERENT:
+        raise InvalidArgument(
+            f"{name} is too easy to guess: it has {len(secret)} bytes, {len(set(secret))} of them "
+            f"different; it needs at least {LEAST_SECRET}, {_LEAST_DIFFERENT} of them different. "
+            "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    stretched = Scrypt(salt=b"gridflow shared secret", length=_KEY_BYTES, **_COST).derive(secret)
+    return _STRONG + stretched
+
+
 def identity_of(secret: bytes) -> Identity:
-    """Return an identity of the authority that a secret makes, the same wherever it is known."""
+    """Return an identity of the authority that a secret makes, the same wherever it is known.
+
+    The secret is one that nobody can guess, see `strong_key`.
+    """
     derived = HKDF(hashes.SHA256(), 48, None, b"gridflow authority").derive(secret)
     number = int.from_bytes(derived, "big") % (_ORDER - 1) + 1
     authority = _Authority(ec.derive_private_key(number, ec.SECP256R1()), _LONG)

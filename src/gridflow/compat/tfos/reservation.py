@@ -4,7 +4,7 @@ The classes are TensorFlowOnSpark's. Its server unpickled whatever anybody sent;
 those only who know its key, in msgpack. A client finds the key by itself in the server's process
 and in other processes of the same user on its host, in a file that only the user can read and that
 goes with the server's process; elsewhere in the variable ``TFOS_SERVER_KEY``, which has to be set
-for the server, too.
+for the server, too: at least 16 bytes that nobody can guess.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import struct
 import tempfile
 import threading
@@ -27,6 +26,7 @@ from gridflow.compat.tfos import util
 from gridflow.errors import GridflowError, InvalidArgument, NetworkError, StartTimeout
 from gridflow.files.local import check_own, open_own, write_whole
 from gridflow.wire import door
+from gridflow.wire.identity import random_key, strong_key
 
 if TYPE_CHECKING:
     import socket
@@ -127,7 +127,7 @@ class Server(MessageSocket):
     primary_keys : sequence of str, optional
         See `Reservations`.
     key : bytes, optional
-        Default: that of ``TFOS_SERVER_KEY``, else a new one.
+        A secret of at least 16 bytes. Default: that of ``TFOS_SERVER_KEY``, else a new one.
     host : str, optional
         The address to bind. Default: this host's, or all of them if ``TFOS_SERVER_HOST`` says by
         which name it is reached.
@@ -150,8 +150,8 @@ class Server(MessageSocket):
             raise InvalidArgument(f"a server expects at least one node; got {count}.")
         self.reservations = Reservations(count, primary_keys)
         self.done = False
-        given = os.environ.get(TFOS_SERVER_KEY, "").encode()
-        self.key = key or given or secrets.token_bytes(32)
+        #: What a secret makes, see `identity.strong_key`.
+        self.key = strong_key(key, "key=") if key else _key_of_environment() or random_key()
         self._host = host
         self._state: dict[str, Any] = {"finished": False, "failure": ""}
         self._door: door.Door | None = None
@@ -298,7 +298,7 @@ class Client(MessageSocket):
 
     def __init__(self, server_addr: tuple[str, int], key: bytes | None = None) -> None:
         self.server_addr = (str(server_addr[0]), int(server_addr[1]))
-        self._key = key or _find_key(self.server_addr[1])
+        self._key = strong_key(key, "key=") if key else _find_key(self.server_addr[1])
         self.sock = door.knock(self.server_addr, self._key)
 
     def close(self) -> None:
@@ -363,10 +363,15 @@ def _key_prefix(port: int) -> str:
     return f"gridflow-tfos-{os.getuid()}-{port}-"
 
 
-def _find_key(port: int) -> bytes:
+def _key_of_environment() -> bytes:
     given = os.environ.get(TFOS_SERVER_KEY, "").encode()
-    if given or port in _keys:
-        return _keys.get(port) or given
+    return strong_key(given, TFOS_SERVER_KEY) if given else b""
+
+
+def _find_key(port: int) -> bytes:
+    known = _keys.get(port) or _key_of_environment()
+    if known:
+        return known
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{_key_prefix(port)}*"):
         with contextlib.suppress(OSError):  # another user's, or one that is just deleted
