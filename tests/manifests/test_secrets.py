@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import shlex
 import subprocess
 
 import pytest
@@ -10,7 +12,20 @@ from jobs import flights
 
 from gridflow.cli import main
 from gridflow.deploy.description.plain_secrets import holds_secret, in_words
-from gridflow.job import Credentials, GcsCredentials, SecretKey, Secrets, Volume
+from gridflow.errors import InvalidArgument
+from gridflow.job import (
+    Credentials,
+    GcsCredentials,
+    JobError,
+    Model,
+    Role,
+    S3Credentials,
+    SecretKey,
+    Secrets,
+    Spark,
+    TensorBoard,
+    Volume,
+)
 from gridflow.manifests import get_target, render
 from gridflow.spec.exits import Exit
 
@@ -31,7 +46,10 @@ exit 0
 
 @pytest.mark.parametrize(
     "name",
-    ["PGPASSWORD", "DB_PASS", "MYSQL_PWD", "dbPassword", "HF_TOKEN", "--api-key", "SSH_KEY"],
+    [
+        *["PGPASSWORD", "DB_PASS", "MYSQL_PWD", "dbPassword", "HF_TOKEN", "--api-key", "SSH_KEY"],
+        *["DB_PASSWORD1", "DB_PASSWORD_2", "TOKEN2", "API_KEY_1", "apiKey2", "PASSWORD1_OLD"],
+    ],
 )
 def test_names_of_secrets_are_known(name):
     assert holds_secret(name)
@@ -39,10 +57,159 @@ def test_names_of_secrets_are_known(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["PWD", "OLDPWD", "COMPASS", "TOKENIZER", "MAX_TOKENS", "eos-token", "TOKEN_FILE", "KEYS"],
+    [
+        *["PWD", "OLDPWD", "COMPASS", "TOKENIZER", "MAX_TOKENS", "eos-token", "TOKEN_FILE", "KEYS"],
+        *["TOKEN_FILE2", "SECRET_PATH_1", "KEY1", "LAYER2", "STOP_TOKEN1"],
+    ],
 )
 def test_names_of_other_things_are_not_taken_for_secrets(name):
     assert not holds_secret(name)
+
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJmbGlnaHRzIn0.c2lnbmF0dXJlLW9mLWl0"
+#: What people write; what scanners look for is put together here.
+SECRET_VALUES = {
+    "slack hook": "https://hooks.slack.com/services/T0000/B0000/abcdefgh",
+    "discord hook": "https://discord.com/api/webhooks/123456/abcdef",
+    "jwt": JWT,
+    "unsigned jwt": JWT.rpartition(".")[0] + ".",
+    "encrypted jwt": "eyJhbGciOiJkaXIifQ..aXYtaXYtaXY.Y2lwaGVydGV4dA.dGFn",
+    "header": "Authorization: Bearer abc.def",
+    "basic header": "authorization=Basic dXNlcjpwdw==",
+    "bearer": "Bearer 0123456789abcdefghij",
+    "aws id": "AKIA" + "ABCDEFGHIJ234567",
+    "aws key": "[default]\naws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCY",
+    "github": "ghp_" + "a1B2" * 9,
+    "github fine": "github_pat_" + "a1B2" * 9,
+    "gitlab": "glpat-" + "a1B2" * 5,
+    "hugging face": "hf_" + "aBcD" * 8,
+    "openai": "sk-proj-" + "a1B2" * 8,
+    "slack": "xoxb-" + "1234567890-abc",
+    "stripe": "sk_live_" + "a1B2" * 6,
+    "npm": "npm_" + "a1B2" * 9,
+    "google api": "AIza" + "a1B2c" * 7,
+    "private key": "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Blb",
+    "pgp key": "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+    "private key in base64": "LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0t",
+    "service account": '{"type": "service", "private_key": "-----BEGIN PRIVATE KEY-----\\n"}',
+    "service account's id": '{"private_key_id": "x", "client_secret": "hunter2"}',
+    "url": "postgresql://user:hunter2@db:5432/flights",
+    "redis": "redis://:hunter2@cache",
+    "url in capitals": "HTTPS://user:hunter2@host",
+    "git": "https://" + "a1B2" * 10 + "@github.com/org/repository",
+    "query": "https://host/v1?access_token=hunter2",
+    "azure": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=aGVsbG8gd29ybGQ=;",
+    "azure bus": "Endpoint=sb://a/;SharedAccessKeyName=Root;SharedAccessKey=aGVsbG8gd29ybGQ=",
+    "azure signature": "https://a.blob.core.windows.net/c?sv=2022&sig=aGVsbG8gd29ybGQh%3D",
+    "odbc": "Server=db;Uid=me;Pwd=hunter2;",
+    "java": "-Xmx2g -Djavax.net.ssl.trustStorePassword=hunter2",
+    "yaml": "user: me\npassword: hunter2\n",
+    "header of gitlab": "PRIVATE-TOKEN: hunter2",
+}
+ORDINARY_VALUES = {
+    "path": "/data/flights/token=abc/part-00000.parquet",
+    "digest": "registry:5000/org/image@sha256:" + "0123456789abcdef" * 4,
+    "image": "ghcr.io/org/secret-token:v1.2.3",
+    "uuid": "123e4567-e89b-12d3-a456-426614174000",
+    "commit": "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+    "url": "https://user@host:8080/path?version=2&key=year",
+    "bucket": "abfss://a-container-of-2024-flights@account.dfs.core.windows.net/x",
+    "sqlite": "sqlite:////data/optuna.db",
+    "cluster": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
+    "flags": "--xla_gpu_cuda_data_dir=/usr/local/cuda --tf_xla_auto_jit=2",
+    "tokens": '{"pad_token": "<pad>", "max_tokens": 4096, "use_auth_token": false}',
+    "shell": "train --token $TOKEN --password=${PASSWORD} -H 'Authorization: Bearer $TOKEN'",
+    "python": "client(token=os.environ['TOKEN'])",
+    "a place": '{"tokenFile": "/run/secrets/token", "secret": {"secretName": "x"}}',
+    "numbers": "1e-3,2e-3",
+    "model": "sk-learn-random-forest-classifier",
+    "hf model": "hf_transformers_model_of_flights_v2",
+    "words": "bearer authentication is used here; a basic understanding helps",
+    "base64": "eyJsciI6IDAuMSwgImVwb2NocyI6IDEwfQ==",
+    "host": "worker-0.flights.default.svc:2222",
+    "time": "2024-05-01T12:00:00Z",
+}
+
+
+@pytest.mark.parametrize("value", SECRET_VALUES.values(), ids=SECRET_VALUES)
+def test_a_secret_is_known_by_its_looks_and_printed_nowhere(value):
+    with pytest.raises(JobError, match="looks like a secret"):
+        flights(env={"PLAIN": value})
+    with pytest.raises(JobError, match="looks like a secret"):
+        flights(roles={"worker": Role(env={"PLAIN": value})})
+    for words in ([value], ["--plain", value], [f"--plain={value}"], ["sh", "-c", f"run {value}"]):
+        with pytest.raises(JobError, match="looks like a secret") as caught:
+            flights(args=words)
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ORDINARY_VALUES.values(), ids=ORDINARY_VALUES)
+def test_ordinary_values_are_not_taken_for_secrets(value):
+    job = flights(env={"PLAIN": value}, args=["--plain", value, f"--plain={value}"])
+    render(job, "docker")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"annotations": {"hook": SECRET_VALUES["slack hook"]}},
+        {"overrides": {"kubernetes": {"spec": [{"args": [JWT]}]}}},
+        {"tensorboard": lambda: TensorBoard("s3://id:hunter2@bucket/logs")},
+        {"credentials": lambda: Credentials(s3=S3Credentials("s3", endpoint="https://a:b@c"))},
+        {"spark": lambda: Spark(conf={"spark.hadoop.a": SECRET_VALUES["azure"]})},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_secret_is_seen_wherever_a_job_has_texts(fields):
+    with pytest.raises(InvalidArgument, match="looks like a secret"):
+        flights(**{name: value() if callable(value) else value for name, value in fields.items()})
+
+
+def test_a_comma_in_a_path_is_no_option_of_a_mount():
+    """Docker reads ``--mount`` as a line of CSV, by encoding/csv of Go."""
+    volumes = [
+        Volume("a", "/data,readonly=false", host='/srv/x,bind-propagation=shared,"y"'),
+        Volume("b", "/x,source=/", pvc="claim", read_only=True),
+        Volume("c", "/y,type=tmpfs", empty=""),
+    ]
+    job = flights(volumes=volumes, secrets=Secrets(files={"/etc/a,src=/root": "tls"}))
+    text = [d.content for d in render(job, "docker").documents][-1]
+    words = shlex.split(text.replace("\\\n", " "))
+    found = [next(csv.reader([w[len("--mount=") :]])) for w in words if w.startswith("--mount=")]
+    assert found[:4] == [
+        ["type=bind", 'source=/srv/x,bind-propagation=shared,"y"', "target=/data,readonly=false"],
+        ["type=volume", "source=claim", "target=/x,source=/", "readonly"],
+        ["type=volume", "target=/y,type=tmpfs"],
+        ["type=bind", "source=./secrets/tls", "target=/etc/a,src=/root", "readonly"],
+    ]
+
+
+def test_compose_puts_no_variable_into_a_path():
+    job = flights(volumes=[Volume("a", "/data/$HOME", host="/srv/${AWS_SECRET_ACCESS_KEY}")])
+    (whole,) = [d.content for d in render(job, "compose").documents]
+    (volume,) = whole["services"]["worker-0"]["volumes"]
+    assert volume["target"] == "/data/$$HOME"
+    assert volume["source"] == "/srv/$${AWS_SECRET_ACCESS_KEY}"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Volume("a", "/data\nx", pvc="c"), "line break"),
+        (lambda: Volume("a", "/data", host="/srv\r\nx"), "line break"),
+        (lambda: Secrets(files={"/etc/\x00": "tls"}), "control character"),
+        (lambda: TensorBoard("gs://bucket\n--x"), "line break"),
+        (lambda: Model("m", "s3://bucket\u2028x"), "line break"),
+        (lambda: S3Credentials("s3", endpoint="http://a\nb"), "line break"),
+        (lambda: S3Credentials("s3", region="a\nb"), "line break"),
+        (lambda: Spark(conf={"spark.a=b": "c"}), "no blanks and no '='"),
+        (lambda: Spark(conf={"spark.a\nspark.b": "c"}), "no blanks and no '='"),
+        (lambda: Spark(application="--conf=spark.a=b"), "no option"),
+    ],
+)
+def test_what_would_be_an_option_or_a_line_of_its_own_is_refused(make, words):
+    with pytest.raises(InvalidArgument, match=words):
+        make()
 
 
 @pytest.mark.parametrize(

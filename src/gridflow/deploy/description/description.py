@@ -274,6 +274,7 @@ class Job:
                 check.add(f"{path}.{key}", rules.label_key(key))
                 check.add(f"{path}.{key}", rules.label_value(value))
         check.all("annotations", rules.label_key, self.annotations)
+        check.plain("annotations", self.annotations)
         for key in self.affinity:
             check.one_of(f"affinity.{key}", key, AFFINITIES)
         if self.priority_class is not None:
@@ -286,3 +287,4 @@ class Job:
         for target, tree in self.overrides.items():
             if not isinstance(tree, dict):
                 check.add(f"overrides.{target}", f"is a tree of fields, got {tree!r}.")
+            check.plain(f"overrides.{target}", tree)

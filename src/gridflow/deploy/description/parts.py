@@ -57,6 +57,21 @@ class Checks:
             if "\0" in value:
                 self.add(f"{path}.{name}", "a variable can't hold a NUL character.")
 
+    def plain(self, path: str, value: object) -> None:
+        """Check that no text in a value, however deep, is a secret in plain sight."""
+        if isinstance(value, dict):
+            for key, each in value.items():
+                self.plain(f"{path}.{key}", each)
+        elif isinstance(value, list | tuple):
+            for index, each in enumerate(value):
+                self.plain(f"{path}[{index}]", each)
+        elif isinstance(value, str) and plain_secrets.is_secret(value):
+            self.add(
+                path,
+                "looks like a secret and would be printed in plain text; leave it out, and use "
+                "secrets: or credentials: instead.",
+            )
+
     def command(self, path: str, words: Iterable[str]) -> None:
         """Check the words of a command line."""
         words = list(words)
@@ -317,6 +332,9 @@ class S3Credentials:
         check = Checks()
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
             check.add("endpoint", f"begins with http:// or https://, got {self.endpoint!r}.")
+        for name in ("endpoint", "region"):
+            check.add(name, rules.printable(getattr(self, name) or ""))
+        check.plain("endpoint", self.endpoint or "")
         check.done()
 
 

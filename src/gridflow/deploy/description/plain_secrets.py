@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 #: Words that end so mean a secret, alone or glued to what it is for: PGPASSWORD, AUTHTOKEN.
-_ENDS: Final = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "TOKEN", "CREDENTIAL", "CREDENTIALS")
+_ENDS: Final = (
+    *("PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASSCODE"),
+    *("SECRET", "TOKEN", "CREDENTIAL", "CREDENTIALS"),
+)
 _WORDS: Final = frozenset({"PASS", "PWD", "APIKEY", "SECRETKEY", "ACCESSKEY", "PRIVATEKEY", "PAT"})
 _KEY_BEFORE: Final = frozenset(
     {"API", "ACCESS", "PRIVATE", "SECRET", "ACCOUNT", "AUTH", "ENCRYPTION", "SIGNING", "SSH", "JWT"}
@@ -26,34 +29,85 @@ _INNOCENT: Final = re.compile(
 )
 #: Endings that say the variable holds a place, not the secret itself.
 _PLACES: Final = ("_FILE", "_PATH", "_DIR", "_URL", "_NAME", "_TTL", "_REGION")
-_VALUES: Final = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
-    # GitHub, GitLab, Hugging Face, Slack, Stripe, Google
-    r"|\b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abprs]-|[sr]k_live_)[\w-]{20,}|\bAIza[\w-]{35}\b"
-    # user:password@host, but for a password that the shell fills in
-    r"|\b[a-z][a-z0-9+.-]*://[^\s/:@]*:(?!\$)[^\s/@]+@"
+_LOOKS: Final = (
+    # Private keys, also in base64
+    r"-----BEGIN [A-Z ]*PRIVATE KEY",
+    r"LS0tLS1CRUdJTi(?:BQUklW|BSU0Eg|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)",
+    r"\bAGE-SECRET-KEY-1",
+    # AWS; Google: keys of APIs, OAuth, and service accounts' files in base64
+    r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b",
+    r"\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}",
+    r"\beyJ0eXBlIjo(?:gInNlcnZpY2Vf|ic2VydmljZV9)",
+    # GitHub, GitLab, Slack, Docker Hub, Vault
+    r"\b(?:gh[pousr]_|github_pat_|dckr_pat_)\w{20,}|\bgl[a-z]{1,7}-[\w-]{20,}",
+    r"\bxox[abceoprs](?:\.xox[bp])?-[\w-]{10,}|\bxapp-[\w-]{20,}|\bhv[sbr]\.[\w-]{20,}",
+    # Hugging Face, OpenAI and Anthropic, Databricks
+    r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}|\bdapi[0-9a-f]{32}",
+    r"\bsk-(?=[\w-]*\d)(?=[\w-]*[A-Z])[\w-]{20,}",
+    # Stripe, npm, PyPI, DigitalOcean, SendGrid
+    r"\b[sr]k_(?:live|test)_\w{16,}|\bnpm_[A-Za-z0-9]{30,}|\bpypi-[\w-]{30,}",
+    r"\bdo[por]_v1_[0-9a-f]{32,}|\bSG\.[\w-]{16,}\.[\w-]{16,}",
+    # JSON web tokens, signed or encrypted, and headers that hold a token or a password
+    r"\beyJ[\w-]{10,}\.(?:eyJ[\w-]{8,}\.|[\w-]*\.[\w-]{8})",
+    r"(?i:\bauthorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token|apikey)\s+)[^\s$<{]{4}",
+    r"(?i:\bbearer\s+)(?=\S*\d)[\w.~+/=-]{16,}",
+    # Web hooks, and addresses that are signed
+    r"\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/\w",
+    r"\bdiscord(?:app)?\.com/api/webhooks/\d|\bwebhook\.office\.com/webhookb2/\w",
+    r"\bapi\.telegram\.org/bot\d",
+    r"(?i:[?&;](?:sig|x-amz-signature|x-goog-signature)=)[\w%+/=-]{16,}",
+    r"(?i:\bSharedAccessSignature\s*=\s*)[^\s$]",
+    # user:password@host, but for a password that somebody fills in; token@host
+    r"(?i:\b[a-z][a-z0-9+.-]*://)[^\s/:@]*:(?![$<{*])[^\s/@]+@",
+    r"(?i:\bhttps?://)(?=[^\s/:@]*\d)[\w-]{20,}@",
 )
+_VALUES: Final = re.compile("|".join(_LOOKS))
+#: ``name=value``, ``"name": value`` and ``name: value`` in a text, but no part of a path.
+_INSIDE: Final = re.compile(
+    r"(?<![\w./-])-{0,2}(?P<name>[A-Za-z_][\w.-]*)"
+    r"(?:\\?[\"']\s*[:=]|\s*=|:(?:\s+|(?!//)(?=[\w+/=.-]{16,})))\s*"
+    # Looked at only: it may hold another name.
+    r"(?=(?P<value>\\?\"(?:[^\"\\]|\\.)*|'[^']*|[^\s\"',;&]+))"
+)
+#: What isn't a password, though it stands where one could.
+_HARMLESS: Final = re.compile(r"(?i:true|false|null|none|yes|no|\d{1,3}(\.\d+)?)\Z")
+_LEAST: Final = 4
+#: A password in a connection string; in capitals it is the working directory.
+_ODBC: Final = ("Pwd", "pwd")
 _OPTION: Final = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?\Z", re.DOTALL)
 _ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)\Z", re.DOTALL)
 #: What stands in a shell's command line: words, with their quotes.
 _SHELL_WORD: Final = re.compile(r"""(?:[^\s"';&|()]|"[^"]*"|'[^']*')+""")
+#: How a place of a secret begins, and what a shell or a program fills in.
+_FILLED_IN: Final = (
+    *("/", "./", "$", "env:", "file:", "vault:", "`", "<", "{{", "%("),
+    *("os.environ", "os.getenv", "getenv(", "environ[", "args.", "self."),
+)
+_DIGITS: Final = "0123456789"
 HIDDEN: Final = "…"
 
 
 def holds_secret(name: str) -> bool:
     """Return whether a variable or option of this name usually holds a secret itself."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", name).upper().strip("_")
+    words = words.rstrip(_DIGITS).rstrip("_")  # DB_PASSWORD1, API_KEY_2
     if _INNOCENT.fullmatch(words) or words.endswith(_PLACES):
         return False
-    parts = words.split("_")
+    parts = [part.rstrip(_DIGITS) for part in words.split("_")]
     if any(part in _WORDS or part.endswith(_ENDS) for part in parts):
         return True
     return any(a in _KEY_BEFORE and b == "KEY" for a, b in pairwise(parts))
 
 
 def is_secret(value: str) -> bool:
-    """Return whether a value is a secret by its looks: a key, a token, a password in a URL."""
-    return bool(_VALUES.search(value))
+    """Return whether a text holds a secret by its looks: a key, a token, a password in a URL.
+
+    Or by a name in it: ``AccountKey=…`` in a connection string, ``"client_secret": …`` in JSON.
+    """
+    return bool(_VALUES.search(value)) or any(
+        (holds_secret(found["name"]) or found["name"] in _ODBC) and _is_password(found["value"])
+        for found in _INSIDE.finditer(value)
+    )
 
 
 def in_words(words: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -66,7 +120,7 @@ def in_words(words: Iterable[str]) -> Iterator[tuple[int, str]]:
         names = [name for name, place in _named([word, *words[index + 1 : index + 2]]) if not place]
         if " " in word.strip():
             names += [name for name, _ in _named(_SHELL_WORD.findall(word))]
-        if is_secret(word):
+        if not names and is_secret(word):
             names.append("a value")
         yield from ((index, name) for name in dict.fromkeys(names))
 
@@ -87,7 +141,14 @@ def _named(words: list[str]) -> Iterator[tuple[str, int]]:
 def _is_plain(value: str) -> bool:
     """Tell a secret itself from a place of one, and from what a shell or a program fills in."""
     bare = value.strip("\"'")
-    return bool(bare) and not bare.startswith(("/", "./", "$", "${", "env:", "file:"))
+    return bool(bare) and not bare.startswith(_FILLED_IN)
+
+
+def _is_password(value: str) -> bool:
+    """Tell it from what else stands behind a name in JSON, in properties or in a program."""
+    bare = value.lstrip("\\\"'").rstrip("})]")
+    has_worth = len(bare) >= _LEAST and not _HARMLESS.match(bare)
+    return has_worth and _is_plain(bare) and not bare.startswith(("{", "[", "="))
 
 
 def hide(assignment: str) -> str:

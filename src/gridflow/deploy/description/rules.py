@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from decimal import Decimal
 from typing import Final
 
@@ -117,6 +118,13 @@ def absolute_path(text: str) -> str | None:
         return f"a path in the container begins with '/', got {text!r}."
     if ".." in text.split("/") or ":" in text:
         return f"a path in the container holds neither '..' nor ':', got {text!r}."
+    return printable(text)
+
+
+def printable(text: str) -> str | None:
+    """Return that a text holds a line break or another control character, or None."""
+    if any(unicodedata.category(each) in {"Cc", "Zl", "Zp"} for each in text):
+        return f"holds a line break or another control character: {text!r}."
     return None
 
 

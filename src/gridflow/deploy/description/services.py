@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ NOTEBOOK_IMAGES: Final = (
     f"{_NOTEBOOKS}/jupyter-tensorflow:v1.10.0",
     f"{_NOTEBOOKS}/jupyter-tensorflow-cuda:v1.10.0",
 )
+_PROPERTY: Final = re.compile(r"spark\.[^\s=]+")
 #: What is no path in a volume. Who can read which is up to the image.
 BUCKETS: Final = ("gs://", "s3://")
 
@@ -47,6 +49,8 @@ class TensorBoard:
         check = Checks()
         if not self.log_dir.startswith(BUCKETS):
             check.add("log_dir", rules.absolute_path(self.log_dir))
+        check.add("log_dir", rules.printable(self.log_dir))
+        check.plain("log_dir", self.log_dir)
         check.add("port", rules.port_number(self.port))
         check.add("image", rules.image(self.image))
         check.done()
@@ -71,6 +75,8 @@ class Model:
         check.add("name", rules.dns_label(self.name))
         if not self.path.startswith(BUCKETS):
             check.add("path", rules.absolute_path(self.path))
+        check.add("path", rules.printable(self.path))
+        check.plain("path", self.path)
         for index, version in enumerate(self.versions):
             check.at_least(f"versions[{index}]", version, 0)
         for label, version in self.labels.items():
@@ -181,9 +187,14 @@ class Spark:
     def __post_init__(self) -> None:
         object.__setattr__(self, "conf", dict(self.conf))
         check = Checks()
+        if self.application is not None and self.application.startswith("-"):
+            reason = f"is a file or a local:// path, and no option; got {self.application!r}."
+            check.add("application", reason)
         for key, value in self.conf.items():
             if not key.startswith("spark."):
                 check.add(f"conf.{key}", "a Spark property begins with 'spark.'.")
+            elif not _PROPERTY.fullmatch(key):
+                check.add(f"conf.{key}", "the name of a property has no blanks and no '='.")
             if value and (holds_secret(key) or is_secret(value)):
                 check.add(f"conf.{key}", "looks like a secret and would be printed in plain text.")
         check.done()

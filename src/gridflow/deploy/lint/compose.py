@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description import rules
-from gridflow.deploy.description.plain_secrets import holds_secret
+from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 from gridflow.deploy.lint.cluster import check_cluster
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def _env(report: Report, path: str, env: dict[str, Any]) -> None:
     for name, value in env.items():
         report.add(f"{path}.{name}", rules.env_name(str(name)))
         text = value if isinstance(value, str) else ""
-        if text and not text.startswith("${") and holds_secret(str(name)):
+        is_plain = text and not text.startswith("${")
+        if is_plain and (holds_secret(str(name)) or is_secret(text)):
             reason = (
                 f"{name} looks like a secret in plain text; take it from the shell: ${{{name}}}."
             )

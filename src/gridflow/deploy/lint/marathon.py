@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description import rules
-from gridflow.deploy.description.plain_secrets import holds_secret
+from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 from gridflow.deploy.lint.cluster import check_cluster
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ def _app(
         if isinstance(value, dict):
             if value.get("secret") not in table:
                 report.add(at(f"env.{name}"), f"there is no secret {value.get('secret')!r}.")
-        elif (text := report.text(at(f"env.{name}"), value)) and holds_secret(str(name)):
+        elif (text := report.text(at(f"env.{name}"), value)) and (
+            holds_secret(str(name)) or is_secret(text)
+        ):
             reason = f"{name} looks like a secret in plain text ({len(text)} characters); "
             report.add(at(f"env.{name}"), reason + "use {secret: NAME}.")
     check_cluster(report, at("env"), {k: v for k, v in env.items() if isinstance(v, str)})

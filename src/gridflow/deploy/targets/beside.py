@@ -20,6 +20,7 @@ from gridflow.deploy.pods import (
     volumes,
 )
 from gridflow.deploy.target import Document, object_document
+from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -107,7 +108,7 @@ def tensorboard(job: Job) -> list[Document]:
     box: dict[str, Any] = {
         "name": "tensorboard",
         "image": board.image,
-        "command": tensorboard_words(board),
+        "command": [kubernetes_text(word) for word in tensorboard_words(board)],
         "ports": [{"name": "http", "containerPort": board.port}],
         "readinessProbe": probe,
     }

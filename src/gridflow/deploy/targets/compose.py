@@ -88,7 +88,7 @@ def mounts(job: Job) -> list[dict[str, Any]]:
         entry = {"type": "bind", "target": path, "source": source, "read_only": True}
         # A directory that isn't there is an error, and not an empty one that root owns.
         found.append({**entry, "bind": {"create_host_path": False}})
-    return found
+    return [dict(escape(entry)) for entry in found]
 
 
 def directories(job: Job) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shlex
 from typing import TYPE_CHECKING, Final
@@ -103,21 +105,28 @@ def limits(wanted: Resources) -> list[str]:
     return options
 
 
+def mount(*fields: str) -> str:
+    """Return an option ``--mount``, which Docker reads as a line of CSV: paths may have commas."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(fields)
+    return f"--mount={line.getvalue()}"
+
+
 def mount_options(job: Job) -> list[str]:
     """Return the options of ``docker run`` for volumes, secrets and /dev/shm."""
     options = []
     for volume in job.volumes:
-        end = ",readonly" if volume.read_only else ""
-        target = f"target={volume.path}{end}"
+        end = ["readonly"] if volume.read_only else []
+        target = f"target={volume.path}"
         if volume.pvc:
-            options.append(f"--mount=type=volume,source={volume.pvc},{target}")
+            options.append(mount("type=volume", f"source={volume.pvc}", target, *end))
         elif volume.host:
-            options.append(f"--mount=type=bind,source={volume.host},{target}")
+            options.append(mount("type=bind", f"source={volume.host}", target, *end))
         elif volume.kind == "empty":
             # Without a name, on disk; a tmpfs would be memory.
-            options.append(f"--mount=type=volume,target={volume.path}")
+            options.append(mount("type=volume", target))
     options += [
-        f"--mount=type=bind,source={source},target={path},readonly"
+        mount("type=bind", f"source={source}", f"target={path}", "readonly")
         for path, source in directories(job).items()
     ]
     if job.shared_memory:
