@@ -12,15 +12,21 @@ import pickle
 import queue
 import random
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from multiprocessing import AuthenticationError
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from gridflow import (
     GridflowError,
@@ -36,6 +42,7 @@ from gridflow.compat.tfos import (
     TFSparkNode,
     _fed,
     _feeding,
+    _node,
     _setting,
     compat,
     gpu_info,
@@ -45,7 +52,7 @@ from gridflow.compat.tfos import (
 )
 from gridflow.compat.tfos._params import Namespace
 from gridflow.compat.tfos._queues import NodeQueues
-from gridflow.wire import door
+from gridflow.wire import door, identity
 
 
 @pytest.fixture
@@ -388,8 +395,6 @@ def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(there, tmp_path):
         with socket.create_connection((host, port), 5) as stranger:
             stranger.sendall(words)
             time.sleep(0.05)
-    from multiprocessing import AuthenticationError
-
     with pytest.raises(AuthenticationError):
         door.knock((host, port), b"another key")
     assert not (tmp_path / "made").exists()
@@ -500,6 +505,81 @@ def test_a_key_that_another_user_has_put_there_is_not_taken(tmp_path, monkeypatc
         server.stop()
 
 
+SHARED = "a secret that both of them know"
+
+
+def test_both_sides_share_a_secret_by_a_variable_or_an_argument(monkeypatch, no_leaks):
+    monkeypatch.setenv("TFOS_SERVER_KEY", SHARED)
+    server = reservation.Server(1, host="127.0.0.1")
+    address = server.start()
+    monkeypatch.setattr(reservation, "_keys", {})
+    try:
+        for key in (None, SHARED.encode(), server.key):
+            reservation.Client(address, key).close()
+        with pytest.raises(AuthenticationError):
+            reservation.Client(address, b"another secret of theirs")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("secret", ["hunter2", "fifteen letters", "a" * 64, "abababababababab"])
+def test_a_secret_that_is_easy_to_guess_is_refused(secret, monkeypatch):
+    with pytest.raises(InvalidArgument, match="key= is too easy to guess"):
+        reservation.Server(1, key=secret.encode())
+    with pytest.raises(InvalidArgument, match="key= is too easy to guess"):
+        reservation.Client(("127.0.0.1", 1), secret.encode())
+    monkeypatch.setenv("TFOS_SERVER_KEY", secret)
+    with pytest.raises(
+        InvalidArgument, match="TFOS_SERVER_KEY is too easy.*token_urlsafe"
+    ) as found:
+        reservation.Server(1)
+    assert secret not in str(found.value)
+
+
+def certificate_shown(address):
+    """Return the certificate that a stranger is shown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(address, 5) as plain, context.wrap_socket(plain) as there:
+        return x509.load_der_x509_certificate(there.getpeercert(binary_form=True))
+
+
+def fits(certificate, secret):
+    """Tell whether a guess is right, by the certificate alone."""
+    authority = x509.load_pem_x509_certificate(identity.identity_of(secret).authority)
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def test_a_guess_of_a_shared_secret_costs_what_scrypt_costs(monkeypatch):
+    monkeypatch.setenv("TFOS_SERVER_KEY", SHARED)
+    server = reservation.Server(1, host="127.0.0.1")
+    shown = certificate_shown(server.start())
+    server.stop()
+    assert not fits(shown, SHARED.encode())
+    assert fits(shown, server.key)
+    n, r, p = (identity._COST[name] for name in "nrp")
+    assert 128 * n * r >= 32 << 20
+    assert p >= 3
+
+
+def test_a_random_key_is_used_as_it_is(monkeypatch):
+    def slow(*_, **__):
+        raise AssertionError("a random key was stretched")
+
+    monkeypatch.setattr(identity, "Scrypt", slow)
+    server = reservation.Server(1, host="127.0.0.1")
+    address = server.start()
+    try:
+        reservation.Client(address, server.key).close()
+    finally:
+        server.stop()
+    assert reservation.Server(1).key != server.key
+
+
 def test_where_the_server_listens_is_said_by_variables(monkeypatch):
     server = reservation.Server(1)
     assert server.get_server_ip() == util.get_ip_address()
@@ -517,6 +597,35 @@ def test_where_the_server_listens_is_said_by_variables(monkeypatch):
     monkeypatch.setenv("TFOS_SERVER_PORT", "9997-")
     with pytest.raises(InvalidArgument, match="TFOS_SERVER_PORT"):
         server.get_server_ports()
+
+
+@pytest.mark.slow  # starts TensorBoard
+def test_tensorboard_is_found_by_its_secret_path_alone(tmp_path, no_leaks):
+    board = _node._Board("127.0.0.1", str(tmp_path))
+    try:
+        node = {"host": "127.0.0.1", "tb_port": board.port, "tb_path": board.path}
+        url = TFCluster.TFCluster.tensorboard_url(SimpleNamespace(cluster_info=[node]))
+
+        def status(address):
+            try:
+                with urllib.request.urlopen(address, timeout=10) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as error:
+                return error.code
+            except OSError:
+                return None
+
+        give_up = time.monotonic() + 60
+        while status(url) is None:
+            assert time.monotonic() < give_up
+            time.sleep(0.2)
+        assert status(url) == 200
+        for path in ("", "data/runs", "data/logdir", "index.html"):
+            assert status(f"http://127.0.0.1:{board.port}/{path}") == 404
+        assert len(board.path) >= 32
+        assert not any(board.path in word for word in psutil.Process(board.pid).cmdline())
+    finally:
+        board.close()
 
 
 # A node ------------------------------------------------------------------------------------------

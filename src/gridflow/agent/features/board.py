@@ -16,6 +16,9 @@ from gridflow.spec.roles import EVALUATOR
 from gridflow.wire import reports
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from gridflow.agent.features.base import Tools
 
 _SERVER_MODULE: Final = "gridflow.agent.features.board_server"
@@ -54,33 +57,56 @@ class Board(Feature):
                 ["gridflow: no TensorBoard here: pip install 'gridflow[tensorboard]'"]
             )
             return
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", _SERVER_MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        settings = {"folder": str(self._folder), "host": host, "path": secrets.token_urlsafe(24)}
-        if self._server.stdin is None:
-            raise AssertionError("the server was started without a pipe")
-        # By the pipe, not the command line, which every user of the host can read. It stays open:
-        # its end tells the server that the agent is gone.
-        self._server.stdin.write(json.dumps(settings) + "\n")
-        self._server.stdin.flush()
+        self._server = serve_board(self._folder, host, secret_path())
         threading.Thread(target=self._announce, args=(self._server,), daemon=True).start()
 
     def close(self) -> None:
         """End the server."""
         if self._server is not None:
-            self._server.kill()
-            self._server.wait()
-            for pipe in (self._server.stdin, self._server.stdout):
-                if pipe is not None:
-                    pipe.close()
+            end_board(self._server)
 
     def _announce(self, server: subprocess.Popen[str]) -> None:
         line = server.stdout.readline() if server.stdout is not None else ""
         if line.startswith("http"):
             self._reporter.report(reports.Board(line.strip()))
+
+
+def secret_path() -> str:
+    """Return a path that can't be guessed: TensorBoard knows no log-in."""
+    return secrets.token_urlsafe(24)
+
+
+def serve_board(
+    folder: Path | str, host: str, path: str, *, port: int = 0, options: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start a server; it prints its URL, and ends with this process."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", _SERVER_MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    settings = {
+        "folder": str(folder),
+        "host": host,
+        "path": path,
+        "port": port,
+        "options": list(options),
+    }
+    assert server.stdin is not None
+    # By the pipe, not the command line, which every user of the host can read. It stays open: its
+    # end tells the server that this process is gone.
+    server.stdin.write(json.dumps(settings) + "\n")
+    server.stdin.flush()
+    return server
+
+
+def end_board(server: subprocess.Popen[str]) -> None:
+    """End a server."""
+    server.kill()
+    server.wait()
+    for pipe in (server.stdin, server.stdout):
+        if pipe is not None:
+            pipe.close()

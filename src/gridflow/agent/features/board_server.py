@@ -24,9 +24,10 @@ def main() -> None:
             "tensorboard",
             f"--logdir={settings['folder']}",
             f"--host={settings['host']}",
-            "--port=0",
+            f"--port={settings['port']}",
             f"--path_prefix=/{settings['path']}",
             "--load_fast=false",  # the fast loader opens a port of its own
+            *settings["options"],
         ]
     )
     url = board.launch()

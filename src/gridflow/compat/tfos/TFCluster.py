@@ -204,10 +204,13 @@ class TFCluster:
         self.server.stop()
 
     def tensorboard_url(self) -> str | None:
-        """Return where TensorBoard is served; None if it isn't."""
+        """Return where TensorBoard is served; None if it isn't.
+
+        Whoever has the URL may look: its path is the only key.
+        """
         for node in self.cluster_info:
             if node["tb_port"]:
-                return f"http://{node['host']}:{node['tb_port']}"
+                return f"http://{node['host']}:{node['tb_port']}/{node['tb_path']}/"
         return None
 
     def _check_feed(self, method: str, qname: str) -> None:

@@ -218,6 +218,7 @@ def run(
                 "port": holder.getsockname()[1],
                 "tb_pid": 0,
                 "tb_port": 0,
+                "tb_path": "",
                 "addr": None,
                 "authkey": b"",
             }

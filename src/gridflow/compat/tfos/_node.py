@@ -7,13 +7,12 @@ import importlib.util
 import logging
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.agent.features.board import end_board, secret_path, serve_board
 from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util
 from gridflow.compat.tfos._fed import FeedServer
 from gridflow.compat.tfos._port import Port
@@ -71,6 +70,7 @@ def run(
         "port": port.number,
         "tb_pid": board.pid if board is not None else 0,
         "tb_port": board.port if board is not None else 0,
+        "tb_path": board.path if board is not None else "",
         "addr": None if feed is None else (bare, feed.port),
         "authkey": meta["server_key"],
         "server_addr": meta["server_addr"],
@@ -108,6 +108,8 @@ def run(
         raise
     finally:
         queues.set("state", "stopped")
+        if board is not None:
+            board.close()
     if feed is not None:
         feed.end()
     client.close()
@@ -177,7 +179,7 @@ def _has_board(meta: Mapping[str, Any], executor_id: int) -> bool:
 
 
 class _Board:
-    """TensorBoard beside a node; it ends with the node's process.
+    """TensorBoard beside a node, under a path that can't be guessed; it ends with the process.
 
     Parameters
     ----------
@@ -194,19 +196,14 @@ class _Board:
                 "pip install 'gridflow[tensorboard]'"
             )
         self.port = int(os.environ.get("TENSORBOARD_PORT", "0")) or _free_port(host)
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tensorboard.main",
-                f"--logdir={folder}",
-                f"--host={host}",
-                f"--port={self.port}",
-                "--reload_multifile=true",
-            ],
-            stdin=subprocess.DEVNULL,
-        )
-        self.pid = process.pid
+        self.path = secret_path()
+        options = ["--reload_multifile=true"]
+        self._server = serve_board(folder, host, self.path, port=self.port, options=options)
+        self.pid = self._server.pid
+
+    def close(self) -> None:
+        """End it."""
+        end_board(self._server)
 
 
 def _free_port(host: str) -> int:
