@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import socket
 import ssl
+import subprocess
+import sys
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 from pyarrow import flight
 
+from gridflow.wire import doorkeeper
 from gridflow.wire.client import CoordinatorClient
 from gridflow.wire.identity import Identity, make_identities
 from gridflow.wire.server import CoordinatorServer, inside
@@ -155,6 +161,94 @@ def test_a_thousand_idle_connections_dont_keep_an_agent_out(door):
         assert client.call("sync", {"still": "there"}, 20) == {"accepted": True}
         client.close()
     door[1].calls.clear()
+
+
+def test_who_shows_no_certificate_is_hung_up_on_and_who_has_called_stays(door, monkeypatch):
+    monkeypatch.setattr(doorkeeper, "_PATIENCE", 0.3)
+    monkeypatch.setattr(doorkeeper, "_LOOK_SECONDS", 0.1)
+    server, handler, agents = door
+    client = CoordinatorClient(f"127.0.0.1:{server.port}", agents)
+    assert client.call("sync", {"still": "there"}, 10) == {"accepted": True}
+    (peer,) = server._doorkeeper._called
+    with socket.create_connection(("127.0.0.1", server.port), 20) as stranger:
+        stranger.settimeout(20)
+        with contextlib.suppress(ConnectionResetError):
+            while stranger.recv(100):  # what gRPC says before it knows anybody
+                pass
+    assert client.call("sync", {"still": "there"}, 10) == {"accepted": True}
+    assert list(server._doorkeeper._called) == [peer]  # by the same connection
+    client.close()
+    give_up = time.monotonic() + 20
+    while server._doorkeeper._called:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    handler.calls.clear()
+
+
+@pytest.mark.parametrize("count", [40, 1])
+def test_too_many_strangers_go_those_of_the_largest_crowd_first(count):
+    crowd = [("10.0.0.1", port) for port in range(100, 100 + count)]
+    keeper = SimpleNamespace(_ages={peer: float(-peer[1]) for peer in crowd})
+    others = [(f"10.0.1.{n}", 1) for n in range(5)]
+    keeper._ages.update(dict.fromkeys(others, 1000.0))
+    leaving = list(doorkeeper.Doorkeeper._excess(keeper, [*others, *crowd], 10))
+    assert leaving == crowd[: max(count - 5, 0)]
+
+
+#: A process with few descriptors and a coordinator's server; it says whether it can open a file.
+HOST = """
+import pickle, resource, sys
+from gridflow.wire.server import CoordinatorServer
+
+class Handler:
+    def sync(self, message):
+        return {"accepted": True}
+    register = sync
+
+identity = pickle.load(sys.stdin.buffer)
+server = CoordinatorServer("127.0.0.1", identity, Handler())
+resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+print(server.port, flush=True)
+for line in sys.stdin.buffer:
+    try:
+        open("/etc/hosts").close()
+        print("open", flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+server.shutdown()
+"""
+
+
+def test_strangers_dont_use_up_the_descriptors_of_the_drivers_process():
+    ours, agents = make_identities()
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOST],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # gRPC's own lines
+    )
+    process.stdin.write(pickle.dumps(ours))
+    process.stdin.flush()
+    port = int(process.stdout.readline())
+
+    def can_open():
+        process.stdin.write(b"x\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip() == b"open"
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+        give_up = time.monotonic() + 20
+        while not can_open():
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+        client = CoordinatorClient(f"127.0.0.1:{port}", agents)
+        assert client.call("sync", {}, 20) == {"accepted": True}
+        client.close()
+    process.stdin.close()
+    with process.stdout:
+        assert process.wait(20) == 0
 
 
 def test_the_server_listens_on_its_own_interface_only(door):

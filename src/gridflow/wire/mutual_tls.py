@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import flight
 
 from gridflow.spec.network import host_and_port
+from gridflow.wire.doorkeeper import Doorkeeper
 
 if TYPE_CHECKING:
     from gridflow.wire.identity import Identity
@@ -21,6 +22,36 @@ def server_options(host: str, port: int, identity: Identity) -> dict[str, Any]:
         "verify_client": True,
         "root_certificates": identity.authority,
     }
+
+
+class JobServer(flight.FlightServerBase):  # type: ignore[misc]
+    """A Flight server for the job's own peers; strangers neither fill it nor this process.
+
+    Parameters
+    ----------
+    host : str
+        The address to bind.
+    port : int
+        0: any free one.
+    identity : Identity
+    """
+
+    def __init__(self, host: str, port: int, identity: Identity) -> None:
+        super().__init__(**server_options(host, port, identity))
+        try:
+            self._doorkeeper = Doorkeeper(self.port)
+        except BaseException:
+            super().shutdown()
+            raise
+
+    def heard(self, context: flight.ServerCallContext) -> None:
+        """Note that a peer has called: it may stay."""
+        self._doorkeeper.heard(context.peer())
+
+    def shutdown(self) -> None:
+        """Serve no more."""
+        self._doorkeeper.close()
+        super().shutdown()
 
 
 def connect(address: str, identity: Identity, name: str) -> flight.FlightClient:

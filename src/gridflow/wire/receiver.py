@@ -43,7 +43,7 @@ class ReceiverHandler(Protocol):
         ...
 
 
-class Receiver(flight.FlightServerBase):  # type: ignore[misc]
+class Receiver(mutual_tls.JobServer):
     """Serve one agent on one interface, on any free port.
 
     Parameters
@@ -56,26 +56,29 @@ class Receiver(flight.FlightServerBase):  # type: ignore[misc]
     """
 
     def __init__(self, host: str, identity: Identity, handler: ReceiverHandler) -> None:
-        super().__init__(**mutual_tls.server_options(host, 0, identity))
+        super().__init__(host, 0, identity)
         self._handler = handler
 
-    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:  # noqa: ARG002
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
         """Answer ``begin``."""
+        self.heard(context)
         if action.type != "begin":
             raise flight.FlightServerError(f"no action {action.type!r}")
         answer = self._handler.begin_partition(json.loads(action.body.to_pybytes()))
         yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
 
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take rows, batch by batch."""
+        self.heard(context)
         header = json.loads(descriptor.command)
         for chunk in reader:
             told = json.loads(chunk.app_metadata.to_pybytes())
             answer = self._handler.put(header, told, chunk.data)
             writer.write(pa.py_buffer(json.dumps(answer).encode()))
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Answer rows, batch by batch."""
+        self.heard(context)
         header = json.loads(descriptor.command)
         has_begun = False
         for chunk in reader:

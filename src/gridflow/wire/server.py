@@ -56,7 +56,7 @@ class Handler(Protocol):
         ...
 
 
-class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
+class CoordinatorServer(mutual_tls.JobServer):
     """Serve one job on one interface of this machine.
 
     Parameters
@@ -70,11 +70,12 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     """
 
     def __init__(self, host: str, identity: Identity, handler: Handler, port: int = 0) -> None:
-        super().__init__(**mutual_tls.server_options(host, port, identity))
+        super().__init__(host, port, identity)
         self._handler = handler
 
-    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:  # noqa: ARG002
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
         """Answer ``register`` and ``sync``."""
+        self.heard(context)
         answers = {"register": self._handler.register, "sync": self._handler.sync}
         if action.type not in answers:
             raise flight.FlightServerError(f"no action {action.type!r}")
@@ -83,6 +84,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
         """Take a file; it counts only once its last byte is on disk."""
+        self.heard(context)
         header = json.loads(descriptor.command)
         path = self._handler.receive_file(header)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,8 +98,9 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
             os.fsync(file.fileno())
         self._handler.file_received(header, path)
 
-    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:  # noqa: ARG002
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Give out a file."""
+        self.heard(context)
         header = json.loads(ticket.ticket)
         path = self._handler.find_file(header)
         # No link is followed; and what the tasks run as code is this user's.
