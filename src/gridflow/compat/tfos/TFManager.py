@@ -35,28 +35,6 @@ _MOST_STRANGERS: Final = 64
 _PAUSE: Final = 0.1
 
 
-class TFManager(BaseManager):
-    """A manager with ``get_queue(name)``, ``get(key)`` and ``set(key, value)``."""
-
-    #: The process, where this is who has started it.
-    server: subprocess.Popen[str] | None = None
-
-    def shutdown(self) -> None:  # type: ignore[override]
-        """End the process, if this is who has started it."""
-        server, self.server = self.server, None
-        if server is None:
-            return
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.close()  # by which it ends, as when whoever has started it dies
-        try:
-            server.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-        server.stdout.close()
-
-
 class _Server(Server):
     """A manager's server that strangers can't end, nor fill: Python's own has a thread for each."""
 
@@ -118,6 +96,33 @@ def _hang_up(connection: Connection) -> None:
     with contextlib.suppress(OSError):
         there.shutdown(socket.SHUT_RDWR)
     there.detach()  # it is the connection's
+
+
+class TFManager(BaseManager):
+    """A manager with ``get_queue(name)``, ``get(key)`` and ``set(key, value)``."""
+
+    #: The process, where this is who has started it.
+    server: subprocess.Popen[str] | None = None
+
+    def get_server(self) -> Server:
+        """Return the server that `serve` runs."""
+        address, key = self._address, self._authkey  # type: ignore[attr-defined]
+        return _Server(self._registry, address, key, "pickle")  # type: ignore[attr-defined]
+
+    def shutdown(self) -> None:  # type: ignore[override]
+        """End the process, if this is who has started it."""
+        server, self.server = self.server, None
+        if server is None:
+            return
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.close()  # by which it ends, as when whoever has started it dies
+        try:
+            server.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        server.stdout.close()
 
 
 mgr: TFManager | None = None
@@ -186,9 +191,7 @@ def serve() -> None:
     TFManager.register("get", callable=_get)
     TFManager.register("set", callable=_set)
     address = (asked["host"], 0) if asked["host"] else None
-    # Registered with all that `TFManager` offers; BaseManager's own server isn't this one.
-    registry = TFManager._registry  # type: ignore[attr-defined]  # noqa: SLF001
-    server = _Server(registry, address, bytes.fromhex(asked["key"]), "pickle")
+    server = TFManager(address, authkey=bytes.fromhex(asked["key"])).get_server()
     print(json.dumps(server.address), flush=True)  # noqa: T201 (to who has started it)
 
     def wait_for_the_end() -> None:
