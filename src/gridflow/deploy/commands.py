@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import json
@@ -19,6 +18,7 @@ from gridflow.deploy.description.tree import Node, assign, plain_value
 from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.registry import TARGETS, get_target
 from gridflow.deploy.rendering import Rendering, explain, render
+from gridflow.deploy.target import write_all
 from gridflow.deploy.validation import validate
 from gridflow.files.replacing import replacing
 
@@ -77,11 +77,7 @@ def render_job(arguments: argparse.Namespace) -> int:
         return 0
     directory = Path(arguments.output)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as opened:  # all of them, or none
-            for document in rendering.documents:
-                beside = opened.enter_context(replacing(directory / document.name))
-                document.write(directory, beside)
+        write_all(rendering.documents, directory)
     except OSError as error:
         raise JobError([Problem("", f"can't be written: {error}", str(directory))]) from error
     names = ", ".join(document.name for document in rendering.documents)

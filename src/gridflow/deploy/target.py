@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_json, to_yaml
 from gridflow.errors import did_you_mean
+from gridflow.files.replacing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,14 +45,18 @@ class Document:
             return self.content
         return to_json(self.content) if self.name.endswith(".json") else to_yaml([self.content])
 
-    def write(self, directory: Path, beside: Path) -> None:
-        """Write the file of a directory to a path beside it."""
+    def write(self, directory: Path) -> None:
+        """Write the file into a directory."""
+        write_all([self], directory)
+
+    def text_in(self, directory: Path) -> str:
+        """Return what the file holds in a directory, where there may be an older one."""
         path, text = directory / self.name, self.text()
         if self.is_added and path.exists():
             old = path.read_text(encoding="utf-8")
             lacking = [line for line in text.splitlines() if line not in old.splitlines()]
             text = "\n".join([*old.splitlines(), *lacking]) + "\n"
-        beside.write_text(text, encoding="utf-8")
+        return text
 
     def shell(self) -> str:
         """Return the shell commands that write the file into the working directory."""
@@ -59,6 +65,21 @@ class Document:
             return f"cat >{self.name} {end}"
         first = shlex.quote(self.text().split("\n", 1)[0])
         return f"grep -qxF {first} {self.name} 2>/dev/null || {{ echo; cat; }} >>{self.name} {end}"
+
+
+def write_all(documents: Iterable[Document], directory: Path) -> None:
+    """Write documents into a directory, which is made if need be: all of them, or none.
+
+    Raises
+    ------
+    OSError
+        There is no room, or no right to. What was there is as it was.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as opened:
+        for document in documents:
+            beside = opened.enter_context(replacing(directory / document.name))
+            beside.write_text(document.text_in(directory), encoding="utf-8")
 
 
 @dataclass(frozen=True)
