@@ -296,8 +296,8 @@ def test_what_is_mounted_from_beside_the_dockerfile_is_kept_out_of_the_image(tmp
 def test_writing_into_a_folder_keeps_the_lines_of_an_own_dockerignore(tmp_path):
     (tmp_path / ".dockerignore").write_text("data\n")
     for document in render(flights(), "docker").documents:
-        document.write(tmp_path, tmp_path / document.name)
-        document.write(tmp_path, tmp_path / document.name)
+        document.write(tmp_path)
+        document.write(tmp_path)
     lines = (tmp_path / ".dockerignore").read_text().splitlines()
     assert lines[0] == "data"
     assert lines.count("secrets") == 1
