@@ -84,6 +84,7 @@ class Acceptor:
         self._listener, self._meet, self._seconds = listener, meet, seconds
         self._most = _most_visitors()
         self._visitors: dict[int, _Visitor] = {}
+        self._lock = threading.Lock()
         self._closed = False
         self._rests_until: float | None = None
         self._refused, self._last_words = 0, -_LOG_SECONDS
@@ -101,10 +102,11 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept nothing more, and hang up on those who haven't shown who they are."""
-        if self._closed:
-            return
-        self._closed = True
-        os.write(self._waker, b"x")
+        with self._lock:  # else the pipe may be closed by now, and its number another's
+            if self._closed:
+                return
+            self._closed = True
+            os.write(self._waker, b"x")
         if self._thread is not threading.current_thread():
             self._thread.join(self._seconds)
 
@@ -124,8 +126,9 @@ class Acceptor:
             visitor.steps.close()
         self._visitors.clear()
         self._listener.close()
-        os.close(self._wake)
-        os.close(self._waker)
+        with self._lock:
+            os.close(self._wake)
+            os.close(self._waker)
 
     def _go_round(self) -> None:
         somebody_knocks = False

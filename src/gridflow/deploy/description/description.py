@@ -274,7 +274,8 @@ class Job:
                 check.add(f"{path}.{key}", rules.label_key(key))
                 check.add(f"{path}.{key}", rules.label_value(value))
         check.all("annotations", rules.label_key, self.annotations)
-        check.plain("annotations", self.annotations)
+        for path in ("labels", "node_selector", "annotations", "affinity"):
+            check.plain(path, getattr(self, path))
         for key in self.affinity:
             check.one_of(f"affinity.{key}", key, AFFINITIES)
         if self.priority_class is not None:
