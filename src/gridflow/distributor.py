@@ -119,7 +119,8 @@ class TensorflowDistributor:
     checkpoint_dir : str or Path, optional
         Folder in the driver; or with its scheme one in HDFS or an object store, such as
         ``"hdfs:///models/flights"``, see ``docs/files.md``. A run that finds a checkpoint there
-        goes on from it; one that succeeds deletes them. Default: in the job's own folder.
+        goes on from it; one that succeeds deletes them. One job at a time has the folder. Default:
+        in the job's own folder.
     nulls : {'error', 'drop'} or dict, default 'error'
         What becomes of nulls: refuse columns that have some once ``ctx.dataset()`` asks for them,
         drop rows with a null in any column (the ledger counts them), or fill them with a value per
@@ -387,6 +388,9 @@ class TensorflowDistributor:
         ------
         InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots, NotEnoughGpus
             At the call, before anything is launched.
+        JobExists
+            Another job has the `run_id` or `checkpoint_dir`: at the call; or it has taken the
+            `checkpoint_dir` over since.
         StartTimeout, EnvironmentMismatch, DataError, TrainingFailed, TaskLost, StepTimeout
             Naming the first task that failed, its host, exit, traceback and last log lines.
         KeyboardInterrupt
@@ -421,6 +425,9 @@ class TensorflowDistributor:
         ------
         InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots, NotEnoughGpus
             At the call, before anything is launched. All else is raised by the handle.
+        JobExists
+            Another job has the `run_id` or `checkpoint_dir`. One in HDFS or an object store whose
+            owner gives no sign of life is waited for first, for 30 seconds.
         """
         return self._start(train_fn, args, data, kwargs, is_fed_later=data is None)
 
@@ -447,6 +454,7 @@ class TensorflowDistributor:
         name = uuid.uuid4().hex[:10]
         notice = f"to be fed later: {placement.full}" if is_fed_later and placement.full else ""
         job_dir, claim = self._make_job_dir(name)
+        run: JobRun | None = None
         try:
             if claim is not None and (before := self._before()) is not None:
                 claim.release()  # another driver has come to its end in the meantime
@@ -472,8 +480,11 @@ class TensorflowDistributor:
                 notice=notice,
                 run_id=self._run_id,
             )
-            return JobHandle(JobRun(job, launcher), launcher, job_dir, claim)
+            run = JobRun(job, launcher)
+            return JobHandle(run, launcher, job_dir, claim)
         except BaseException:
+            if run is not None:
+                run.close()
             if claim is not None:
                 claim.release()
             raise

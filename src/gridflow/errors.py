@@ -125,7 +125,7 @@ class NotEnoughGpus(NotEnoughSlots):
 
 
 class JobExists(GridflowError):
-    """A job of this name, or a run of this id, is there: a second one would disturb it."""
+    """A job of this name, a run of this id, or the job that has these checkpoints, is there."""
 
 
 class UnsafePath(GridflowError, PermissionError):

@@ -265,11 +265,13 @@ class JobHandle(Pushing):
         except BaseException as error:  # noqa: BLE001 (raised again by result())
             self._error = error
         finally:
-            if self._claim is not None:
-                self._claim.release()
-            self._ended.set()
-            self._run.wake()
-            _running.discard(self)
+            try:
+                if self._claim is not None:
+                    self._claim.release()
+            finally:  # whatever that raises: somebody waits
+                self._ended.set()
+                self._run.wake()
+                _running.discard(self)
 
 
 @atexit.register

@@ -16,7 +16,7 @@ import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.coordinator.checkpoints import CheckpointStore
-from gridflow.errors import TrainingFailed
+from gridflow.errors import InvalidArgument, JobExists, TrainingFailed
 from gridflow.spec.place import Place
 
 pytestmark = pytest.mark.slow
@@ -270,6 +270,45 @@ def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(unint
     assert list(tmp_path.iterdir()) == []
     for name, values in uninterrupted.history.items():  # the epoch before is there, too
         np.testing.assert_allclose(result.history[name], values, rtol=1e-4, atol=1e-6)
+
+
+def test_one_job_at_a_time_has_a_checkpoint_dir(tmp_path):
+    def waits(ctx, end, value):
+        import time
+        from pathlib import Path
+
+        while not Path(end).exists():
+            time.sleep(0.05)
+        return value
+
+    end = tmp_path / "end"
+    distributor = TensorflowDistributor(
+        1,
+        "none",
+        launcher=LocalLauncher(),
+        logs="none",
+        progress=False,
+        checkpoint_dir=tmp_path / "checkpoints",
+    )
+    first = distributor.start(waits, str(end), "first")
+    try:
+        who = rf"in use by job {first.job_dir.name} \(process {os.getpid()} on "
+        with pytest.raises(JobExists, match=who):
+            distributor.start(waits, str(end), "second")
+    finally:
+        end.touch()
+    assert first.result().value == "first"
+    assert distributor.run(waits, str(end), "second").value == "second"
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_a_checkpoint_dir_that_is_a_file_is_refused_at_the_call(tmp_path):
+    (tmp_path / "file").write_text("")
+    distributor = TensorflowDistributor(
+        1, launcher=LocalLauncher(), checkpoint_dir=tmp_path / "file"
+    )
+    with pytest.raises(InvalidArgument, match="checkpoint_dir='.*' can't be written"):
+        distributor.start(train)
 
 
 def test_a_restart_says_why_and_a_resume_that_another_number_of_workers_began(tmp_path, capsys):

@@ -6,6 +6,7 @@ file system that all hosts see is needed. A checkpoint counts once it was rename
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -21,11 +22,16 @@ from gridflow.wire.server import inside
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gridflow.coordinator.owner import FolderLock
+    from gridflow.errors import JobExists
+
 _NAME: Final = re.compile(r"checkpoint-(\d{4})-(\d{6})-(\d{9})\.npz")
 #: Beside the checkpoints: how many tasks trained when they were made.
 WORKERS: Final = "num_workers"
 #: The newest one, and the one before should the newest prove unreadable.
 _KEPT: Final = 2
+#: Why whoever reads that checkpoints are left has to do something.
+GO_ON: Final = "Delete them, or the next job with this checkpoint_dir= goes on from them."
 
 
 @dataclass(frozen=True)
@@ -51,21 +57,36 @@ class CheckpointStore:
         Made when missing.
     num_workers : int, default 1
         How many tasks train; noted beside the checkpoints.
+    job : str, optional
+        The job's id, for the names of what is arriving.
+    owner : FolderLock, optional
+        What keeps other jobs from the folder, until `close`.
+
+    Attributes
+    ----------
+    lost : JobExists or None
+        Set once another job has taken the checkpoints over, which a lock of this machine rules out.
     """
 
-    def __init__(self, folder: Path, num_workers: int = 1) -> None:
+    lost: JobExists | None = None
+
+    def __init__(
+        self, folder: Path, num_workers: int = 1, job: str = "", owner: FolderLock | None = None
+    ) -> None:
         self.folder = folder
-        self._num_workers = num_workers
+        self._num_workers, self._job, self._owner = num_workers, job, owner
         self._lock = threading.Lock()
         self._newest_label: str | None = None
         make_folders(self.folder)
-        self.begin(0)  # a driver that was killed may have left some
+        for unfinished in folder.glob(".incoming-*"):  # of a driver that was killed
+            unfinished.unlink()
+        self.begin(0)
 
     def begin(self, generation: int) -> None:
         """Take no checkpoint of another generation from now on, nor one that is under way."""
         with self._lock:
-            self._incoming = f".incoming-{generation}-"
-            for unfinished in self.folder.glob(".incoming-*"):
+            self._incoming = f".incoming-{self._job}-{generation}-"
+            for unfinished in self.folder.glob(f".incoming-{self._job}-*"):
                 unfinished.unlink()
 
     def incoming(self, generation: int, rank: int) -> Path:
@@ -76,7 +97,7 @@ class CheckpointStore:
         GridflowError
             It comes from an agent that was lost, and the others have gone on without.
         """
-        name = f".incoming-{generation}-{rank}"
+        name = f".incoming-{self._job}-{generation}-{rank}"
         if not name.startswith(self._incoming):
             raise GridflowError(f"generation {generation} is over")
         return self.folder / name
@@ -107,8 +128,9 @@ class CheckpointStore:
             finally:
                 os.close(descriptor)
             for old in self._all()[:-_KEPT]:
-                self.path(old.name).unlink()
-                self._label_of(old.name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # tried again after the next one
+                    self.path(old.name).unlink()
+                    self._label_of(old.name).unlink(missing_ok=True)
             self._newest_label = label
         return name
 
@@ -176,15 +198,28 @@ class CheckpointStore:
         """Return a checkpoint's file."""
         return inside(self.folder, name)
 
+    def close(self) -> None:
+        """Let other jobs have the folder."""
+        if self._owner is not None:
+            self._owner.release()
+
     def clear(self) -> None:
-        """Delete them all: the job succeeded."""
+        """Delete them all: the job succeeded.
+
+        Raises
+        ------
+        GridflowError
+            Some are left.
+        """
+        problem: OSError | None = None
         with self._lock:
-            for checkpoint in self._all():
-                self.path(checkpoint.name).unlink()
-                self._label_of(checkpoint.name).unlink(missing_ok=True)
-            for unreadable in self.folder.glob("checkpoint-*.unreadable"):
-                unreadable.unlink()
-            (self.folder / WORKERS).unlink(missing_ok=True)
+            for path in (*self.folder.glob("checkpoint-*"), self.folder / WORKERS):
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    problem = error
+        if problem is not None:
+            raise GridflowError(f"{problem}. {GO_ON}") from problem
 
     def _all(self) -> list[Checkpoint]:
         found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())

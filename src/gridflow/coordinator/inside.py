@@ -137,6 +137,8 @@ class InsideRun(RecordedRun):
         """Print what the tasks have printed, as it would have been shown while they ran."""
         shown = (None, 1, 0)[LOG_CHOICES.index(self._job.logs)]
         for task, path in list(self.log_paths.items())[:shown]:
+            if not path.is_file():  # the disk was full
+                continue
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 sys.stdout.write(f"[{task}] {line}\n")
         sys.stdout.flush()

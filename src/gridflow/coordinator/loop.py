@@ -5,10 +5,13 @@ Longer than other modules: all that the pure state machine leaves to others is d
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
+import warnings
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.environment import describe
@@ -71,10 +74,20 @@ class JobRun:
         spec, training = job.spec, job.spec.training
         self.spec = spec
         self._num_workers = spec.num_workers
-        self._checkpoints = store_of(job.checkpoint_dir, job.checkpoint_mirror, self._num_workers)
         self._console = Console(
             spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
         )
+        try:
+            self._checkpoints = store_of(
+                job.checkpoint_dir,
+                job.checkpoint_mirror,
+                self._num_workers,
+                job.id,
+                self._console.say,
+            )
+        except BaseException:
+            self._console.close()
+            raise
         # A pause of half of what is forgiven to agents is one of the driver's.
         self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat_timeout / 2))
         self._desk = Desk(
@@ -110,27 +123,62 @@ class JobRun:
             After `cancel`, and an orderly end.
         """
         began = time.time()
-        # Of a run that has failed before, under the same id.
-        (self.job.job_dir / record.RESULT).unlink(missing_ok=True)
         try:
-            outcome = self._run()
-            if self.job.run_id is not None:
-                record.write_outcome(self.job.job_dir, outcome)
-        except BaseException as error:
-            self._note_end(began, error)
-            raise
-        # The checkpoints go last: a driver that is killed before has to find either.
-        self._note_end(began, None)
-        self._checkpoints.clear()
-        return outcome
+            try:
+                # Of a run that has failed before, under the same id.
+                (self.job.job_dir / record.RESULT).unlink(missing_ok=True)
+                outcome = self._run()
+            except BaseException as error:
+                self._note_end(began, error)
+                raise
+            self._settle(began, outcome)
+            return outcome
+        finally:
+            self.close()
 
-    def _note_end(self, began: float, error: BaseException | None) -> None:
+    def close(self) -> None:
+        """Let other jobs have the checkpoints' folder."""
+        self._clean_up("checkpoint_dir= can't be given back", self._checkpoints.close)
+
+    def _settle(self, began: float, outcome: Outcome) -> None:
+        """Do what is left after success; the result counts, whatever of this fails.
+
+        The checkpoints go last: a driver that is killed before has to find either.
+        """
+        is_known = True
+        if self.job.run_id is not None:
+            is_known = self._clean_up(
+                "the result can't be kept for another start under this run_id",
+                lambda: record.write_outcome(self.job.job_dir, outcome),
+            )
+        if is_known:  # result.json alone would keep such a start from training, with no result
+            is_known = self._note_end(began, None)
+        if is_known or self.job.run_id is None:
+            self._clean_up(
+                "the job has succeeded, but its checkpoints can't be deleted",
+                self._checkpoints.clear,
+            )
+
+    def _note_end(self, began: float, error: BaseException | None) -> bool:
+        """Write ``result.json``; return whether that was possible."""
         job, desk = self.job, self._desk
         ending = Ending(began, time.time(), error, self._attempts(), desk.history, desk.last_step)
+        return self._clean_up(
+            f"{record.RESULT} can't be written",
+            lambda: record.write(job.job_dir, record.RESULT, record.describe(job, ending)),
+        )
+
+    def _clean_up(self, problem: str, step: Callable[[], object]) -> bool:
+        """Do a step of the job's end; where that fails, say so: the job has ended as it has."""
         try:
-            record.write(job.job_dir, record.RESULT, record.describe(job, ending))
-        except OSError as problem:
-            self._console.say(f"{record.RESULT} can't be written: {problem}")
+            step()
+        except Exception as error:  # noqa: BLE001 (stores and launchers raise errors of all kinds)
+            words = f"{problem}: {error}"
+            self._console.say(words)
+            with contextlib.suppress(Warning):  # where the user has made errors of them
+                warnings.warn(f"job {self.job.id}: {words}", RuntimeWarning, stacklevel=2)
+            return False
+        return True
 
     def _run(self) -> Outcome:
         job = self.job
@@ -149,16 +197,18 @@ class JobRun:
             try:
                 self._loop(self._payload(agents, server.port))
             finally:
-                _shut_down(server, job.spec.deadlines.shutdown_timeout)
+                stop = partial(_shut_down, server, job.spec.deadlines.shutdown_timeout)
+                self._clean_up("the coordinator can't be stopped", stop)
         finally:
             for launch in self._launches.values():
-                launch.close()
-            self._launcher.close()
+                self._clean_up("a launch can't be closed", launch.close)
+            self._clean_up("the launcher can't be closed", self._launcher.close)
             if mirrored is not None:
-                mirrored.close(job.spec.deadlines.shutdown_timeout)
-            self._console.close()
-            function.unlink(missing_ok=True)
-            modules.unlink(missing_ok=True)
+                limit = job.spec.deadlines.shutdown_timeout
+                self._clean_up("event files can't be copied", partial(mirrored.close, limit))
+            self._clean_up("the logs can't be closed", self._console.close)
+            for path in (function, modules):
+                self._clean_up("a file can't be deleted", partial(path.unlink, missing_ok=True))
         return self._outcome()
 
     # From other threads --------------------------------------------------------------------------
@@ -270,6 +320,8 @@ class JobRun:
                 commands = commands + self._machine.handle(ev.Tick(last_tick))
             if isinstance(event, ev.Tick):
                 self._look_for_obstacles(event.at)
+            if (lost := self._checkpoints.lost) is not None:
+                commands = commands + self._machine.handle(ev.DriverFailed(event.at, lost))
             self._note_move()
 
     def _note_standstill(self, at: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import posixpath
 import uuid
 from pathlib import Path
@@ -15,18 +16,21 @@ from gridflow.files.systems import absolute_path, is_local, scheme_of, where
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from gridflow.files.systems import Where
 
 __all__ = [
     "OBJECT_STORES",
+    "check_folder",
     "delete",
     "destination",
     "fetch",
     "names_in",
     "put",
+    "read",
     "refuse_what_is_there",
+    "write",
 ]
 
 #: They keep whole objects and know no folders that could be renamed.
@@ -108,6 +112,47 @@ def fetch(source: Where, target: Path) -> None:
         )
 
 
+def read(source: Where) -> bytes:
+    """Return the content of a small file.
+
+    Raises
+    ------
+    GridflowError
+        It isn't there, or can't be read.
+    """
+    with _named(source, "can't be read"), source.system.open_input_stream(source.path) as file:
+        return bytes(file.read())
+
+
+def write(target: Where, content: Mapping[str, Any], *, in_place: bool = False) -> None:
+    """Write a small file of JSON.
+
+    Parameters
+    ----------
+    target : Where
+    content : mapping
+    in_place : bool
+        Whether its name must be there all the time, though a reader may find half of the content.
+        Otherwise the name must be new, and is there once the file is whole.
+
+    Raises
+    ------
+    GridflowError
+        The file system refuses, or can't be reached.
+    """
+    folder, name = posixpath.split(target.path)
+    path = target.path
+    with _named(target, "can't be written"):
+        if target.system.type_name not in OBJECT_STORES:
+            target.system.create_dir(folder, recursive=True)
+            if not in_place:
+                path = f"{folder}/.incoming-{uuid.uuid4().hex[:8]}-{name}"
+        with target.system.open_output_stream(path) as file:
+            file.write(json.dumps(content).encode())
+        if path != target.path:
+            target.system.move(path, target.path)
+
+
 def names_in(folder: Where) -> list[str]:
     """Return the names of the files in a folder; none if there is no such folder.
 
@@ -117,9 +162,26 @@ def names_in(folder: Where) -> list[str]:
         It can't be listed.
     """
     with _named(folder, "can't be listed"):
+        if folder.system.type_name.startswith("py::fsspec"):
+            folder.system.handler.fs.invalidate_cache()  # some keep a listing for minutes
         chosen = fs.FileSelector(folder.path, allow_not_found=True)
         found = folder.system.get_file_info(chosen)
         return sorted(each.base_name for each in found if each.type == fs.FileType.File)
+
+
+def check_folder(folder: Where) -> None:
+    """Refuse a folder that isn't there; object stores know none.
+
+    Raises
+    ------
+    GridflowError
+        With the folder.
+    """
+    if folder.system.type_name in OBJECT_STORES:
+        return
+    with _named(folder, "can't be listed"):
+        if folder.system.get_file_info(folder.path).type != fs.FileType.Directory:
+            raise FileNotFoundError("there is no such folder")
 
 
 def delete(target: Where) -> None:
@@ -169,8 +231,8 @@ def _named(place: Where, what: str) -> Iterator[None]:
     """Let errors of a file system tell where they happened."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, GridflowError):
-            raise
+    except GridflowError:
+        raise
+    except Exception as error:  # fsspec's file systems raise errors of all kinds
         lines = str(error).splitlines() or [repr(error)]
         raise GridflowError(f"{place.complete(place.path)} {what}: {lines[0]}") from error

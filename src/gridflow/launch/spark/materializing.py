@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -160,7 +161,11 @@ def _write(
     made = replace(made, rows=count, files=listed)
     write_note(place, made)
     if known is not None:
-        delete(place.at(f"{place.path.rstrip('/')}/{known.folder}"))
+        try:
+            delete(place.at(f"{place.path.rstrip('/')}/{known.folder}"))
+        except GridflowError as error:
+            with contextlib.suppress(Warning):  # where the user has made errors of them
+                warnings.warn(f"old files are left: {error}", RuntimeWarning, stacklevel=3)
     return made
 
 
