@@ -142,7 +142,7 @@ def test_fit_can_be_hooked_under_each_backend(backend):
         """
         import numpy as np
         import keras
-        from gridflow.keras.cures import position
+        from gridflow.keras.hooks import position
         position.install_imported()
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -210,7 +210,7 @@ def test_iterators_on_devices_tune_nothing():
         """
         import tensorflow as tf
         from tensorflow.python.data.ops import multi_device_iterator_ops as home
-        from gridflow.keras.cures import untuned
+        from gridflow.keras.hooks import untuned
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         halves = [tf.config.LogicalDeviceConfiguration()] * 2

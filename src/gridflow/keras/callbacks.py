@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras import kubeflow, statistics
-from gridflow.keras.cures import early, position
+from gridflow.keras.hooks import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.callback import CheckpointAndResume

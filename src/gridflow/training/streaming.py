@@ -223,6 +223,6 @@ class Streaming:
 
     def _end_section(self, section: int) -> None:
         """Make a checkpoint that covers a section, and say that it is trained on."""
-        from gridflow.keras.cures import early
+        from gridflow.keras.hooks import early
 
         self._runtime.channel.send(SectionTrained(section, early.save_section()))

@@ -12,9 +12,10 @@ from keras.src.backend.jax import distribution_lib, trainer
 from keras.src.utils import jax_utils
 
 import keras
-from gridflow.keras.cures import group, group_once
-from gridflow.keras.cures import once as _once
+from gridflow.keras.cures import group
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks import group_once
+from gridflow.keras.hooks import once as _once
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:

@@ -16,13 +16,14 @@ from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 import keras
 from gridflow.errors import InvalidArgument
-from gridflow.keras.cures import keras3_replicas, keras3_steps, parameter_servers, tensorflow_once
+from gridflow.keras.cures import keras3_replicas, keras3_steps, parameter_servers
 from gridflow.keras.cures.datasets import (
     map_distributed,
     steps_after_distribution,
     without_autoshard,
 )
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks import tensorflow_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,9 +17,9 @@ from keras.src.trainers import trainer as base_trainer
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras.cures import own_steps
-from gridflow.keras.cures.compiling import check_optimizer, check_xla
 from gridflow.keras.cures.datasets import check_scope
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks.compiling import check_optimizer, check_xla
 from gridflow.keras.servers.steps import refuse_asynchronous
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.trainers import epoch_iterator
 
 from gridflow.keras.cures.datasets import endless
-from gridflow.keras.cures.early import coming_steps, iterator_of
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks.early import coming_steps, iterator_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

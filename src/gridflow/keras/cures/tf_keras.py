@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tf_keras.src.engine import data_adapter, training
 
-from gridflow.keras.cures import tensorflow_once, tf_keras_replicas
+from gridflow.keras.cures import tf_keras_replicas
 from gridflow.keras.cures.datasets import (
     endless,
     is_distributed,
@@ -19,8 +19,9 @@ from gridflow.keras.cures.datasets import (
     steps_after_distribution,
     without_autoshard,
 )
-from gridflow.keras.cures.early import refuse
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks import tensorflow_once
+from gridflow.keras.hooks.early import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

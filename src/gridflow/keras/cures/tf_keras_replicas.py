@@ -12,9 +12,9 @@ from tf_keras.src.optimizers import utils as optimizer_utils
 from tf_keras.src.utils import losses_utils
 
 from gridflow.keras.cures import own_steps
-from gridflow.keras.cures.compiling import check_xla
 from gridflow.keras.cures.datasets import check_scope
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks.compiling import check_xla
 
 
 def _own_losses_are_not_scaled() -> bool:

@@ -18,8 +18,9 @@ from keras.src.optimizers import loss_scale_optimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from torch import distributed
 
-from gridflow.keras.cures import group, group_once
+from gridflow.keras.cures import group
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks import group_once
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import DataError, InvalidArgument
 from gridflow.keras import statistics
-from gridflow.keras.cures import early, position
+from gridflow.keras.hooks import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.resume import building, state
 from gridflow.keras.resume.file import Checkpoint

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.feed import ragged
-from gridflow.keras.cures import early, parts
+from gridflow.keras.cures import parts
+from gridflow.keras.hooks import early
 from gridflow.keras.servers.steps import fetch, updates
 
 if TYPE_CHECKING:

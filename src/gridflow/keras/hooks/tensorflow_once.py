@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from gridflow.keras.cures import once as _once
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks import once as _once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

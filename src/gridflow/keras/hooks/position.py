@@ -17,9 +17,9 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.keras.cures import early
 from gridflow.keras.cures.parts import module, part
 from gridflow.keras.fixes import cures_of
+from gridflow.keras.hooks import early
 from gridflow.keras.results import FLAVOURS
 
 if TYPE_CHECKING:

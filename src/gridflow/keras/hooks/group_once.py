@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers import trainer
 
-from gridflow.keras.cures import once as _once
 from gridflow.keras.fixes import Fix
+from gridflow.keras.hooks import once as _once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
