@@ -2,18 +2,29 @@
 
 Each cure is a small patch with a *probe*: a few calls into the installed Keras that show the bug.
 Only where a probe sees its bug is the patch put in, so a version of Keras that is healthy is left
-alone. The tests of this module fail when a probe no longer sees its bug: then the cure can go.
+alone; and it is asked again, as a patch of a function that Keras no longer calls would change
+nothing. The tests of this module fail when a probe no longer sees its bug: then the cure can go.
+
+A probe or a patch that fails says nothing of the bug, which may be one that yields wrong gradients
+without a word. So it is an error, unless the user takes the risk (`UNSAFE_VARIABLE`).
+
+What gridflow adds to Keras without a bug to look for is a `Hook`.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import logging
+import os
 import sys
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import EnvironmentMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,16 +32,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Flavour of Keras (the name of its package) to the module that holds its cures.
+#: Set to ``1``, it lets a training process go on with a Keras that can't be probed or cured.
+UNSAFE_VARIABLE: Final = "GRIDFLOW_UNSAFE_KERAS"
+#: Flavour of Keras (the name of its package) to the releases that its cures are made for.
+MADE_FOR: Final = {"keras": "3.15", "tf_keras": "2.21"}
+#: Flavour to the name of its modules of cures and hooks; Keras 3 has those of each backend.
 FLAVOURS: Final = {
-    "keras": "gridflow.keras.cures.keras3",
-    "tf_keras": "gridflow.keras.cures.tf_keras",
+    "keras": {"tensorflow": "keras3", "jax": "jax", "torch": "torch"},
+    "tf_keras": {"tensorflow": "tf_keras"},
 }
-#: The same for the other backends of Keras 3.
-_BACKENDS: Final = {
-    "jax": "gridflow.keras.cures.jax",
-    "torch": "gridflow.keras.cures.torch",
-}
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -46,9 +60,11 @@ class Fix:
     summary : str
         What goes wrong without the cure.
     seen : callable
-        The probe: True where the installed package has the bug.
+        The probe: True where the installed package has the bug. It must not know of the cure.
     cure : callable
         Puts the patch in.
+    concerns : callable
+        Whether the bug matters in this process at all: some need a group of processes.
     """
 
     name: str
@@ -56,25 +72,62 @@ class Fix:
     summary: str
     seen: Callable[[], bool]
     cure: Callable[[], None]
+    concerns: Callable[[], bool] = _always
+
+
+@dataclass(frozen=True)
+class Hook:
+    """What gridflow adds to Keras, whatever its version.
+
+    Attributes
+    ----------
+    name : str
+        What it is for.
+    install : callable
+        Puts it in.
+    concerns : callable
+        Whether this process needs it.
+    """
+
+    name: str
+    install: Callable[[], None]
+    concerns: Callable[[], bool] = _always
 
 
 _applied: dict[str, list[Fix]] = {}
+#: Flavours that were imported and can't be cured, and why.
+_refused: dict[str, EnvironmentMismatch] = {}
 _lock = threading.RLock()
 
 
-def cures_of(flavour: str) -> Any:
-    """Return the module of cures of a flavour, with Keras's backend. Imports the flavour."""
-    module = FLAVOURS[flavour]
-    if flavour == "keras":
-        import keras
+def hooks_of(flavour: str) -> Any:
+    """Return the module of hooks of a flavour, with Keras's backend. Imports both.
 
-        module = _BACKENDS.get(keras.backend.backend(), module)
-    return importlib.import_module(module)
+    Raises
+    ------
+    EnvironmentMismatch
+        The installed version lacks what the module is made of.
+    """
+    return _module_of("hooks", flavour)
 
 
 def known(flavour: str) -> tuple[Fix, ...]:
-    """Return all cures of a flavour, whether they are needed or not. Imports the flavour."""
-    return tuple(cures_of(flavour).FIXES)
+    """Return all cures of a flavour, whether they are needed or not. Imports the flavour.
+
+    Raises
+    ------
+    EnvironmentMismatch
+        The installed version lacks what they are made of.
+    """
+    return tuple(_module_of("cures", flavour).FIXES)
+
+
+def _module_of(kind: str, flavour: str) -> Any:
+    name = FLAVOURS[flavour][_backend_of(flavour)]
+    try:
+        return importlib.import_module(f"gridflow.keras.{kind}.{name}")
+    except Exception as error:
+        raise _misfit(flavour, f"gridflow's {kind} can't be loaded", "", error) from error
 
 
 def apply() -> list[Fix]:
@@ -86,37 +139,138 @@ def apply() -> list[Fix]:
     -------
     list of Fix
         The cures in force so far, of all flavours that are imported.
+
+    Raises
+    ------
+    EnvironmentMismatch
+        A flavour can't be probed or cured. Its import raises the same, where it comes later.
     """
     with _lock:
+        if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _AfterImport())
         for flavour in FLAVOURS:
             # A package that is half imported is cured by the finder, once it is complete.
             module = sys.modules.get(flavour)
             if module is not None and not getattr(module.__spec__, "_initializing", False):
                 _cure(flavour)
-        if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
-            sys.meta_path.insert(0, _AfterImport())
         return [fix for fixes in _applied.values() for fix in fixes]
 
 
 def _cure(flavour: str) -> None:
     with _lock:
-        if flavour in _applied:
+        if flavour in _refused:
+            # Part of the cures may be in: nobody gets this flavour by importing it again.
+            raise EnvironmentMismatch(str(_refused[flavour])) from _refused[flavour]
+        if flavour in _applied or _backend_of(flavour) not in FLAVOURS[flavour]:
             return
         _applied[flavour] = []
-        for fix in known(flavour):
-            if _is_seen(fix):
-                fix.cure()
-                _applied[flavour].append(fix)
-                _log.debug("cured in %s: %s", flavour, fix.summary)
+        _warn_of_other_versions(flavour)
+        try:
+            _cure_all(flavour)
+        except EnvironmentMismatch as error:
+            del _applied[flavour]
+            _refused[flavour] = error
+            raise
 
 
-def _is_seen(fix: Fix) -> bool:
+def _cure_all(flavour: str) -> None:
+    for fix in _unless_unsafe(lambda: known(flavour)) or ():
+        if _unless_unsafe(functools.partial(cure, fix)):
+            _applied[flavour].append(fix)
+            _log.debug("cured in %s: %s", flavour, fix.summary)
+    module = _unless_unsafe(lambda: hooks_of(flavour))
+    for hook in () if module is None else module.HOOKS:
+        _unless_unsafe(functools.partial(_install, flavour, hook))
+
+
+def _install(flavour: str, hook: Hook) -> None:
     try:
-        return fix.seen()
-    except Exception:  # noqa: BLE001
-        # A Keras so different that the probe fails must stay usable, uncured.
-        _log.exception("the probe for %s in %s failed; it isn't cured", fix.name, fix.flavour)
+        if hook.concerns():
+            hook.install()
+    except Exception as error:
+        raise _misfit(flavour, f"the hook {hook.name!r} can't be installed", "", error) from error
+
+
+def _unless_unsafe(work: Callable[[], Any]) -> Any:
+    """Do work; what doesn't fit is only logged where the user takes the risk."""
+    try:
+        return work()
+    except EnvironmentMismatch as error:
+        if os.environ.get(UNSAFE_VARIABLE) != "1":
+            raise
+        _log.error("%s=1, so training goes on, and may be wrong: %s", UNSAFE_VARIABLE, error)
+        return None
+
+
+def cure(fix: Fix) -> bool:
+    """Cure what a probe sees; return whether it saw anything.
+
+    Raises
+    ------
+    EnvironmentMismatch
+        The probe or the patch fails, or the probe still sees the bug then.
+    """
+    try:
+        is_seen = fix.concerns() and fix.seen()
+    except Exception as error:
+        what = f"the probe for {fix.name!r} failed"
+        raise _misfit(fix.flavour, what, fix.summary, error) from error
+    if not is_seen:
         return False
+    try:
+        fix.cure()
+        is_left = fix.seen()
+    except Exception as error:
+        what = f"the cure for {fix.name!r} can't be applied"
+        raise _misfit(fix.flavour, what, fix.summary, error) from error
+    if is_left:
+        raise _misfit(fix.flavour, f"the cure for {fix.name!r} has no effect", fix.summary)
+    return True
+
+
+def _misfit(
+    flavour: str, what: str, summary: str, error: Exception | None = None
+) -> EnvironmentMismatch:
+    """Return the error that says what doesn't work with the installed version."""
+    backend = _backend_of(flavour)
+    extra = "tf-keras" if flavour == "tf_keras" else backend
+    cause = f" ({type(error).__name__}: {_first_line(error)})" if error is not None else ""
+    bug = f" Uncured: {summary}." if summary else ""
+    return EnvironmentMismatch(
+        f"{flavour} {_version_of(flavour)} on {backend}: {what}{cause}.{bug} gridflow's cures are "
+        f"made for {flavour} {MADE_FOR[flavour]}: pip install 'gridflow[{extra}]'. To train all "
+        f"the same, with results that may be wrong, set {UNSAFE_VARIABLE}=1 (env= of the "
+        "distributor)."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def _warn_of_other_versions(flavour: str) -> None:
+    """Warn of a release that no cure was made for; whether they fit is for the probes to say."""
+    version = _version_of(flavour)
+    if not f"{version}.".startswith(f"{MADE_FOR[flavour]}."):
+        _log.warning(
+            "%s %s is not a version that this gridflow supports (%s): each known bug is probed for "
+            "and cured where it is still there, but new ones aren't known.",
+            flavour,
+            version,
+            MADE_FOR[flavour],
+        )
+
+
+def _version_of(flavour: str) -> str:
+    return str(getattr(sys.modules.get(flavour), "__version__", "(unknown version)"))
+
+
+def _backend_of(flavour: str) -> str:
+    if flavour != "keras":
+        return "tensorflow"
+    import keras
+
+    return str(keras.backend.backend())
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -76,7 +76,7 @@ def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
     That is so with torch: only there metrics are added up at the end of an epoch. To be called by
     all ranks. Elsewhere empty: the state is the same on all ranks already.
     """
-    average = None if is_tensorflow(model) else fixes.cures_of("keras").averaging()
+    average = None if is_tensorflow(model) else fixes.hooks_of("keras").averaging()
     if not metrics or average is None:
         return []
     values = [variable.value.detach() for variable in metrics]
@@ -84,7 +84,7 @@ def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
 
 
 def _synchronise_ranks(model: Any) -> int:
-    average = fixes.cures_of("keras").averaging()
+    average = fixes.hooks_of("keras").averaging()
     found = [] if average is None else diverging(model)
     if found:
         means = average([variable.value for variable in found])

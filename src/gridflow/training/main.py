@@ -164,18 +164,25 @@ def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int
     text = _traceback(error)
     sys.stderr.write(text)
     hint, consequence = hint_for(type(error).__name__, text)
-    from gridflow.errors import DataError, SchemaError
-
-    kind = "data" if isinstance(error, DataError | SchemaError) else None
     raised = Raised(
         summary=summary,
         traceback=text,
         exit_code=exit_code,
         hint=hint,
         consequence=consequence,
-        failure_kind=kind,
+        failure_kind=_kind_of(error),
     )
     channel.send(raised)
+
+
+def _kind_of(error: BaseException) -> str | None:
+    """Return the kind of failure that an error of gridflow's own is; no restart helps there."""
+    from gridflow.errors import DataError, EnvironmentMismatch, SchemaError
+    from gridflow.keras.cures.parts import MissingPart
+
+    if isinstance(error, DataError | SchemaError):
+        return "data"
+    return "environment" if isinstance(error, EnvironmentMismatch | MissingPart) else None
 
 
 def _traceback(error: BaseException) -> str:
@@ -195,6 +202,8 @@ def _traceback(error: BaseException) -> str:
 def _summary(error: BaseException) -> str:
     text = str(error).strip()
     first = text.splitlines()[0] if text else ""
+    if _kind_of(error) == "environment":
+        return first
     return f"the function raised {type(error).__name__}: {first}"
 
 

@@ -49,10 +49,11 @@ _WITH: Final = {
         "gridflow.keras.resume.callback",
         "gridflow.keras.runtime",
         "gridflow.keras.cures.keras3",
+        "gridflow.keras.hooks.keras3",
         "gridflow.training.modes.synchronous",
     ),
-    "jax": ("keras", *_FEED, "gridflow.keras.cures.jax"),
-    "torch": ("keras", *_FEED, "gridflow.keras.cures.torch"),
+    "jax": ("keras", *_FEED, "gridflow.keras.cures.jax", "gridflow.keras.hooks.jax"),
+    "torch": ("keras", *_FEED, "gridflow.keras.cures.torch", "gridflow.keras.hooks.torch"),
 }
 _REQUEST_SECONDS: Final = 5.0
 _PAUSE: Final = 0.1

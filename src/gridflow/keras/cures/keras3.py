@@ -22,14 +22,13 @@ from gridflow.keras.cures.datasets import (
     steps_after_distribution,
     without_autoshard,
 )
+from gridflow.keras.cures.parts import trainer as trainer_class
 from gridflow.keras.fixes import Fix
-from gridflow.keras.hooks import tensorflow_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Who fits, what it builds a model by, and what counts the steps of an epoch.
-FIT: Final = (trainer.TensorFlowTrainer, "_maybe_symbolic_build", trainer.TFEpochIterator)
+TRAINER: Final = trainer_class()
 _BATCH = 3  # rows of the probes' data; any number does
 
 
@@ -61,7 +60,7 @@ def _building_reads_a_batch() -> bool:
         optimizer=None,
     )
     try:
-        trainer.TensorFlowTrainer._maybe_symbolic_build(model, iterator=_MustNotBeRead())
+        TRAINER._maybe_symbolic_build(model, iterator=_MustNotBeRead())
     except _ReadOnceError:
         return True
     return False
@@ -101,7 +100,7 @@ def _all_shapes_known(spec: Any) -> bool:
 
 
 def _cure_building() -> None:
-    original = trainer.TensorFlowTrainer._maybe_symbolic_build
+    original = TRAINER._maybe_symbolic_build
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if self._distribute_strategy is None or iterator is None:
@@ -121,7 +120,7 @@ def _cure_building() -> None:
         with self.distribute_strategy.scope():
             self._symbolic_build(data_batch=batch)
 
-    trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
+    TRAINER._maybe_symbolic_build = _maybe_symbolic_build
 
 
 # --- logs that are averaged over an axis which scalars don't have -----------------------------
@@ -198,12 +197,13 @@ class _EmptyShell(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
 def _class_weight_needs_map() -> bool:
     try:
-        tf_dataset_adapter.TFDatasetAdapter(_EmptyShell(), class_weight={0: 1.0})
+        with tf.Graph().as_default():  # the weights become a tensor
+            tf_dataset_adapter.TFDatasetAdapter(_EmptyShell(), class_weight={0: 1.0})
     except AttributeError as error:
-        return "'map'" in str(error)
-    except (
-        InvalidArgument
-    ):  # the cure is in force, and knows that the shell is none of TensorFlow's
+        if "'map'" not in str(error):
+            raise
+        return True
+    except InvalidArgument:  # a cure that knows that the shell is none of TensorFlow's
         return False
     return False
 
@@ -307,7 +307,4 @@ FIXES: Final = (
     *keras3_steps.FIXES,
     *keras3_replicas.FIXES,
     *parameter_servers.FIXES,
-    tensorflow_once.fix(
-        "keras", trainer.TensorFlowTrainer, lambda model: list(model.metrics_variables)
-    ),
 )

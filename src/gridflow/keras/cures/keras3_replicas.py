@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 from keras.src import backend, ops
 from keras.src.backend.tensorflow import optimizer as optimizers
-from keras.src.backend.tensorflow import trainer
 from keras.src.losses import loss as losses
 from keras.src.optimizers import base_optimizer
-from keras.src.trainers import trainer as base_trainer
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras.cures import own_steps
-from gridflow.keras.cures.datasets import check_scope
+from gridflow.keras.cures import own_steps, probing
+from gridflow.keras.cures.parts import trainer as trainer_class
 from gridflow.keras.fixes import Fix
-from gridflow.keras.hooks.compiling import check_optimizer, check_xla
 from gridflow.keras.servers.steps import refuse_asynchronous
 
 if TYPE_CHECKING:
@@ -28,16 +24,42 @@ if TYPE_CHECKING:
 #: Whether the gradients of this replica's thread are those of all replicas already.
 _summed = threading.local()
 _plain_update = optimizers.TFOptimizer._backend_update_step
-_CHECKS: Final = "_gridflow_checks"
+TRAINER: Final = trainer_class()
 
 
 # --- what is done with gradients before they are summed over the replicas ----------------------
 
 
+class _ProbeOptimizer(optimizers.TFOptimizer):  # type: ignore[misc]
+    """Says in which order it is asked to clip and to sum gradients; updates nothing."""
+
+    gradient_accumulation_steps = weight_decay = use_ema = None
+    learning_rate = 1.0
+
+    def __init__(self) -> None:
+        self.__dict__.update(asked=[], _distribution_strategy=tf.distribute.get_strategy())
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        self.asked.append("clip")
+        return grads
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        self.asked.append("sum")
+        return grads_and_vars
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        del variables
+
+    def _distributed_tf_update_step(self, *_: Any) -> None:
+        pass
+
+
 def _gradients_are_summed_last() -> bool:
-    return "_all_reduce_sum_gradients" in inspect.getsource(
-        _plain_update
-    ) and "_backend_apply_gradients" not in vars(optimizers.TFOptimizer)
+    with probing.in_replica():
+        optimizer = _ProbeOptimizer()
+        gradient = tf.compat.v1.placeholder(tf.float32, [1])
+        optimizer._backend_apply_gradients([gradient], [gradient])
+        return bool(optimizer.asked.index("clip") < optimizer.asked.index("sum"))
 
 
 def _cure_gradients() -> None:
@@ -195,14 +217,31 @@ def _move_averages(self: Any) -> None:
 # --- steps and losses of the user's ------------------------------------------------------------
 
 
-def _own_losses_are_not_scaled() -> bool:
-    return "scale_loss_for_distribution" in inspect.getsource(losses) and not hasattr(
-        losses.scale_loss_for_distribution, "__wrapped__"
-    )
+class _OwnModel:
+    """A model with a step of the user's, as far as Keras asks before it trains."""
+
+    def __init__(self) -> None:
+        vars(self).update(vars(probing.model()))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Return a loss of Keras's, beside which the user's own may stand."""
+        return {"loss": losses.reduce_values(data, reduction="sum_over_batch_size")}
+
+
+def _losses_are_scaled_in_own_steps() -> bool:
+    """Return whether Keras makes its losses smaller there, for gradients that are added up.
+
+    What the user computes isn't made smaller, and its gradients are added up, too.
+    """
+    with probing.in_replica() as graph:
+        model = _OwnModel()
+        values = tf.compat.v1.placeholder(tf.float32, [2])
+        TRAINER._make_function(model, model.train_step)([values])
+        return probing.multiplies_by(graph, 1 / probing.REPLICAS)
 
 
 def _cure_own_steps() -> None:
-    make, reduce = trainer.TensorFlowTrainer._make_function, losses.reduce_values
+    make, reduce = TRAINER._make_function, losses.reduce_values
 
     def as_is_in_own_steps(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
@@ -230,50 +269,7 @@ def _cure_own_steps() -> None:
     def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Any:
         return make(self, own_steps.within(self, step_function))
 
-    trainer.TensorFlowTrainer._make_function = _make_function
-
-
-# --- a model that was made outside of the scope ------------------------------------------------
-
-
-def _scope_is_not_checked() -> bool:
-    return not hasattr(trainer.TFEpochIterator, _CHECKS)
-
-
-def _cure_scope() -> None:
-    original = trainer.TFEpochIterator.__init__
-
-    def __init__(  # noqa: N807
-        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        check_scope(kwargs.get("x"), distribute_strategy)
-        original(self, distribute_strategy, *args, **kwargs)
-
-    trainer.TFEpochIterator.__init__ = __init__
-    setattr(trainer.TFEpochIterator, _CHECKS, True)
-
-
-# --- what compile could know -------------------------------------------------------------------
-
-
-def _compiling_is_not_checked() -> bool:
-    return not hasattr(base_trainer.Trainer.compile, "_gridflow")
-
-
-def _cure_compiling() -> None:
-    original = base_trainer.Trainer.compile
-
-    @functools.wraps(original)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
-        result = original(self, *args, **kwargs)
-        if isinstance(self, trainer.TensorFlowTrainer):
-            if kwargs.get("jit_compile") is True:
-                check_xla(self.distribute_strategy)
-            check_optimizer(self.optimizer, self.distribute_strategy)
-        return result
-
-    compile._gridflow = True  # type: ignore[attr-defined]
-    base_trainer.Trainer.compile = compile
+    TRAINER._make_function = _make_function
 
 
 FIXES: Final = (
@@ -291,22 +287,7 @@ FIXES: Final = (
         "keras",
         "a train_step, compute_loss or scalar loss of the user's gets gradients that are N times "
         "too large with N replicas",
-        _own_losses_are_not_scaled,
+        _losses_are_scaled_in_own_steps,
         _cure_own_steps,
-    ),
-    Fix(
-        "scope",
-        "keras",
-        "a model made outside of the strategy's scope fails on PerReplica values, without a hint",
-        _scope_is_not_checked,
-        _cure_scope,
-    ),
-    Fix(
-        "compiling",
-        "keras",
-        "jit_compile=True with several replicas on CPUs, and an optimizer that was made outside of "
-        "the scope, fail in the first step without a hint",
-        _compiling_is_not_checked,
-        _cure_compiling,
     ),
 )

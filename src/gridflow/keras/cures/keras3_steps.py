@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import inspect
 import warnings
 from itertools import count
 from types import SimpleNamespace
@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
-from keras.src.trainers import epoch_iterator
 
-from gridflow.keras.cures.datasets import endless
+from gridflow.keras.cures import probing
+from gridflow.keras.cures.parts import trainer as trainer_class
 from gridflow.keras.fixes import Fix
-from gridflow.keras.hooks.early import coming_steps, iterator_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _BATCH = 3  # batches of the probes' data; any number does
-_GOES_ON: Final = "_gridflow_goes_on"
-_ASKS: Final = "_gridflow_asks"
-_plain_make_function = trainer.TensorFlowTrainer._make_function
+TRAINER: Final = trainer_class()
 
 
 # --- epochs: an iterator too many at the end of each, and a length that is one too high -------
@@ -89,12 +86,23 @@ def _cure_epochs() -> None:
 
 
 def _ended_data_counts_as_a_step() -> bool:
-    # Only running it would show it, and a probe must not run operations.
-    return "control_dependencies" not in inspect.getsource(_plain_make_function)
+    """Return whether operations of a step that need no data run without them."""
+    found = []
+
+    def step(data: Any) -> None:
+        del data
+        counts = tf.no_op()  # as iterations += 1, which needs none
+        found.append(probing.waits_for(counts, batches.batch.op) or batches.is_asked)
+        raise probing.StepMadeError
+
+    with tf.Graph().as_default(), contextlib.suppress(probing.StepMadeError):
+        batches = probing.Batches()
+        TRAINER._make_function(probing.model(), step)(batches)
+    return not found[0]
 
 
 def _cure_steps() -> None:
-    original = trainer.TensorFlowTrainer._make_function
+    original = TRAINER._make_function
 
     def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Any:
         @functools.wraps(step_function)
@@ -108,16 +116,28 @@ def _cure_steps() -> None:
 
         return original(self, step_with_data)
 
-    trainer.TensorFlowTrainer._make_function = _make_function
+    TRAINER._make_function = _make_function
 
 
 # --- steps_per_execution under a strategy with several replicas --------------------------------
 
 
-def _many_steps_need_a_placeholder() -> bool:
-    # Seen only when a function is traced and run: "You must feed a value for placeholder tensor".
-    source = inspect.getsource(_plain_make_function)
-    return "empty_outputs._element_spec" in source
+def _many_steps_are_made_in_a_branch() -> bool:
+    """Return whether steps are made in a branch of a loop, where replicas can't be given data.
+
+    When it runs it says "You must feed a value for placeholder tensor".
+    """
+    found = []
+
+    def step(data: Any) -> None:
+        del data
+        found.append(tf.compat.v1.get_default_graph() is graph)
+        raise probing.StepMadeError
+
+    with tf.Graph().as_default() as graph, contextlib.suppress(probing.StepMadeError):
+        model = probing.model(steps_per_execution=2, distribute_strategy=probing.strategy(2))
+        TRAINER._make_function(model, step)(probing.Batches())
+    return not found[0]
 
 
 class _OneStepAtATime:
@@ -133,7 +153,7 @@ class _OneStepAtATime:
 
 
 def _cure_many_steps() -> None:
-    original = trainer.TensorFlowTrainer._make_function
+    original = TRAINER._make_function
 
     def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Any:
         steps = self.steps_per_execution
@@ -152,64 +172,7 @@ def _cure_many_steps() -> None:
 
         return many_steps
 
-    trainer.TensorFlowTrainer._make_function = _make_function
-
-
-# --- steps_per_epoch other than the steps that the data have -----------------------------------
-
-
-def _data_end_within_an_epoch() -> bool:
-    source = inspect.getsource(epoch_iterator.EpochIterator._enumerate_iterator)
-    return "_interrupted_warning" in source and not hasattr(trainer.TFEpochIterator, _GOES_ON)
-
-
-def _cure_ending() -> None:
-    original = trainer.TFEpochIterator.__init__
-
-    def __init__(  # noqa: N807
-        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        original(self, distribute_strategy, *args, **kwargs)
-        # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
-        is_fit, known = "class_weight" in kwargs, self._num_batches
-        if self.steps_per_epoch and is_fit and known not in {None, self.steps_per_epoch}:
-            again = endless(kwargs.get("x"), self._distributed_dataset)
-            if again is not None:
-                self._distributed_dataset = again
-                self.data_adapter = with_steps(self.data_adapter, None)
-                self._num_batches = None
-                self._gridflow_pass = known
-
-    trainer.TFEpochIterator.__init__ = __init__
-    setattr(trainer.TFEpochIterator, _GOES_ON, True)
-
-
-# --- an epoch whose length comes to be known on the way -----------------------------------------
-
-
-def _steps_are_not_asked_for() -> bool:
-    return not hasattr(trainer.TFEpochIterator, _ASKS)
-
-
-def _cure_asking() -> None:
-    original = trainer.TFEpochIterator._enumerate_iterator
-
-    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
-        steps = coming_steps(self)
-        if steps is None:
-            yield from original(self)
-            return
-        self.data_adapter.on_epoch_begin()
-        self._current_iterator = iterator = iterator_of(self)
-        for step in steps:
-            self._steps_seen = step
-            yield step, step, iterator
-        self._current_iterator = None
-        self._steps_seen = 0
-        self.data_adapter.on_epoch_end()
-
-    trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
-    setattr(trainer.TFEpochIterator, _ASKS, True)
+    TRAINER._make_function = _make_function
 
 
 def with_steps(adapter: Any, steps: int | None) -> Any:
@@ -224,25 +187,11 @@ def with_steps(adapter: Any, steps: int | None) -> Any:
 
 FIXES: Final = (
     Fix(
-        "steps_per_epoch",
-        "keras",
-        "an epoch of steps_per_epoch ends before, where the data of a worker end",
-        _data_end_within_an_epoch,
-        _cure_ending,
-    ),
-    Fix(
         "epochs",
         "keras",
         "each epoch begins its data twice, and an unknown length is found one too high",
         _epochs_are_miscounted,
         _cure_epochs,
-    ),
-    Fix(
-        "coming_steps",
-        "keras",
-        "the length of an epoch has to be known before it, or is found by running out of data",
-        _steps_are_not_asked_for,
-        _cure_asking,
     ),
     Fix(
         "steps",
@@ -255,7 +204,7 @@ FIXES: Final = (
         "steps_per_execution",
         "keras",
         "steps_per_execution > 1 fails with several replicas (missing placeholder)",
-        _many_steps_need_a_placeholder,
+        _many_steps_are_made_in_a_branch,
         _cure_many_steps,
     ),
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
+from keras.src import backend
 from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.tensorflow import core
 from tensorflow.python.distribute import ps_values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
@@ -16,17 +16,46 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 import keras
 from gridflow.keras.fixes import Fix
 
-# The probes read the source: to run an operation before MultiWorkerMirroredStrategy is made would
-# keep TensorFlow from making it.
+# No probe makes a tensor, see `keras3`.
+
+
+class _SharedNative(ps_values.AggregatingVariable):  # type: ignore[misc]
+    """A variable that workers share, as far as Keras asks; knows whether it was added to."""
+
+    dtype = tf.float32
+    is_added_to = False
+
+    def __init__(self) -> None:
+        """Hold no variable."""
+
+    def assign_add(self, *_: Any, **__: Any) -> None:
+        """Add in one operation."""
+        self.is_added_to = True
+
+
+class _Counter(backend.Variable):  # type: ignore[misc]
+    """Keras's variable around that one."""
+
+    def __init__(self) -> None:
+        self.__dict__["_value"] = _SharedNative()
+
+    def __add__(self, value: object) -> object:
+        return value
+
+    def assign(self, value: object) -> None:
+        """Write what was read and added to before."""
 
 
 def _adding_reads_and_writes() -> bool:
     """Return whether ``assign_add`` is more than one operation: others' updates get lost."""
-    return "self.assign(self + value)" in inspect.getsource(core.Variable.assign_add)
+    counter = _Counter()
+    with tf.Graph().as_default():
+        counter.assign_add(1.0)
+    return not counter._value.is_added_to
 
 
 def _cure_adding() -> None:
-    originals = {name: getattr(core.Variable, name) for name in ("assign_add", "assign_sub")}
+    originals = {name: getattr(backend.Variable, name) for name in ("assign_add", "assign_sub")}
 
     def cured(name: str) -> Any:
         original = originals[name]
@@ -36,13 +65,13 @@ def _cure_adding() -> None:
             # Mirrored variables aggregate what is assigned: there Keras's way is right.
             if in_stateless_scope() or not _is_shared(native):
                 return original(self, value)
-            value = tf.cast(core.convert_to_tensor(value), native.dtype)
+            value = tf.cast(keras.ops.convert_to_tensor(value), native.dtype)
             return getattr(native, name)(value)
 
         return assign
 
     for name in originals:
-        setattr(core.Variable, name, cured(name))
+        setattr(backend.Variable, name, cured(name))
 
 
 def _is_shared(native: Any) -> bool:
@@ -55,7 +84,15 @@ def _is_shared(native: Any) -> bool:
 
 def _lookup_needs_the_whole_table() -> bool:
     """Return whether an embedding converts its table to a tensor, whatever it is made of."""
-    return "ops.take(" in inspect.getsource(keras.layers.Embedding.call)
+    with tf.Graph().as_default() as graph:
+        table = ShardedVariable([tf.Variable(tf.zeros([2, 1])) for _ in range(2)])
+        layer = SimpleNamespace(
+            _embeddings=SimpleNamespace(_value=table), embeddings=table, compute_dtype="float32"
+        )
+        there = len(graph.get_operations())
+        keras.layers.Embedding.call(layer, tf.compat.v1.placeholder(tf.int32, [1]))
+        made = graph.get_operations()[there:]
+    return any(operation.type == "ReadVariableOp" for operation in made)
 
 
 def _cure_lookup() -> None:
@@ -73,11 +110,43 @@ def _cure_lookup() -> None:
 
 def _arrays_need_a_whole() -> bool:
     """Return whether a variable asks the one behind it for an array, which shards don't give."""
-    return "self.value.__array__(" in inspect.getsource(core.Variable.__array__)
+    try:
+        _InShards().__array__()
+    except AttributeError as error:
+        if error.name != "__array__":
+            raise
+        return True
+    except _AskedForShardsError:
+        return False
+    return False
+
+
+class _AskedForShardsError(Exception):
+    """Raised where shards would be put together."""
+
+
+class _Shards(ShardedVariable):  # type: ignore[misc]
+    def __init__(self) -> None:
+        """Hold no variable."""
+
+    @property
+    def variables(self) -> Any:
+        raise _AskedForShardsError
+
+    _variables = variables
+
+
+class _InShards(backend.Variable):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.__dict__["_value"] = _Shards()
+
+    @property
+    def value(self) -> Any:
+        return self._value
 
 
 def _cure_arrays() -> None:
-    original = core.Variable.__array__
+    original = backend.Variable.__array__
 
     def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: N807
         if isinstance(self._value, ShardedVariable):
@@ -86,7 +155,7 @@ def _cure_arrays() -> None:
             found = original(self, dtype)
         return np.array(found) if copy else found
 
-    core.Variable.__array__ = __array__
+    backend.Variable.__array__ = __array__
 
 
 FIXES: Final = (

@@ -127,6 +127,37 @@ def compute_output_spec(model: Any, inputs: Any) -> None:
     part(module("keras.src.backend"), "compute_output_spec")(model, inputs)
 
 
+def trainer() -> Any:
+    """Return the class by which models of Keras's backend are trained."""
+    import keras
+
+    return _base_of_models(f"keras.src.backend.{keras.backend.backend()}.trainer")
+
+
+def base_trainer() -> Any:
+    """Return the class that the trainers of all backends have in common."""
+    return _base_of_models("keras.src.trainers.trainer")
+
+
+def building() -> tuple[Any, str]:
+    """Return by which method of which class a fit builds its model, on JAX and torch."""
+    own = trainer()
+    if "_maybe_symbolic_build" in vars(own):
+        return own, "_maybe_symbolic_build"
+    part(base_trainer(), "_symbolic_build")
+    return base_trainer(), "_symbolic_build"
+
+
+def _base_of_models(home: str) -> Any:
+    import keras
+
+    # Its name isn't the same in all versions.
+    found = [each for each in keras.Model.__mro__ if each.__module__ == home]
+    if not found:
+        raise _missing(f"{home}, a base of keras.Model,")
+    return found[0]
+
+
 def global_seeds() -> list[Any]:
     """Return the state of ``keras.random``'s own seed, without making one where there is none."""
     state = module("keras.src.backend.common.global_state")

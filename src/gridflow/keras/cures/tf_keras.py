@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib
-from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.engine import data_adapter
 
 from gridflow.keras.cures import tf_keras_replicas
 from gridflow.keras.cures.datasets import (
-    endless,
     is_distributed,
     map_distributed,
     steps_after_distribution,
     without_autoshard,
 )
 from gridflow.keras.fixes import Fix
-from gridflow.keras.hooks import tensorflow_once
-from gridflow.keras.hooks.early import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,58 +140,6 @@ def _cure_epochs() -> None:
     data_adapter.DataHandler.enumerate_epochs = enumerate_epochs
 
 
-# --- steps_per_epoch other than the steps that the data have ----------------------------------
-
-
-def _data_end_the_training() -> bool:
-    adapter = object.__new__(data_adapter.DatasetAdapter)
-    adapter._dataset, adapter._user_steps = _distributed_shell(), _BATCHES
-    try:
-        return not adapter.should_recreate_iterator()
-    except (AttributeError, TypeError):  # tf_keras asks it for what plain datasets have
-        return True
-
-
-def _length(dataset: Any) -> int | None:
-    if is_distributed(dataset):
-        found = int(dataset.cardinality)
-    elif isinstance(dataset, tf.data.Dataset):
-        found = int(dataset.cardinality())
-    else:
-        return None
-    return found if found >= 0 else None
-
-
-def _cure_ending() -> None:
-    init, recreate = (
-        data_adapter.DataHandler.__init__,
-        (data_adapter.DatasetAdapter.should_recreate_iterator),
-    )
-
-    @functools.wraps(init)
-    def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        refuse(x)
-        init(self, x, *args, **kwargs)
-        steps, known = kwargs.get("steps_per_epoch"), _length(x)
-        # Only fit shuffles. To evaluate and to predict, each row comes once.
-        if steps is None or "shuffle" not in kwargs or known in {None, steps}:
-            return
-        again = endless(x, self._dataset)
-        if again is not None:
-            self._dataset = again
-            self._adapter._gridflow_pass = self._gridflow_pass = known
-
-    def should_recreate_iterator(self: Any) -> bool:
-        if getattr(self, "_gridflow_pass", None) is not None:
-            return False
-        return bool(recreate(self)) or (
-            is_distributed(self._dataset) and self._user_steps == _length(self._dataset)
-        )
-
-    data_adapter.DataHandler.__init__ = __init__
-    data_adapter.DatasetAdapter.should_recreate_iterator = should_recreate_iterator
-
-
 # --- class_weight with a distributed dataset, and autoshard OFF -------------------------------
 
 
@@ -208,10 +152,14 @@ def _configured(strategy: Any, dataset: Any, class_weight: dict[int, float] | No
 
 
 def _class_weight_needs_map() -> bool:
+    shell = _distributed_shell()
     try:
-        _configured(tf.distribute.get_strategy(), _distributed_shell(), {0: 1.0})
+        with tf.Graph().as_default():  # the weights become a tensor
+            _configured(tf.distribute.get_strategy(), shell, {0: 1.0})
     except AttributeError as error:
-        return "'map'" in str(error)
+        if error.obj is not shell:
+            raise
+        return error.name == "map"  # else it is the datasets within that are asked for
     return False
 
 
@@ -307,13 +255,6 @@ FIXES: Final = (
         _cure_epochs,
     ),
     Fix(
-        "steps_per_epoch",
-        "tf_keras",
-        "a fit with steps_per_epoch ends where the data of a worker end, after the first epoch",
-        _data_end_the_training,
-        _cure_ending,
-    ),
-    Fix(
         "class_weight",
         "tf_keras",
         "class_weight fails with a distributed dataset",
@@ -326,11 +267,6 @@ FIXES: Final = (
         "of a dataset with autoshard OFF only the first 1/workers is trained",
         _counts_before_distribution,
         _cure_counting,
-    ),
-    tensorflow_once.fix(
-        "tf_keras",
-        training.Model,
-        lambda model: [each for metric in model.metrics for each in metric.variables],
     ),
     *tf_keras_replicas.FIXES,
 )

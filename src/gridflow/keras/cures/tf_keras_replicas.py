@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, Final
 
 import tensorflow as tf
 from tf_keras.src import losses
-from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.engine import training
 from tf_keras.src.optimizers import utils as optimizer_utils
 from tf_keras.src.utils import losses_utils
 
-from gridflow.keras.cures import own_steps
-from gridflow.keras.cures.datasets import check_scope
+from gridflow.keras.cures import own_steps, probing
 from gridflow.keras.fixes import Fix
-from gridflow.keras.hooks.compiling import check_xla
+
+#: Looked up by this: a step that names the function takes care of the replicas by itself.
+_SCALE: Final = "scale_loss_for_distribution"
 
 
-def _own_losses_are_not_scaled() -> bool:
-    return not hasattr(losses_utils.scale_loss_for_distribution, "__wrapped__")
+class _OwnModel:
+    """A model with a step of the user's, as far as tf_keras asks before it trains."""
+
+    train_function = _steps_per_execution = _cluster_coordinator = None
+    jit_compile = autotune_steps_per_execution = False
+    run_eagerly = True
+    distribute_reduction_method = "auto"
+
+    def __init__(self) -> None:
+        self.distribute_strategy = probing.strategy(1)
+
+    def train_step(self, data: Any) -> None:
+        """Make a loss of tf_keras's, beside which the user's own may stand."""
+        getattr(losses_utils, _SCALE)(data)
+        raise probing.StepMadeError
+
+
+def _losses_are_scaled_in_own_steps() -> bool:
+    """Return whether tf_keras makes its losses smaller there, for gradients that are added up.
+
+    What the user computes isn't made smaller, and its gradients are added up, too.
+    """
+    with probing.in_replica() as graph:
+        model: Any = _OwnModel()
+        training.Model.make_train_function(model)
+        with contextlib.suppress(probing.StepMadeError):
+            model.train_function(probing.Batches())
+        return probing.multiplies_by(graph, 1 / probing.REPLICAS)
 
 
 def _cure_own_steps() -> None:
@@ -70,48 +98,13 @@ def _wrap_making(kind: str) -> None:
     setattr(training.Model, name, make_function)
 
 
-# --- what fails later, without a hint ----------------------------------------------------------
-
-
-def _nothing_is_checked() -> bool:
-    return not hasattr(training.Model.compile, "_gridflow")
-
-
-def _cure_checks() -> None:
-    compile_, init = training.Model.compile, data_adapter.DataHandler.__init__
-
-    @functools.wraps(compile_)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
-        result = compile_(self, *args, **kwargs)
-        if kwargs.get("jit_compile"):
-            check_xla(self.distribute_strategy)
-        return result
-
-    @functools.wraps(init)
-    def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        check_scope(x, tf.distribute.get_strategy())
-        init(self, x, *args, **kwargs)
-
-    compile._gridflow = True  # type: ignore[attr-defined]
-    training.Model.compile = compile
-    data_adapter.DataHandler.__init__ = __init__
-
-
 FIXES: Final = (
-    Fix(
-        "checks",
-        "tf_keras",
-        "jit_compile with several replicas on CPUs, and models made outside of the scope, fail in "
-        "the first step without a hint",
-        _nothing_is_checked,
-        _cure_checks,
-    ),
     Fix(
         "own steps",
         "tf_keras",
         "a train_step or compute_loss of the user's gets gradients that are N times too large with "
         "N replicas, or is refused",
-        _own_losses_are_not_scaled,
+        _losses_are_scaled_in_own_steps,
         _cure_own_steps,
     ),
 )

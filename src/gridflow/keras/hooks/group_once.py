@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from keras.src.trainers import trainer
-
-from gridflow.keras.fixes import Fix
+from gridflow.keras.cures import parts
+from gridflow.keras.fixes import Hook
 from gridflow.keras.hooks import once as _once
 
 if TYPE_CHECKING:
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     Results = Callable[[Any], Any]
 
 
-def fix(
+def hook(
     cls: Any,
     alone: Callable[[Any, ArrayOnce], AbstractContextManager[Results]],
     predicting_alone: Callable[[Any, ArrayOnce], AbstractContextManager[None]],
-) -> Fix:
-    """Return the cure for a backend.
+) -> Hook:
+    """Return the hook for a backend.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ def fix(
         The same, entered around a prediction.
     """
 
-    def cure() -> None:
+    def install() -> None:
         @contextlib.contextmanager
         def evaluating(model: Any, once: ArrayOnce) -> Iterator[None]:
             with alone(model, once) as results:
@@ -66,12 +65,6 @@ def fix(
             with predicting_alone(model, once):
                 yield lambda found: keras.tree.map_structure(lambda part: part[:most], found)
 
-        _once.patch(cls, trainer.Trainer, evaluating, predicting)
+        _once.patch(cls, parts.base_trainer(), evaluating, predicting)
 
-    return Fix(
-        "rows count once",
-        "keras",
-        "evaluate, validation and predict see the rows that ranks repeat to make equal steps",
-        lambda: not _once.is_patched(cls),
-        cure,
-    )
+    return Hook("rows count once in evaluate, validation and predict", install)

@@ -1,4 +1,4 @@
-"""What the cures of all flavours and backends need for rows that count once outside of training.
+"""What the hooks of all flavours and backends need for rows that count once outside of training.
 
 Keras is given a dataset of ``ctx.dataset`` and tests or predicts on its `Once` instead.
 """
@@ -7,20 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gridflow.feed.once import once_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-
-_MARK: Final = "_gridflow_once"
-
-
-def is_patched(cls: type) -> bool:
-    """Return whether `patch` was applied to a class of models."""
-    return hasattr(cls.evaluate, _MARK)  # type: ignore[attr-defined]
 
 
 def patch(
@@ -76,7 +69,6 @@ def patch(
             found = predict(self, *args, **kwargs)
         return arranged(found)
 
-    setattr(evaluate_once, _MARK, True)
     cls.fit, cls.evaluate, cls.predict = fit_once, evaluate_once, predict_once
 
 

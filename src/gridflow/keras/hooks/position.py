@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras.cures.parts import module, part
-from gridflow.keras.fixes import cures_of
+from gridflow.keras.fixes import hooks_of
 from gridflow.keras.hooks import early
 from gridflow.keras.results import FLAVOURS
 
@@ -221,7 +221,7 @@ def _keep(model: Any, data: Any) -> None:
 
 
 def _install_keras3() -> None:
-    trainer, build_name, epochs = cures_of("keras").FIT
+    trainer, build_name, epochs = hooks_of("keras").FIT
     _wrap(trainer, build_name, epochs)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from gridflow.keras.fixes import Fix
+from gridflow.keras.fixes import Hook
 from gridflow.keras.hooks import once as _once
 
 if TYPE_CHECKING:
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
     from gridflow.feed.once import Once
 
 
-def fix(flavour: str, cls: Any, variables_of: Callable[[Any], list[Any]]) -> Fix:
-    """Return the cure for a flavour's models.
+def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
+    """Return the hook for a flavour's models.
 
     Parameters
     ----------
-    flavour : {"keras", "tf_keras"}
     cls : type
         Of the models, with ``fit``, ``evaluate`` and ``predict``.
     variables_of : callable
         Returns the variables of a model's metrics.
     """
 
-    def cure() -> None:
+    def install() -> None:
         def evaluating(model: Any, once: Once) -> Any:
             return _knowing_empty_batches(
                 model, once, "test", lambda step: _tested(step, once.row, model, variables_of)
@@ -48,13 +47,7 @@ def fix(flavour: str, cls: Any, variables_of: Callable[[Any], list[Any]]) -> Fix
 
         _once.patch(cls, cls, evaluating, predicting)
 
-    return Fix(
-        "rows count once",
-        flavour,
-        "evaluate, validation and predict see the rows that ranks repeat to make equal steps",
-        lambda: not _once.is_patched(cls),
-        cure,
-    )
+    return Hook("rows count once in evaluate, validation and predict", install)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,129 @@
+"""What probes of Keras on TensorFlow ask with: a graph, and replicas in it, where nothing runs.
+
+To run an operation would start TensorFlow's eager context, after which a
+MultiWorkerMirroredStrategy can't be made and devices can't be configured any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Any number does whose inverse nothing else multiplies by.
+REPLICAS: Final = 3
+
+
+class StepMadeError(Exception):
+    """Raised by a probe's step: what comes behind it would run operations."""
+
+
+class _Extended(tf.distribute.StrategyExtended):  # type: ignore[misc]
+    def _use_merge_call(self) -> bool:
+        return False
+
+    def _get_local_replica_id(self, replica_id: int) -> int:
+        return replica_id
+
+
+class _Strategy(tf.distribute.Strategy):  # type: ignore[misc]
+    num_replicas_in_sync = REPLICAS
+
+    def __init__(self) -> None:
+        super().__init__(_Extended(self))
+
+
+@contextlib.contextmanager
+def in_replica() -> Iterator[Any]:
+    """Be inside of one of several replicas; yields the graph that takes the operations."""
+    strategy = _Strategy()
+    with (
+        tf.Graph().as_default() as graph,
+        strategy.scope(),
+        tf.distribute.ReplicaContext(strategy, 0),
+    ):
+        yield graph
+
+
+def waits_for(operation: Any, other: Any) -> bool:
+    """Return whether an operation of a graph runs only once another one has run."""
+    seen, left = set(), [operation]
+    while left:
+        each = left.pop()
+        if each is other:
+            return True
+        if each not in seen:
+            seen.add(each)
+            left += [*(tensor.op for tensor in each.inputs), *each.control_inputs]
+    return False
+
+
+def multiplies_by(graph: Any, factor: float) -> bool:
+    """Return whether an operation of a graph multiplies by a constant."""
+    found = [
+        tf.get_static_value(tensor)
+        for operation in graph.get_operations()
+        if operation.type == "Mul"
+        for tensor in operation.inputs
+    ]
+    return any(each is not None and np.all(np.isclose(each, factor)) for each in found)
+
+
+def model(**attributes: Any) -> Any:
+    """Return what stands for a model while Keras makes a function of its steps."""
+    made = {
+        "run_eagerly": True,
+        "jit_compile": False,
+        "steps_per_execution": 1,
+        "unrolled_steps_per_execution": 1,
+        "distribute_strategy": strategy(1),
+        "_autoconvert_optionals": lambda step: step,
+    }
+    return SimpleNamespace(**(made | attributes))
+
+
+def strategy(replicas: int) -> Any:
+    """Return what stands for a strategy that runs a step at once, as it is."""
+
+    def run(step: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
+        return step(*args, **(kwargs or {}))
+
+    return SimpleNamespace(run=run, num_replicas_in_sync=replicas)
+
+
+class Batches(tf.data.Iterator):  # type: ignore[misc]
+    """An iterator of one placeholder, which knows whether it was asked for its end."""
+
+    element_spec = _type_spec = tf.TensorSpec([1], tf.float32)
+
+    def __init__(self) -> None:
+        self.batch = tf.compat.v1.placeholder(tf.float32, [1])
+        self.is_asked = False
+
+    def get_next(self) -> Any:
+        """Return the batch."""
+        return self.batch
+
+    def __next__(self) -> Any:
+        """Return the batch."""
+        return self.batch
+
+    def get_next_as_optional(self) -> Any:
+        """Return what is asked first, and then holds the batch."""
+        optional = tf.experimental.Optional.from_value(self.batch)
+        batches = self
+
+        class Asked(type(optional)):  # type: ignore[misc]
+            def has_value(self, name: str | None = None) -> bool:
+                del name
+                batches.is_asked = True
+                return True
+
+        optional.__class__ = Asked
+        return optional

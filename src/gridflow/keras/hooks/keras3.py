@@ -1,0 +1,112 @@
+"""The hooks in Keras 3 on TensorFlow. Imported only once Keras is there."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from keras.src.backend.tensorflow import trainer
+
+from gridflow.keras.cures import parts
+from gridflow.keras.cures.datasets import check_scope, endless
+from gridflow.keras.cures.keras3_steps import with_steps
+from gridflow.keras.fixes import Hook
+from gridflow.keras.hooks import tensorflow_once
+from gridflow.keras.hooks.compiling import check_optimizer, check_xla
+from gridflow.keras.hooks.early import coming_steps, iterator_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRAINER: Final = parts.trainer()
+_BASE: Final = parts.base_trainer()
+#: Who fits, what it builds a model by, and what counts the steps of an epoch.
+FIT: Final = (TRAINER, "_maybe_symbolic_build", trainer.TFEpochIterator)
+
+
+# --- steps_per_epoch other than the steps that the data have -----------------------------------
+
+
+def _go_on() -> None:
+    original = trainer.TFEpochIterator.__init__
+
+    def __init__(  # noqa: N807
+        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        original(self, distribute_strategy, *args, **kwargs)
+        # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
+        is_fit, known = "class_weight" in kwargs, self._num_batches
+        if self.steps_per_epoch and is_fit and known not in {None, self.steps_per_epoch}:
+            again = endless(kwargs.get("x"), self._distributed_dataset)
+            if again is not None:
+                self._distributed_dataset = again
+                self.data_adapter = with_steps(self.data_adapter, None)
+                self._num_batches = None
+                self._gridflow_pass = known
+
+    trainer.TFEpochIterator.__init__ = __init__
+
+
+# --- an epoch whose length comes to be known on the way -----------------------------------------
+
+
+def _ask_for_steps() -> None:
+    original = trainer.TFEpochIterator._enumerate_iterator
+
+    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+        steps = coming_steps(self)
+        if steps is None:
+            yield from original(self)
+            return
+        self.data_adapter.on_epoch_begin()
+        self._current_iterator = iterator = iterator_of(self)
+        for step in steps:
+            self._steps_seen = step
+            yield step, step, iterator
+        self._current_iterator = None
+        self._steps_seen = 0
+        self.data_adapter.on_epoch_end()
+
+    trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
+
+
+# --- a model that was made outside of the scope ------------------------------------------------
+
+
+def _check_scope() -> None:
+    original = trainer.TFEpochIterator.__init__
+
+    def __init__(  # noqa: N807
+        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        check_scope(kwargs.get("x"), distribute_strategy)
+        original(self, distribute_strategy, *args, **kwargs)
+
+    trainer.TFEpochIterator.__init__ = __init__
+
+
+# --- what compile could know -------------------------------------------------------------------
+
+
+def _check_compiling() -> None:
+    original = _BASE.compile
+
+    @functools.wraps(original)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
+        result = original(self, *args, **kwargs)
+        if isinstance(self, TRAINER):
+            if kwargs.get("jit_compile") is True:
+                check_xla(self.distribute_strategy)
+            check_optimizer(self.optimizer, self.distribute_strategy)
+        return result
+
+    _BASE.compile = compile
+
+
+HOOKS: Final = (
+    Hook("an epoch of steps_per_epoch goes on where the data of a worker end", _go_on),
+    Hook("each step of an epoch whose length isn't known is asked for", _ask_for_steps),
+    Hook("a model that was made outside of the strategy's scope is refused", _check_scope),
+    Hook("what can't be compiled for several replicas is refused", _check_compiling),
+    tensorflow_once.hook(TRAINER, lambda model: list(model.metrics_variables)),
+)
