@@ -269,7 +269,6 @@ def test_a_files_name_cant_lead_out_of_its_folder(tmp_path, name):
         inside(tmp_path, name)
 
 
-@pytest.mark.slow
 def test_the_server_gives_out_and_writes_no_file_that_another_user_has_put_there(door, tmp_path):
     server, handler, agents = door
     client = CoordinatorClient(f"127.0.0.1:{server.port}", agents)
@@ -295,6 +294,7 @@ def test_the_server_gives_out_and_writes_no_file_that_another_user_has_put_there
     handler.calls.clear()
 
 
+@pytest.mark.slow
 def test_keys_show_up_neither_in_text_nor_on_command_lines_nor_in_environments():
     import psutil
 
