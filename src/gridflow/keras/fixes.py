@@ -13,6 +13,7 @@ What gridflow adds to Keras without a bug to look for is a `Hook`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.abc
@@ -97,6 +98,8 @@ class Hook:
 _applied: dict[str, list[Fix]] = {}
 #: Flavours that were imported and can't be cured, and why.
 _refused: dict[str, EnvironmentMismatch] = {}
+#: What a process saw that this one was forked from; it has cured nothing.
+_seen_ahead: dict[Fix, bool] = {}
 _lock = threading.RLock()
 
 
@@ -128,6 +131,17 @@ def _module_of(kind: str, flavour: str) -> Any:
         return importlib.import_module(f"gridflow.keras.{kind}.{name}")
     except Exception as error:
         raise _misfit(flavour, f"gridflow's {kind} can't be loaded", "", error) from error
+
+
+def look_ahead() -> None:
+    """Probe Keras 3, if it is imported, for all processes that are forked from this one.
+
+    Only for bugs that are the same in each of them. A probe that fails does so there, too.
+    """
+    with contextlib.suppress(Exception):
+        for fix in known("keras") if "keras" in sys.modules else ():
+            if fix.concerns is _always:
+                _seen_ahead[fix] = fix.seen()
 
 
 def apply() -> list[Fix]:
@@ -211,7 +225,7 @@ def cure(fix: Fix) -> bool:
         The probe or the patch fails, or the probe still sees the bug then.
     """
     try:
-        is_seen = fix.concerns() and fix.seen()
+        is_seen = _seen_ahead.get(fix) or (fix.concerns() and fix.seen())
     except Exception as error:
         what = f"the probe for {fix.name!r} failed"
         raise _misfit(fix.flavour, what, fix.summary, error) from error

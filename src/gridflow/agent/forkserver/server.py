@@ -265,6 +265,7 @@ class Server:
                     if name in _WITH:
                         self._import_algebra()
                     importlib.import_module(name)
+                sys.modules["gridflow.keras.fixes"].look_ahead()
         except BaseException as error:  # noqa: BLE001 (the plain way says it in full)
             # What is half imported is for nobody.
             self._failed = f"importing {name} failed there ({type(error).__name__}: {error})"
