@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance bench docs clean
+.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance next bench docs clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -85,6 +85,9 @@ lint: setup  ## ruff, mypy, and what may import what
 
 conformance: torch  ## Keras API x strategy x flavour against one process, max |dw| per cell
 	$(PY) -m gridflow.testing.conformance
+
+next: .venv/.ready jar  ## what the coming Keras, TensorFlow, JAX, pandas and Spark change, in one table; OPTIONS="keras jax"
+	@$(PY) scripts/next.py $(OPTIONS)
 
 docs: .venv/.docs  ## the documentation as a site in build/site, every link checked
 	.venv/bin/mkdocs build --strict --quiet
