@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
 from gridflow.spec.exits import Exit, exit_code
+from gridflow.spec.printable import printable
 from gridflow.spec.tf_config import FLAGS
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         One of `gridflow.spec.exits.Exit`; ``launch`` returns its program's code.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that it lacks is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser(tfrecord=words[:1] != ["launch"])
     words, command = _split_command(words)
@@ -50,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(Exit.INTERRUPTED)
     except GridflowError as error:
         title = paint(f"gridflow {arguments.subcommand}:", "red", sys.stderr)
-        sys.stderr.write(f"{title} {error}\n")
+        sys.stderr.write(f"{title} {printable(str(error))}\n")
         return exit_code(error)
     return code
 

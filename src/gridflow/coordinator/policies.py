@@ -17,6 +17,7 @@ from gridflow.errors import (
     TrainingFailed,
 )
 from gridflow.spec.options import whole_number
+from gridflow.spec.printable import printable
 from gridflow.wire.failures import PREEMPTED
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def to_error(failures: tuple[TaskFailure, ...]) -> GridflowError:
     first = failures[0]
     kind = _ERRORS.get(first.kind, TrainingFailed)
     lines = [first.describe()]
-    others = [f"  {_place(other)}: {other.summary}" for other in failures[1:]]
+    others = [f"  {_place(other)}: {printable(other.summary)}" for other in failures[1:]]
     if others:
         alike = first.kind == "environment"
         lines += ["Nor do these fit:" if alike else "Failed after it, or because of it:", *others]

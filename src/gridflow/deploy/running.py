@@ -15,6 +15,7 @@ from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.pods import BEGAN
 from gridflow.deploy.rendering import render
 from gridflow.errors import InvalidArgument
+from gridflow.spec.printable import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -90,7 +91,7 @@ def _print_status(driver: Driver, *, as_json: bool) -> None:
     width = max((len(task.task) for task in tasks), default=0)
     for task in tasks:
         state = paint(task.state, colours.get(task.state, "dim"), sys.stdout)
-        sys.stdout.write(f"{task.task:<{width}}  {state}  {task.detail}".rstrip() + "\n")
+        sys.stdout.write(f"{task.task:<{width}}  {state}  {printable(task.detail)}".rstrip() + "\n")
 
 
 def begun(job: Job, target: str, now: float) -> Job:

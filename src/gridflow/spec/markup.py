@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.spec.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,7 +21,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         half, left_out = _MOST_ROWS // 2, len(lines) - _MOST_ROWS
         gap = [f"… {left_out:,} more …", *[""] * (len(head) - 1)]
         lines = [*lines[:half], gap, *lines[-half:]]
-    heading = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    heading = "".join(f"<th>{_text(name)}</th>" for name in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in lines)
     return f"<table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -27,8 +29,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def facts(rows: Mapping[str, str]) -> str:
     """Return names and what is to be said of each, as a table without a head."""
     body = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-        f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+        f"<tr><th style='text-align:left'>{_text(name)}</th>"
+        f"<td style='text-align:left'>{_text(value)}</td></tr>"
         for name, value in rows.items()
     )
     return f"<table><tbody>{body}</tbody></table>"
@@ -44,8 +46,12 @@ def history_table(history: Mapping[str, Sequence[float]]) -> str:
     return table(["epoch", *history], rows) if history else "<p>no history</p>"
 
 
+def _text(text: str) -> str:
+    return html.escape(printable(text))
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"<td style='text-align:left'>{html.escape(str(value))}</td>"
+        return f"<td style='text-align:left'>{_text(str(value))}</td>"
     text = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
     return f"<td style='text-align:right'>{text}</td>"

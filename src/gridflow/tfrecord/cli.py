@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gridflow.errors import DataError, InvalidArgument
 from gridflow.files.replacing import replacing
+from gridflow.spec.printable import printable
 from gridflow.tfrecord.convert import (
     RECORD_TYPES,
     infer_schema,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     Command = Callable[[argparse.Namespace], int]
+
+#: What JSON lets through and a terminal obeys.
+_UNSHOWN: Final = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def files_of(paths: Iterable[str]) -> list[str]:
@@ -68,7 +73,7 @@ def _schema(args: argparse.Namespace) -> int:
         limit=args.limit,
     )
     for field in schema:
-        print(f"{field.name}\t{field.type}")  # noqa: T201 -- the command's output
+        print(f"{printable(field.name)}\t{printable(str(field.type))}")  # noqa: T201 -- the command's output
     return 0
 
 
@@ -82,6 +87,12 @@ def _plain(values: Any) -> Any:
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(values).decode()}
     return [_plain(value) for value in values] if isinstance(values, list) else values
+
+
+def _as_json(row: Any) -> str:
+    """Return a line that a terminal shows: JSON itself escapes none of 128 to 159."""
+    text = json.dumps(row, ensure_ascii=False)
+    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _head(args: argparse.Namespace) -> int:
@@ -105,7 +116,7 @@ def _head(args: argparse.Namespace) -> int:
             )
         )
     for _, row in zip(range(args.records), rows, strict=False):
-        print(json.dumps(row, ensure_ascii=False))  # noqa: T201 -- the command's output
+        print(_as_json(row))  # noqa: T201 -- the command's output
     return 0
 
 
@@ -134,11 +145,11 @@ def _verify(args: argparse.Namespace) -> int:
                     parse_example(record, sequence=args.record_type == "SequenceExample")
         except CorruptRecord as error:
             bad += 1
-            print(f"{file}\tbad: {error}")  # noqa: T201 -- the command's output
+            print(f"{file}\tbad: {printable(str(error))}")  # noqa: T201 -- the command's output
         except MalformedExample as error:
             bad += 1
             where = f"record {count - 1} at byte {offset}"
-            print(f"{file}\tbad: {error} ({where})")  # noqa: T201 -- the command's output
+            print(f"{file}\tbad: {printable(str(error))} ({where})")  # noqa: T201 -- the command's output
         else:
             print(f"{file}\tok, {count} records")  # noqa: T201 -- the command's output
     return 1 if bad else 0
@@ -185,7 +196,7 @@ def _run(command: Command) -> Command:
         try:
             return command(args)
         except (InvalidArgument, DataError) as error:
-            print(f"gridflow tfrecord: {error}", file=sys.stderr)  # noqa: T201 -- the error
+            print(f"gridflow tfrecord: {printable(str(error))}", file=sys.stderr)  # noqa: T201 -- the error
             return 2 if isinstance(error, InvalidArgument) else 1
 
     return run

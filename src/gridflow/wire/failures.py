@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from gridflow.spec.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,6 +33,9 @@ FailureKind = Literal[
 
 
 PREEMPTED: Final = "preempted"
+#: Characters: an exception may hold an array's text, or a file's.
+LONGEST_SUMMARY: Final = 4096
+LONGEST_TRACEBACK: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,10 @@ class TaskFailure:
         return cls(**{**data, "log_tail": tuple(data.get("log_tail", ()))})
 
     def describe(self) -> str:
-        """Return the failure as the text of an error: what, where, traceback, logs, hint."""
+        """Return the failure as the text of an error: what, where, traceback, logs, hint.
+
+        It holds nothing that a terminal obeys.
+        """
         where = f" on {self.host}" if self.host else ""
         lines = [f"{self.task}{where}: {self.summary}"]
         if self.exit_code is not None:
@@ -99,7 +107,7 @@ class TaskFailure:
         tail = self._tail_without_traceback()
         if tail:
             lines += [f"Its last {len(tail)} log lines:", _indent(tail)]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _tail_without_traceback(self) -> tuple[str, ...]:
         """Return the log lines but for the traceback, which is told by itself.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final, TextIO
 
+from gridflow.spec.printable import is_terminal
+
 _COLOURS: Final = {"red": "31", "yellow": "33", "green": "32", "dim": "2"}
 
 
@@ -20,6 +22,6 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     stream : text file
         Where the text goes.
     """
-    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if not is_terminal(stream) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\033[{_COLOURS[colour]}m{text}\033[0m"

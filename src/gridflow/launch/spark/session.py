@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.files.systems import is_local, scheme_of
+from gridflow.spec.printable import is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,7 +52,7 @@ def hide_stage_bar(spark: SparkSession) -> None:
     after the end of a job, of which it keeps the time; the next end of a job sets that right again.
     """
     context = classic_context(spark)
-    if context is None or not sys.stderr.isatty():
+    if context is None or not is_terminal(sys.stderr):
         return
     from py4j.protocol import Py4JError
 
