@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import re
+import resource
 import subprocess
 import sys
 import termios
+import threading
+import time
 import types
 
 import pytest
@@ -92,12 +95,29 @@ class Screen:
             self.torn.append(row)
 
 
-def run_in_terminal(folder, **streams):
+def tell_of_metric(make):
+    """Tell a console of a metric whose name holds what a terminal obeys."""
+    console = make(TASKS)
+    for step in (1, 2):
+        console.progress(0, Progress(0, step, 4, "train", 8, {"a\x1b[2J\nb\x9b5A\r": 0.5}))
+    console.log(TASKS[0], ["a line"])
+    console.close()
+
+
+def wait_until(holds):
+    """Wait for a condition."""
+    give_up = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def run_in_terminal(folder, program=PROGRAM, **streams):
     """Run the program with its errors, and its output unless said otherwise, on a terminal."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (50, COLUMNS))
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), os.path.dirname(__file__)],
+        [sys.executable, "-c", program, str(folder), os.path.dirname(__file__)],
         **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams},
         env={**os.environ, "TQDM_MININTERVAL": "0"},  # each step is drawn
     )
@@ -177,12 +197,189 @@ def test_in_a_notebook_the_bar_has_one_place_of_its_own_and_lines_are_just_lines
         ("plain \ttext, ünïcode", "plain \ttext, ünïcode"),
         ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
         ("1/3\b\b\b2/3\x1b[2K\x1b[1A\x1b]0;title\x07", "1/32/3"),
+        ("1\x9b2K2\x9d0;title\x9c\x85\x90q\x1b\\3", "123"),  # the same in 8 bits
+        ("\x1b]0;no end", "0;no end"),
+        ("\x1b[3", "3"),
+        ("\x1b(0\x1bc\x1b", ""),
+        ("\x1b[>4;2mkeys\x1b[?1m", "keys"),
+        ("\x1b[3\x1b[2J1mred", "31mred"),
+        ("\x1b[1;31mred", "\x1b[1;31mred\x1b[0m"),  # no other task's lines are red
+        ("abc\u202edef\u2066", "abcdef"),
         ("first\rsecond\r", "second"),
         ("\r\r", ""),
     ],
 )
 def test_a_line_moves_no_cursor_but_keeps_its_colours(line, printed):
     assert as_printed(line) == printed
+
+
+def test_what_the_coordinator_says_of_a_task_moves_no_cursor(tmp_path, capsys):
+    console = Console(TASKS, tmp_path, progress=False)
+    console.say("worker:0: the function raised ValueError: \x9b2J\x1b]0;title\x07no")
+    console.log(TASKS[0], ["one\n[gridflow] two"])  # from another program than gridflow's agent
+    console.close()
+    assert capsys.readouterr().out.splitlines() == [
+        "[gridflow] worker:0: the function raised ValueError: no",
+        "[worker:0] one",
+        "[worker:0] [gridflow] two",
+    ]
+
+
+def test_a_metric_with_a_cursor_in_its_name_leaves_the_bar_whole(tmp_path):
+    program = PROGRAM.replace("import tell", "import tell_of_metric").replace(
+        "tell(", "tell_of_metric("
+    )
+    screen, _ = run_in_terminal(tmp_path, program)
+    assert [row.rstrip() for row in screen.rows if row.strip()] == ["[worker:0] a line"]
+    assert screen.torn == []
+
+
+@pytest.mark.parametrize("fill", ["lines", "long lines"])
+@pytest.mark.timeout(60)
+def test_a_terminal_that_nobody_reads_holds_up_nobody(tmp_path, monkeypatch, fill):
+    monkeypatch.setattr("gridflow.coordinator.console._TERMINAL_PATIENCE", 0.2)
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdout", stdout := os.fdopen(write, "w"))
+    console = Console(TASKS, tmp_path, progress=False)
+    console.say("begins")
+    # Given more than the pipe and the queue hold.
+    width, count, at_once = (100, 200_000, 1000) if fill == "lines" else (1 << 20, 20, 1)
+    for first in range(0, count, at_once):
+        numbers = range(first, first + at_once)
+        console.log(TASKS[0], [f"{number} ".ljust(width, "x") for number in numbers])
+    console.say("ends")
+    # When the job ends, it isn't waited for.
+    console.close()
+    # Then the files are whole, and of what is shown nothing is missing without a word.
+    kept = console.paths[TASKS[0]].read_text().splitlines()
+    assert [int(line.split()[0]) for line in kept] == list(range(count))
+    reader = os.fdopen(read, "r")
+    seen = []
+    while not seen or seen[-1] != "[gridflow] ends":
+        seen.append(reader.readline().rstrip("\n"))
+    monkeypatch.undo()
+    stdout.close()
+    assert reader.read() == ""
+    reader.close()
+    assert seen[0] == "[gridflow] begins"
+    shown = [int(line.split()[1]) for line in seen if line.startswith("[worker:0]")]
+    (note,) = [line for line in seen if "lines not shown here" in line]
+    missing = int(note.split()[5].replace(",", ""))
+    assert shown == list(range(count - missing))
+    assert str(tmp_path) in note
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "gridflow-console"])
+
+
+def test_a_terminal_that_reads_again_is_told_what_it_missed(tmp_path, monkeypatch):
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdout", stdout := os.fdopen(write, "w"))
+    console = Console(TASKS, tmp_path, progress=False)
+    for _ in range(12):
+        console.log(TASKS[0], ["x" * (1 << 20)])
+    with os.fdopen(read) as reader:
+        while not (line := reader.readline()).startswith("[gridflow]"):
+            assert line.startswith("[worker:0] x")
+        console.log(TASKS[0], ["after"])
+        console.close()
+        monkeypatch.undo()
+        stdout.close()
+        assert re.match(r"\[gridflow\] lines not shown here: \d \(all are in /", line)
+        assert reader.read() == "[worker:0] after\n"
+
+
+class Narrow:
+    """Stands in for a stream, and takes ASCII alone."""
+
+    def __init__(self):
+        self.written = ""
+
+    def write(self, text):
+        text.encode("ascii")
+        self.written += text
+
+
+@pytest.mark.parametrize("kind", ["file", "object"])
+def test_a_character_that_the_encoding_lacks_silences_nothing(tmp_path, monkeypatch, kind):
+    path = tmp_path / "output"
+    stream = path.open("w", encoding="latin-1") if kind == "file" else Narrow()
+    monkeypatch.setattr(sys, "stdout", stream)
+    console = Console(TASKS, tmp_path / "logs", progress=False)
+    console.log(TASKS[0], ["one", "\N{SNOWMAN} \udc80", "three"])
+    console.say("\N{SNOWMAN}")
+    console.close()
+    monkeypatch.undo()
+    if kind == "file":
+        stream.close()
+    written = path.read_text("latin-1") if kind == "file" else stream.written
+    assert written.splitlines() == [
+        *("[worker:0] one", r"[worker:0] \u2603 \udc80", "[worker:0] three"),
+        r"[gridflow] \u2603",
+    ]
+    assert console.paths[TASKS[0]].read_text("utf-8") == "one\n\N{SNOWMAN} \\udc80\nthree\n"
+
+
+def closed_file(folder):
+    file = (folder / "closed").open("w")
+    file.close()
+    return file
+
+
+@pytest.mark.parametrize("make", [lambda folder: None, lambda folder: object(), closed_file])
+def test_output_that_is_no_stream_ends_nothing_and_what_follows_it_is_written(
+    tmp_path, monkeypatch, make
+):
+    monkeypatch.setattr(sys, "stdout", make(tmp_path))
+    monkeypatch.setattr(sys, "stderr", make(tmp_path))
+    console = Console(TASKS, tmp_path / "logs")
+    console.progress(0, report(0, 1))
+    console.log(TASKS[0], ["lost"])
+    wait_until(lambda: console._missing == 1)
+    monkeypatch.setattr(sys, "stdout", stream := Narrow())
+    console.log(TASKS[0], ["shown"])
+    console.close()
+    monkeypatch.undo()
+    assert stream.written.splitlines() == [
+        f"[gridflow] lines not shown here: 1 (all are in {tmp_path / 'logs'})",
+        "[worker:0] shown",
+    ]
+
+
+def test_a_stream_that_cannot_wait_is_waited_for(tmp_path, monkeypatch):
+    read, write = os.pipe()
+    os.set_blocking(write, False)  # by another program at the same terminal
+    monkeypatch.setattr(sys, "stdout", stdout := os.fdopen(write, "w"))
+    console = Console(TASKS, tmp_path, progress=False)
+    for number in range(100):
+        console.log(TASKS[0], [f"{number} ".ljust(10_000, "x")])
+    with os.fdopen(read) as reader:
+        seen = [int(reader.readline().split()[1]) for _ in range(100)]
+    console.close()
+    monkeypatch.undo()
+    stdout.close()
+    assert seen == list(range(100))
+
+
+def test_a_disk_that_has_room_again_is_written_and_the_file_says_what_it_lacks(tmp_path, capsys):
+    console = Console(TASKS, tmp_path, progress=False)
+    path = console.paths[TASKS[0]]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        for number in range(30):
+            console.log(TASKS[0], [f"{number} ".ljust(99_999, "x")])
+        wait_until(lambda: console._files._missing)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    console.log(TASKS[0], ["after"])
+    console.close()
+    lines = path.read_text().splitlines()
+    whole = [int(line.split()[0]) for line in lines if len(line) == 99_999]
+    (note,) = [line for line in lines if line.startswith("[gridflow]")]
+    missing = int(note.split()[-1])
+    assert whole[:10] == list(range(10))
+    assert len(whole) + missing == 30
+    assert lines[-1] == "after"
+    assert capsys.readouterr().out.count("worker:0: lines are missing in") == 1
 
 
 def test_a_traceback_that_was_shown_is_told_in_a_line(tmp_path, capsys):

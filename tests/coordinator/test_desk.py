@@ -6,6 +6,8 @@ import contextlib
 import os
 import queue
 import sys
+import threading
+import time
 
 import pytest
 
@@ -24,8 +26,8 @@ LINES = {"kind": "log", "lines": ["a line"]}
 class Heard:
     """A desk with one agent per rank, and the reports that it was sent."""
 
-    def __init__(self, folder):
-        console = Console(TASKS, folder / "logs", progress=False)
+    def __init__(self, folder, logs="all"):
+        console = Console(TASKS, folder / "logs", logs=logs, progress=False)
         parts = parts_of(TASKS, "none")
         self.desk = Desk(parts, folder, CheckpointStore(folder / "checkpoints"), console)
         self.console = console
@@ -57,7 +59,7 @@ def heard(tmp_path):
     heard.console.close()
 
 
-def test_a_full_disk_ends_a_log_and_nothing_else(tmp_path, capsys):
+def test_a_full_disk_is_reported_once_and_ends_nothing(tmp_path, capsys):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker-0.log").symlink_to("/dev/full")
     heard = Heard(tmp_path)
@@ -67,9 +69,37 @@ def test_a_full_disk_ends_a_log_and_nothing_else(tmp_path, capsys):
     assert heard.desk.results[0]["kind"] == "none"
     assert len(heard.events(ev.TaskSucceeded)) == 1
     out = capsys.readouterr().out
-    assert out.count("worker:0: its lines are no longer kept in") == 1
+    assert out.count("worker:0: lines are missing in") == 1
     assert "No space left on device" in out
     assert out.count("[worker:0] a line") == 2
+
+
+def test_a_disk_that_hangs_holds_lines_back_for_a_while_and_no_heartbeat(tmp_path, monkeypatch):
+    monkeypatch.setattr("gridflow.coordinator.console._MOST_KEPT", 1 << 16)
+    monkeypatch.setattr("gridflow.coordinator.console._DISK_PATIENCE", 1.0)
+    (tmp_path / "logs").mkdir()
+    os.mkfifo(tmp_path / "logs" / "worker-0.log")
+    disk = os.open(tmp_path / "logs" / "worker-0.log", os.O_RDONLY | os.O_NONBLOCK)
+    heard = Heard(tmp_path, logs="none")
+    full = {"kind": "log", "lines": ["x" * 1000] * 200}
+    assert heard(full)["heard"] == 1  # more than a pipe holds
+    # Lines aren't heard now, nor what comes behind them: the agent sends them again.
+    reports = [{**each, "seq": seq} for seq, each in enumerate((SUCCEEDED, LINES, SUCCEEDED), 2)]
+    me = {"rank": 0, "agent": "a0", "launch": 1, "done": 0}
+    assert heard.desk.sync({**me, "reports": reports})["heard"] == 2
+    # For a second: then they are dropped, and counted.
+    give_up = time.monotonic() + 30
+    while heard.desk.sync({**me, "reports": reports})["heard"] < 4:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    assert len(heard.events(ev.AgentAlive)) > 2
+    os.set_blocking(disk, True)
+    with os.fdopen(disk) as file:
+        closing = threading.Thread(target=heard.console.close)
+        closing.start()
+        lines = file.read().splitlines()
+        closing.join()
+    assert lines == [*full["lines"], "[gridflow] lines missing here: 1"]
 
 
 def test_where_nobody_reads_any_more_the_job_goes_on(heard, monkeypatch):
@@ -78,6 +108,7 @@ def test_where_nobody_reads_any_more_the_job_goes_on(heard, monkeypatch):
     pipe = os.fdopen(write, "w")
     monkeypatch.setattr(sys, "stdout", pipe)
     heard(LINES, SUCCEEDED, LINES)
+    heard.console.close()
     monkeypatch.undo()
     assert len(heard.events(ev.TaskSucceeded)) == 1
     assert heard.console.paths[TASKS[0]].read_text() == "a line\na line\n"

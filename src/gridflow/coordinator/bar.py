@@ -8,6 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.coordinator.outlet import show
+from gridflow.spec.printable import is_terminal, printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -28,10 +31,12 @@ class ProgressBar:
     ----------
     tasks : sequence of Task
         By rank.
+    moved : callable
+        Called with each part that went out.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: Sequence[Task], moved: Callable[[], None]) -> None:
+        self._tasks, self._moved = tasks, moved
         self._bar: tqdm[Any] | None = None
         self._place = _place()
         self._leader = len(tasks)
@@ -42,11 +47,14 @@ class ProgressBar:
 
     def write(self, text: str) -> None:
         """Print lines above the bar."""
-        if self._bar is None:
-            _print(text)
+        if self._bar is None or not isinstance(self._place, _Drawing):
+            show(sys.stdout, text + "\n", self._moved)
             return
-        with self._bar.external_write_mode(file=sys.stdout):
-            _print(text)  # flushed before the bar is drawn again below
+        self._bar.clear()
+        self._put_up()
+        show(sys.stdout, text + "\n", self._moved)
+        self._bar.refresh()
+        self._put_up()
 
     def update(self, rank: int, report: Progress) -> None:
         """Take a rank's report of a step."""
@@ -64,19 +72,28 @@ class ProgressBar:
             return
         slowest = min(self._steps, key=lambda each: self._steps[each])
         seconds = max(time.monotonic() - self._began, 1e-9)
-        words = {name: f"{value:.4g}" for name, value in report.logs.items()}
+        # A name is the program's: nothing in it moves the bar to another line.
+        words = {
+            printable(" ".join(name.split())): f"{value:.4g}" for name, value in report.logs.items()
+        }
         if self._rows:
             words["rows/s"] = f"{self._rows / seconds:,.0f}"
         if len(self._steps) > 1:
             words["slowest"] = str(self._tasks[slowest])
         self._bar.set_postfix(words, refresh=False)
         self._bar.update(max(0, self._steps[slowest] - self._bar.n))
+        self._put_up()
 
     def close_epoch(self) -> None:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+            self._put_up()
+
+    def _put_up(self) -> None:
+        if isinstance(self._place, _Drawing):
+            show(sys.stderr, self._place.take(), self._moved)
 
     def _open(self, epoch: int, total: int | None) -> None:
         from tqdm import tqdm
@@ -84,7 +101,7 @@ class ProgressBar:
         self.close_epoch()
         self._epoch, self._began = epoch, time.monotonic()
         self._steps, self._rows = {}, 0
-        options: dict[str, Any] = {"dynamic_ncols": True}
+        options: dict[str, Any] = {"file": self._place, "dynamic_ncols": True}
         if isinstance(self._place, _Cell):
             options = {
                 "file": self._place,
@@ -94,6 +111,37 @@ class ProgressBar:
             }
         options |= {"total": total, "desc": f"epoch {epoch + 1}", "unit": "step", "leave": False}
         self._bar = tqdm(**options)
+
+
+class _Drawing:
+    """What tqdm draws for the terminal, until it is written there.
+
+    tqdm draws under a lock that all bars of the process share, and that its own thread waits for
+    when the interpreter ends: it isn't held while the terminal is stopped.
+    """
+
+    def __init__(self, terminal: Any) -> None:
+        self._terminal = terminal
+        self._pieces: list[str] = []
+        #: By which tqdm knows whether it may draw with blocks.
+        self.encoding = getattr(terminal, "encoding", None)
+
+    def fileno(self) -> int:
+        """Return the terminal's, of which tqdm asks the width."""
+        number: int = self._terminal.fileno()
+        return number
+
+    def write(self, text: str) -> None:
+        """Take a piece."""
+        self._pieces.append(text)
+
+    def flush(self) -> None:
+        """Do nothing: `take` does."""
+
+    def take(self) -> str:
+        """Return what was drawn since."""
+        pieces, self._pieces = self._pieces, []
+        return "".join(pieces)
 
 
 class _Cell:
@@ -119,15 +167,17 @@ class _Cell:
         """Do nothing: it is shown by then."""
 
 
-def _place() -> _Cell | str | None:
-    """Return where a bar can be drawn that doesn't litter: a notebook, ``"terminal"``, or None."""
+def _place() -> _Cell | _Drawing | None:
+    """Return where a bar can be drawn that doesn't litter: a notebook, a terminal, or None."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and "IPKernelApp" in getattr(shell, "config", {}):
         from IPython.display import display
 
         return _Cell(display)
-    return "terminal" if sys.stderr.isatty() and not _is_piped(sys.stdout) else None
+    if is_terminal(sys.stderr) and not _is_piped(sys.stdout):
+        return _Drawing(sys.stderr)
+    return None
 
 
 def _is_piped(stream: Any) -> bool:
@@ -136,8 +186,3 @@ def _is_piped(stream: Any) -> bool:
         return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()

@@ -9,6 +9,7 @@ Longer than other modules: whatever an agent can say is told apart here, once.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import traceback
@@ -50,6 +51,10 @@ class _Mailbox:
     heard: int = 0
     commands: list[dict[str, Any]] = field(default_factory=list)
     sent: int = 0
+
+
+def _is_no_log(report: Mapping[str, Any]) -> bool:
+    return bool(report.get("kind") != reports.Log.kind)
 
 
 def value_folder(job_dir: Path, rank: int) -> Path:
@@ -244,6 +249,8 @@ class Desk:
                 heard = max((report["seq"] for report in message["reports"]), default=0)
                 return {"heard": heard, "commands": [{"id": 1, "kind": "close"}]}
             reports = [report for report in message["reports"] if report["seq"] > box.heard]
+            if not self._console.has_room:  # not heard, they are sent again
+                reports = list(itertools.takewhile(_is_no_log, reports))
             if reports:
                 box.heard = reports[-1]["seq"]
             box.commands = [c for c in box.commands if c["id"] > message["done"]]

@@ -9,6 +9,7 @@ succeeded before.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import queue
 import sys
@@ -25,6 +26,7 @@ from gridflow.agent.environment import local_address
 from gridflow.agent.executor import executor_above
 from gridflow.agent.folder import temporary_folder
 from gridflow.coordinator import record
+from gridflow.coordinator.console import Console
 from gridflow.coordinator.loop import JobRun
 from gridflow.coordinator.recorded import NoStreams, RecordedRun
 from gridflow.errors import ClientUnreachable, GridflowError, InvalidArgument, TaskLost
@@ -36,7 +38,6 @@ from gridflow.launch.spark.task import (
     rows_of_this_task,
 )
 from gridflow.spec.network import Network
-from gridflow.spec.options import LOG_CHOICES
 from gridflow.wire.server import inside
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ SCHEMA: Final = "kind string, name string, chunk binary"
 _FILE, _ERROR = "file", "error"
 _CHUNK_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2
+#: Of a log that are shown at a time.
+_LOG_CHARACTERS: Final = 1 << 18
 
 
 def inside_of(job: Job, launcher: Launcher, error: ClientUnreachable) -> InsideRun:
@@ -108,9 +111,14 @@ class InsideRun(RecordedRun):
         JobCancelled
             After `cancel`.
         """
+        tasks, logs = self._job.spec.tasks, self._job.logs
+        with contextlib.closing(Console(tasks, None, logs=logs, progress=False)) as console:
+            return self._run(console)
+
+    def _run(self, console: Console) -> Outcome:
         job = self._job
         where = f"in the task of {job.spec.tasks[0]}"
-        _say(f"the coordinator runs {where}: logs and progress come at the job's end")
+        console.say(f"the coordinator runs {where}: logs and progress come at the job's end")
         error: BaseException | None = None
         began = set()
         self._whole, rows = self._launcher.run_inside(
@@ -127,21 +135,21 @@ class InsideRun(RecordedRun):
                 began.add(path)
             elif row.kind == _ERROR:
                 error = cloudpickle.loads(bytes(row.chunk))
-        self._show_logs()
+        self._show_logs(console)
         if error is not None:
             raise error
         self._outcome = record.read_outcome(job.job_dir)
         return self._outcome
 
-    def _show_logs(self) -> None:
+    def _show_logs(self, console: Console) -> None:
         """Print what the tasks have printed, as it would have been shown while they ran."""
-        shown = (None, 1, 0)[LOG_CHOICES.index(self._job.logs)]
-        for task, path in list(self.log_paths.items())[:shown]:
+        for task, path in self.log_paths.items():
             if not path.is_file():  # the disk was full
                 continue
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                sys.stdout.write(f"[{task}] {line}\n")
-        sys.stdout.flush()
+            with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+                while lines := [line.rstrip("\n") for line in file.readlines(_LOG_CHARACTERS)]:
+                    console.log(task, lines)
+                    console.wait_for_room()
 
     def cancel(self) -> None:
         """End the job's stage, and with it all that it started."""
@@ -346,8 +354,3 @@ def _dump(error: BaseException) -> bytes:
 def _row(kind: str, name: str, chunk: bytes) -> pa.RecordBatch:
     columns = [pa.array([kind]), pa.array([name]), pa.array([chunk], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, names=["kind", "name", "chunk"])
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"[gridflow] {text}\n")
-    sys.stdout.flush()

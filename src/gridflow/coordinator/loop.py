@@ -137,8 +137,9 @@ class JobRun:
             self.close()
 
     def close(self) -> None:
-        """Let other jobs have the checkpoints' folder."""
+        """Let other jobs have the checkpoints' folder; end logs and output, which come last."""
         self._clean_up("checkpoint_dir= can't be given back", self._checkpoints.close)
+        self._clean_up("the logs can't be closed", self._console.close)
 
     def _settle(self, began: float, outcome: Outcome) -> None:
         """Do what is left after success; the result counts, whatever of this fails.
@@ -206,7 +207,6 @@ class JobRun:
             if mirrored is not None:
                 limit = job.spec.deadlines.shutdown_timeout
                 self._clean_up("event files can't be copied", partial(mirrored.close, limit))
-            self._clean_up("the logs can't be closed", self._console.close)
             for path in (function, modules):
                 self._clean_up("a file can't be deleted", partial(path.unlink, missing_ok=True))
         return self._outcome()

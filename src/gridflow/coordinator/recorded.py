@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from typing import TYPE_CHECKING
 
 from gridflow.coordinator import record
+from gridflow.coordinator.console import Console
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.progress import JobReport
 from gridflow.feed.push.sender import Destination
@@ -86,11 +87,11 @@ class RecordedRun:
 
     def run(self) -> Outcome:
         """Say that nothing is trained again, and return what the run did."""
-        sys.stdout.write(
-            f"[gridflow] run {self._job_dir.name!r} has succeeded before, at {self._ended}: its "
-            "result is taken, and nothing is trained again\n"
-        )
-        sys.stdout.flush()
+        with contextlib.closing(Console((), None, progress=False)) as console:
+            console.say(
+                f"run {self._job_dir.name!r} has succeeded before, at {self._ended}: its result is "
+                "taken, and nothing is trained again"
+            )
         return self._outcome
 
     def cancel(self) -> None:

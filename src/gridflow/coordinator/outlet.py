@@ -1,0 +1,260 @@
+"""Ways out of the driver that may block: a terminal, a disk. Who has something to say never waits.
+
+The threads that answer heartbeats, and the job's loop, put what is to go out into a queue. A thread
+of the queue's own takes it out, however long that takes. The queue has a limit: beyond it is
+dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+_CHUNK_BYTES: Final = 1 << 16
+#: Ends with the last entry; if that still stands somewhere, the thread is left behind.
+_JOIN_SECONDS: Final = 1.0
+
+
+class Outlet:
+    """A queue with a limit, and the thread that empties it.
+
+    Parameters
+    ----------
+    name : str
+        The thread's.
+    limit : int
+        In the unit of the costs.
+    patience : float
+        Seconds without any movement after which it counts as stuck.
+    longest : float
+        Seconds that `close` waits at most.
+    on_gap : callable
+        Called, from that thread and in the order of the entries, with a key and how many of its
+        lines were dropped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        limit: int,
+        patience: float,
+        longest: float,
+        on_gap: Callable[[Any, int], None],
+    ) -> None:
+        self.limit = limit
+        self._name, self._patience, self._longest = name, patience, longest
+        self._on_gap = on_gap
+        self._changed = threading.Condition()
+        self._entries: deque[tuple[int, Callable[[], None]]] = deque()
+        self._cost = 0
+        self._gaps: dict[Hashable, int] = {}
+        self._moved_at = 0.0
+        self._is_closed = self._has_failed = False
+        self._thread: threading.Thread | None = None
+
+    def put(
+        self,
+        key: Hashable,
+        action: Callable[[], None],
+        cost: int,
+        lines: int,
+        limit: int | None = None,
+    ) -> None:
+        """Have an action done in the queue's thread, or drop it where the queue is full.
+
+        One that is dropped leaves a gap in its place. All of its key that follow are dropped as
+        well until the thread has come to the gap: few long gaps rather than many short ones.
+
+        Parameters
+        ----------
+        key : hashable
+            Whose order is kept.
+        action : callable
+        cost : int
+        lines : int
+            How many are missing if it is dropped; of what has none, nobody is told.
+        limit : int, optional
+            Instead of the queue's.
+        """
+        with self._changed:
+            if self._is_closed:
+                return
+            if key in self._gaps:
+                self._gaps[key] += lines
+                return
+            cost = min(cost, self.limit)  # one that is larger than the queue fits once it is empty
+            if self._entries and self._cost + cost > (self.limit if limit is None else limit):
+                if lines:
+                    self._gaps[key] = lines
+                    self._append(lambda: self._close_gap(key), 0)
+                return
+            self._append(action, cost)
+
+    def _append(self, action: Callable[[], None], cost: int) -> None:
+        if not self._entries:
+            self._moved_at = time.monotonic()
+        self._entries.append((cost, action))
+        self._cost += cost
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def moved(self) -> None:
+        """Note that something went out, though its action isn't done yet."""
+        self._moved_at = time.monotonic()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether something waits to go out, and nothing has for a while."""
+        return bool(self._entries) and time.monotonic() - self._moved_at > self._patience
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may come: the queue isn't full, or there is no use in waiting for it."""
+        return self._cost < self.limit or self.is_stuck
+
+    def wait_for_room(self) -> None:
+        """Wait until there is."""
+        with self._changed:
+            while not self.has_room:
+                self._changed.wait(self._patience)
+
+    def close(self) -> bool:
+        """Take no more, and wait for what is queued; return whether all of it is out.
+
+        What is stuck isn't waited for. If it moves again, the rest goes out as long as this process
+        lives.
+        """
+        began = time.monotonic()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            while self._entries:
+                give_up = min(max(self._moved_at, began) + self._patience, began + self._longest)
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        if self._thread is not None:
+            self._thread.join(_JOIN_SECONDS)
+        return True
+
+    def _close_gap(self, key: Hashable) -> None:
+        with self._changed:
+            lines = self._gaps.pop(key)
+        self._on_gap(key, lines)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._entries or self._is_closed)
+                if not self._entries:
+                    return
+                cost, action = self._entries[0]  # it counts until it is out
+            try:
+                action()
+            except Exception:  # noqa: BLE001 (what comes after it goes out, whatever this was)
+                self._tell_once()
+            with self._changed:
+                self._entries.popleft()
+                self._cost -= cost
+                self._moved_at = time.monotonic()
+                self._changed.notify_all()
+
+    def _tell_once(self) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._thread)))
+
+
+#: Two jobs of a driver don't write into each other's lines.
+_writing = threading.Lock()
+
+
+def _renew() -> None:
+    """Leave the lock of a process that forked to it: whoever holds it isn't in this one."""
+    global _writing  # noqa: PLW0603 (of this process)
+    _writing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def show(stream: Any, text: str, moved: Callable[[], None] = lambda: None) -> None:
+    """Write a text to a standard stream, at once; waits for as long as nobody reads there.
+
+    Characters that the stream's encoding lacks are written as escapes.
+
+    A file is written past Python's buffer, whose lock would be held as long: an interpreter that
+    finds it taken when it ends is aborted.
+
+    Parameters
+    ----------
+    stream : text file
+        Whatever stands in ``sys.stdout`` or ``sys.stderr``.
+    text : str
+    moved : callable
+        Called with each part that went out.
+
+    Raises
+    ------
+    OSError, ValueError
+        It is closed, or what it leads to is gone or full.
+    """
+    with _writing:
+        descriptor = _descriptor(stream)
+        if descriptor is None:
+            _show_elsewhere(stream, text)
+            return
+        _await_reader(descriptor)
+        stream.flush()  # what the program itself has printed before
+        data = memoryview(text.encode(stream.encoding, "backslashreplace"))
+        while data:
+            try:
+                data = data[os.write(descriptor, data[:_CHUNK_BYTES]) :]
+            except BlockingIOError:  # somebody who shares the terminal made it so
+                _await_reader(descriptor)
+            moved()
+
+
+def _descriptor(stream: Any) -> int | None:
+    """Return where a text file of Python's own writes; None for what only looks like one."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return None
+    if type(stream).write is not io.TextIOWrapper.write or "write" in vars(stream):
+        return None  # it has something else to do with what is written
+    raw = getattr(stream.buffer, "raw", stream.buffer)
+    return raw.fileno() if isinstance(raw, io.FileIO) else None
+
+
+def _await_reader(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    poll.poll()
+
+
+def _show_elsewhere(stream: Any, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        stream.write(_in_encoding(text, getattr(stream, "encoding", None)))
+    if hasattr(stream, "flush"):
+        stream.flush()
+
+
+def _in_encoding(text: str, encoding: Any) -> str:
+    try:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    except (LookupError, TypeError):
+        return text.encode("ascii", "backslashreplace").decode("ascii")
