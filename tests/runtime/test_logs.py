@@ -14,6 +14,7 @@ import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.agent.noise import silencer
+from gridflow.errors import TrainingFailed
 
 
 def chatter(ctx, lines):
@@ -214,3 +215,94 @@ def test_epochs_are_shown_with_their_results_and_steps_move_a_bar(launcher, caps
     assert result.history["own"] == [1, 2]
     assert list(result.tensorboard_dir.rglob("events.out.tfevents.*"))
     assert result.model.path.exists()
+
+
+NOBODY_READS = """
+import sys
+from pathlib import Path
+from gridflow import LocalLauncher, TensorflowDistributor
+def train(ctx):
+    import time
+    for number in range(20_000):
+        print(f"line {number} ".ljust(100, "x"), flush=True)
+    time.sleep(4)
+    return 42
+distributor = TensorflowDistributor(1, "none", launcher=LocalLauncher(), heartbeat_timeout=1.5)
+result = distributor.run(train)
+Path(sys.argv[1]).write_text(f"{result.value} {len(result.logs(0).splitlines())}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pipe", "terminal"])
+def test_a_driver_whose_output_nobody_reads_ends_its_job_well(tmp_path, kind):
+    ours, theirs = os.pipe() if kind == "pipe" else pty.openpty()
+    streams = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": subprocess.STDOUT}
+    command = [sys.executable, "-c", NOBODY_READS, str(tmp_path / "said")]
+    driver = subprocess.Popen(command, **streams)
+    os.close(theirs)
+    try:
+        # Not a word is read: neither the job nor the interpreter's end waits for it.
+        code = driver.wait(120)
+    finally:
+        driver.kill()
+        driver.wait()
+        os.close(ours)
+    assert code == 0
+    assert (tmp_path / "said").read_text() == "42 20000"
+
+
+def shout(ctx, lines, length):
+    """Print long lines, then one without an end; return by how much the agent has grown."""
+    import os
+    from pathlib import Path
+
+    from gridflow.wire.channel import AGENT_VARIABLE
+
+    def memory(name):
+        status = Path(f"/proc/{os.environ[AGENT_VARIABLE]}/status").read_text()
+        return next(int(row.split()[1]) for row in status.splitlines() if row.startswith(name))
+
+    before = memory("VmRSS")
+    for number in range(lines):
+        os.write(1, f"{number} ".encode().ljust(length, b"x") + b"\n")
+    for _ in range(lines):
+        os.write(1, b"y" * length)
+    return memory("VmHWM") - before
+
+
+@pytest.mark.slow
+def test_lines_however_long_take_little_memory_in_an_agent_and_none_is_lost():
+    options = {"launcher": LocalLauncher(), "logs": "none", "progress": False}
+    result = TensorflowDistributor(1, "none", **options).run(shout, 100, 1 << 20)
+    assert result.value < 120_000  # kB, for 200 MiB
+    lines = result.logs(0).splitlines()
+    assert [int(line.split()[0]) for line in lines[:100]] == list(range(100))
+    assert all(len(line) == 1 << 20 for line in lines[:100])
+    assert "".join(lines[100:]) == "y" * (100 << 20)
+
+
+@pytest.mark.slow
+def test_a_failure_shows_the_ends_of_long_lines_and_of_a_long_message():
+    def fail(ctx):
+        print("x" * 10_000_000 + " the end")
+        raise ValueError("begins " + "z" * 10_000_000)
+
+    options = {"launcher": LocalLauncher(), "logs": "none", "progress": False}
+    with pytest.raises(TrainingFailed, match="ValueError: begins z+") as caught:
+        TensorflowDistributor(1, "none", **options).run(fail)
+    assert len(str(caught.value)) < 500_000
+    assert any(line.endswith(" the end") for line in caught.value.failures[0].log_tail)
+
+
+@pytest.mark.slow
+def test_an_error_of_a_task_holds_nothing_that_a_terminal_obeys():
+    def fail(ctx):
+        print("\x1b]0;title\x07\x9b2Jprinted")
+        raise ValueError("\x1b[2J\x9b5Araised")
+
+    options = {"launcher": LocalLauncher(), "logs": "none", "progress": False}
+    with pytest.raises(TrainingFailed, match="raised") as caught:
+        TensorflowDistributor(1, "none", **options).run(fail)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", str(caught.value))
+    assert "printed" in str(caught.value)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
 from gridflow.errors import WireError
+from gridflow.spec.printable import shortened
 from gridflow.wire import child, reports
 from gridflow.wire.clock import Clock
-from gridflow.wire.failures import TaskFailure
+from gridflow.wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, TaskFailure
 from gridflow.wire.hints import hint_for, lost_a_peer
 
 if TYPE_CHECKING:
@@ -140,12 +141,12 @@ class Life:
         if not self._report_once():
             return
         lines, stack = split_fault(list(self._process.tail) if self._process is not None else [])
-        details["traceback"] = details.get("traceback") or stack
+        details["traceback"] = details.get("traceback") or shortened(stack, LONGEST_TRACEBACK)
         failure = TaskFailure(
             task=self._task,
             host=socket.gethostname(),
             kind=kind,  # type: ignore[arg-type]
-            summary=summary,
+            summary=shortened(summary, LONGEST_SUMMARY),
             generation=self._generation,
             log_tail=tuple(lines[-_TAIL_LINES:]),
             **details,

@@ -15,6 +15,7 @@ from gridflow.agent import stat
 from gridflow.agent.forkserver.client import ForkedGuardian, NotForked
 from gridflow.agent.noise import silencer
 from gridflow.errors import WireError
+from gridflow.spec.printable import shortened
 from gridflow.wire.channel import CHANNEL_VARIABLE, Channel
 from gridflow.wire.child import Hello
 
@@ -31,8 +32,12 @@ TRAINING_PROGRAM: Final = ["-m", "gridflow.training.main"]
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 #: Enough for the stacks of many threads that a crash prints behind the last words.
 _TAIL_LINES: Final = 500
+#: Characters of a line that are kept of it.
+_TAIL_LINE: Final = 4096
 #: A line longer than this is passed on in pieces.
 _LONGEST_LINE: Final = 1 << 20
+#: The first bits of all bytes of a character in UTF-8 but its first.
+_CONTINUED: Final = 0b10
 _TERM_SECONDS: Final = 12.0
 #: Output may still be held open by something that escaped the guardian.
 _OUTPUT_SECONDS: Final = 5.0
@@ -178,7 +183,10 @@ class TrainingProcess:
             while data := stream.read(1 << 16):
                 *whole, rest = (rest + data).split(b"\n")
                 if len(rest) > _LONGEST_LINE:
-                    whole, rest = [*whole, rest], b""
+                    cut = _LONGEST_LINE
+                    while cut and rest[cut] >> 6 == _CONTINUED:  # not amid a character
+                        cut -= 1
+                    whole, rest = [*whole, rest[:cut]], rest[cut:]
                 self._pass_on(whole)
             self._pass_on([rest] if rest else [])
 
@@ -186,7 +194,7 @@ class TrainingProcess:
         if raw:
             lines = [line.decode("utf-8", "backslashreplace").rstrip("\r") for line in raw]
             lines = self._without_noise(lines)
-            self.tail.extend(lines)
+            self.tail.extend(shortened(line, _TAIL_LINE) for line in lines[-_TAIL_LINES:])
             if lines:
                 self._on_lines(lines)
 

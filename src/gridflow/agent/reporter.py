@@ -13,13 +13,20 @@ from gridflow.wire.commands import COMMANDS
 from gridflow.wire.reports import REPORTS, Log
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gridflow.wire.client import CoordinatorClient
     from gridflow.wire.commands import Command
     from gridflow.wire.reports import Report
 
-#: Output that waits to be sent; beyond it the training process waits at its pipe.
-_MOST_PENDING_LINES: Final = 20_000
+#: Characters of output that wait to be sent; beyond them the training process waits at its pipe.
+_MOST_PENDING: Final = 4 << 20
+_REPORTS_PER_EXCHANGE: Final = 100
+_MOST_PER_EXCHANGE: Final = 1 << 20
 _LINES_PER_REPORT: Final = 1_000
+_MOST_PER_REPORT: Final = 1 << 17
+#: What a line takes beside its characters.
+_LINE_COST: Final = 64
 #: While ending: how long an unreachable coordinator is tried again.
 _SILENCE_SECONDS: Final = 2.0
 
@@ -46,7 +53,7 @@ class Reporter:
         self._timeout, self._patience = timeout, patience
         self._changed = threading.Condition()
         self._pending: list[dict[str, Any]] = []
-        self._lines = 0
+        self._cost = 0
         self._next = 1
         self._done = 0
         self._last_contact = time.monotonic()
@@ -70,13 +77,10 @@ class Reporter:
     def lines(self, lines: list[str]) -> None:
         """Queue output lines; waits while too many are queued, so that nothing is dropped."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._lines < _MOST_PENDING_LINES or self.coordinator_gone
-            )
-            for first in range(0, len(lines), _LINES_PER_REPORT):
-                part = lines[first : first + _LINES_PER_REPORT]
+            self._changed.wait_for(lambda: self._cost < _MOST_PENDING or self.coordinator_gone)
+            for part in _parts(lines):
                 self._append(Log(part))
-            self._lines += len(lines)
+            self._cost += _cost_of(lines)
             self._changed.notify_all()
 
     def exchange(self) -> list[Command]:
@@ -89,7 +93,7 @@ class Reporter:
         """
         with self._changed:
             self._urgent = False
-            reports = self._pending[:100]
+            reports = self._next_reports()
             more = len(self._pending) > len(reports)
         try:
             message = {**self._me, "reports": reports, "done": self._done}
@@ -104,13 +108,10 @@ class Reporter:
         self._silence, self._refused_since = 0.0, None
         with self._changed:
             heard = answer["heard"]
-            self._lines -= sum(
-                len(r["lines"])
-                for r in self._pending
-                if r["kind"] == Log.kind and r["seq"] <= heard
-            )
+            is_heard = any(report["seq"] <= heard for report in reports)
+            self._cost -= sum(_cost(each) for each in self._pending if each["seq"] <= heard)
             self._pending = [report for report in self._pending if report["seq"] > heard]
-            self._urgent |= more
+            self._urgent |= more and is_heard  # else it holds them back
             self._changed.notify_all()
         new = [command for command in answer["commands"] if command["id"] > self._done]
         if new:
@@ -140,18 +141,51 @@ class Reporter:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._urgent, with_lines)
-            self._changed.wait_for(lambda: self._urgent or self._lines > 0, without - with_lines)
+            self._changed.wait_for(lambda: self._urgent or self._cost > 0, without - with_lines)
 
     def flush(self, seconds: float) -> None:
         """Send everything that is queued, within a time."""
         give_up = time.monotonic() + seconds
         while self._pending and not self.coordinator_gone and time.monotonic() < give_up:
-            before = self._last_contact
+            before, waiting = self._last_contact, len(self._pending)
             self.exchange()
             if self._last_contact == before:  # no answer: perhaps there is no coordinator any more
                 give_up = min(give_up, before + _SILENCE_SECONDS)
+            if len(self._pending) == waiting:  # or it holds them back
                 time.sleep(0.1)
+
+    def _next_reports(self) -> list[dict[str, Any]]:
+        """Return as many as one exchange takes, and at least one."""
+        taken, cost = 0, 0
+        for report in self._pending[:_REPORTS_PER_EXCHANGE]:
+            cost += _cost(report)
+            if taken and cost > _MOST_PER_EXCHANGE:
+                break
+            taken += 1
+        return self._pending[:taken]
 
     def _append(self, report: Report) -> None:
         self._pending.append({**REPORTS.encode(report), "seq": self._next})
         self._next += 1
+
+
+def _cost(report: dict[str, Any]) -> int:
+    return _cost_of(report["lines"]) if report["kind"] == Log.kind else 0
+
+
+def _cost_of(lines: list[str]) -> int:
+    return sum(map(len, lines)) + _LINE_COST * len(lines)
+
+
+def _parts(lines: list[str]) -> Iterator[list[str]]:
+    """Cut lines into reports."""
+    part: list[str] = []
+    size = 0
+    for line in lines:
+        if part and (size + len(line) > _MOST_PER_REPORT or len(part) == _LINES_PER_REPORT):
+            yield part
+            part, size = [], 0
+        part.append(line)
+        size += len(line)
+    if part:
+        yield part

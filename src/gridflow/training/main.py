@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.spec import modules
+from gridflow.spec.printable import shortened
 from gridflow.training import no_spark, tensorflow_server
 from gridflow.training.inbox import Inbox
 from gridflow.wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.wire.child import Hello, Imported, Leave, Raised, Returned, Setup
+from gridflow.wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK
 from gridflow.wire.hints import hint_for
 from gridflow.wire.reports import Ready
 
@@ -163,6 +165,8 @@ def _load(path: Path) -> Any:
 def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int | None) -> None:
     text = _traceback(error)
     sys.stderr.write(text)
+    summary = shortened(summary, LONGEST_SUMMARY)
+    text = shortened(text, LONGEST_TRACEBACK)
     hint, consequence = hint_for(type(error).__name__, text)
     raised = Raised(
         summary=summary,
