@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gridflow.coordinator.checkpoints import GO_ON, WORKERS, CheckpointStore, is_kept
-from gridflow.coordinator.owner import FolderLock, Lease, without_mark
+from gridflow.coordinator.lease import Lease, without_mark
+from gridflow.coordinator.owner import FolderLock
 from gridflow.errors import GridflowError, JobExists
 from gridflow.files import transfer
 from gridflow.files.systems import absolute_path, scheme_of, where
