@@ -137,6 +137,15 @@ class EndStreams(Command):
 
 
 @dataclass(frozen=True)
+class Committed(Command):
+    """The driver has a checkpoint of the generation, and may let one go on from it."""
+
+    kind: ClassVar[str] = "committed"
+    generation: int
+    place: Place
+
+
+@dataclass(frozen=True)
 class Replace(Command):
     """Start the training process again, while the others go on."""
 
@@ -229,6 +238,6 @@ class Close(Command):
 
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
-    *(Start, Counts, Announce, Arrived, StreamStanding, EndSection, EndStreams, Replace, Clear),
-    *(Fetch, EndEvaluation, Inspect, Lend, Borrow, AskToSave, SaveAfter, Close),
+    *(Start, Counts, Announce, Arrived, StreamStanding, EndSection, EndStreams, Committed),
+    *(Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, AskToSave, SaveAfter, Close),
 )

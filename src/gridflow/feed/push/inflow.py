@@ -7,8 +7,8 @@ rows come in the same order each time.
 
 Rows lie in segments (`gridflow.feed.push.stored`), in the order in which they came from all
 feeders. While `limit` bytes lie there, feeders wait. A segment is deleted when all its rows were
-taken; where checkpoints are made in the middle of an epoch, when the two last ones no longer need
-them.
+taken; where checkpoints are made in the middle of an epoch, when the two last ones that the driver
+has no longer need them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gridflow.feed.ledger import DatasetCounts
 from gridflow.feed.push import stored
 from gridflow.feed.push.attempts import Partition, Partitions, Superseded
 from gridflow.feed.push.located import Located
+from gridflow.feed.push.marks import Mark, Marks
 from gridflow.feed.schema import FeedOptions, Findings, normalise
 from gridflow.feed.spool import size_of
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ASKED", "LEFT_OUT", "Inflow"]
 
-#: Checkpoints that a group may go on from: the newest, and the one before it.
-_KEPT: Final = 2
 #: Ends of sections that somebody may still ask for.
 _ENDS: Final = 4
 #: Of a segment's schema: columns that can't be fed, and why.
@@ -111,8 +110,7 @@ class Inflow:
         self._taken = self._before = 0
         self._freed = 0
         self._keeps = keeps
-        #: Checkpoints, the rows that each covers, and the section that comes next.
-        self._marks: list[tuple[Place, int, int]] = []
+        self._marks = Marks()
         #: Rows that had come at the ends of sections.
         self._ends: dict[int, int] = {}
         self._sections = 0
@@ -295,6 +293,7 @@ class Inflow:
         with self._changed:
             self._keeps = True
             self._sections = self.first_section = sections
+            self._marks.begin_with(sections)
 
     def end_sections(self, sections: int) -> None:
         """Let what has come by now end so many sections in all; keep rows from section to section.
@@ -321,7 +320,12 @@ class Inflow:
     def mark(self, place: Place, rows: int, section: int) -> None:
         """Note how many rows since the generation began a checkpoint covers."""
         with self._changed:
-            self._marks = [*self._marks, (place, self._before + rows, section)][-_KEPT:]
+            self._marks.made(Mark(place, self._before + rows, section))
+
+    def committed(self, place: Place) -> None:
+        """Take note that the driver has a checkpoint; free what only older ones need."""
+        with self._changed:
+            self._marks.arrived(place)
             self._free()
 
     def begin_generation(self, resume: Place | None) -> int:
@@ -333,19 +337,15 @@ class Inflow:
             Rows that would have to come again, and are gone.
         """
         with self._changed:
-            wanted, self.first_section = 0, 0
-            if resume is not None:
-                known = {place: (rows, section) for place, rows, section in self._marks}
-                wanted, self.first_section = known.get(resume, (self._taken, self._sections))
-            self._marks = [each for each in self._marks if each[1] <= wanted]
-            self._before = self._taken = max(wanted, self._freed)
-            return self._before - wanted
+            mark = self._marks.covered(resume, Mark(resume, self._taken, self._sections))
+            self.first_section = mark.section
+            self._before = self._taken = max(mark.rows, self._freed)
+            self._marks.go_on(resume, mark, self._before)
+            return self._before - mark.rows
 
     def _free(self) -> None:
         """Delete the segments that nobody reads again."""
-        needed = self._taken
-        if self._keeps:
-            needed = self._marks[0][1] if len(self._marks) == _KEPT else 0
+        needed = self._marks.oldest.rows if self._keeps else self._taken
         while self._segments and self._freed + self._segments[0].rows <= needed:
             segment = self._segments.popleft()
             self._freed += segment.rows
