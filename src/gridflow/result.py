@@ -80,7 +80,7 @@ class RankValues(Sequence[Any]):
         return f"RankValues({kinds})"
 
     def _value(self, rank: int) -> Any:
-        from gridflow.coordinator.desk import value_folder
+        from gridflow.coordinator.job_files import value_folder
         from gridflow.keras import results
         from gridflow.ml.model import MODEL_KINDS, TrainedModel
 

@@ -76,3 +76,32 @@ def test_no_run_begins_anew_because_all_that_is_there_is_damaged(store):
     assert store.latest() == (None, [])
     store.clear()
     assert list(store.folder.iterdir()) == []
+
+
+def test_the_label_is_that_of_the_checkpoint_that_is_taken(store):
+    arrived = store.incoming(0, 0)
+    with arrived.open("wb") as file:
+        np.savez(file, weights=np.arange(99.0))
+    store.commit(arrived, Place(0, 1, 0), "rows-1")
+    damaged = store.incoming(0, 0)
+    damaged.write_bytes(b"?")
+    store.commit(damaged, Place(0, 2, 0), "rows-2")
+    assert store.label == "rows-2"
+    latest, wrong = store.latest()
+    assert (latest.place, len(wrong)) == (Place(0, 1, 0), 1)
+    assert store.label == "rows-1"
+    assert CheckpointStore(store.folder).label == "rows-1"
+    store.clear()
+    assert list(store.folder.iterdir()) == []
+
+
+def test_places_of_any_length_are_found_again(store):
+    commit(store, 0, 4, 0)
+    name = commit(store, 12_345, 1_234_567, 1_234_567_890)
+    assert store.latest()[0].name == name
+
+
+@pytest.mark.parametrize("name", ["num_workers", ".bashrc", "../x", "checkpoint-1.npz", ""])
+def test_only_checkpoints_are_given_out(store, name):
+    with pytest.raises(GridflowError, match="isn't the name of a checkpoint"):
+        store.stored(name)

@@ -121,3 +121,55 @@ def test_a_report_that_can_not_be_taken_ends_the_job_and_no_other_is_lost(heard)
     (failed,) = heard.events(ev.DriverFailed)
     assert "could not take the report 'spooled' of worker:0: " in str(failed.error)
     assert heard.desk.results[0]["kind"] == "none"
+
+
+class Moment(queue.SimpleQueue):
+    """Events; when an agent is heard of, a new launch begins, as soon as it may."""
+
+    def __init__(self, desk):
+        self.begins = threading.Thread(target=desk.new_launch, args=(2,))
+
+    def put(self, event):
+        super().put(event)
+        if isinstance(event, ev.AgentAlive):
+            self.begins.start()
+            self.begins.join(0.2)  # it has begun, or has to wait until the reports are taken
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"kind": "receiving", "stream": "s", "address": "h:1", "together": False},
+        {"kind": "feeding_stopped"},
+        {"kind": "spooled", "counts": {"train": {"rows_in": 1, "rows": 1}}, "specs": {}},
+    ],
+    ids=lambda each: each["kind"],
+)
+def test_what_an_agent_reports_just_as_a_new_launch_begins_counts_for_its_own(heard, report):
+    desk = heard.desk
+    desk.events = Moment(desk)
+    before = desk._streams, desk._rows
+    heard({"generation": 0, **report} if report["kind"] == "feeding_stopped" else report)
+    desk.events.begins.join()
+    assert (desk._streams is before[0], desk._rows is before[1]) == (False, False)
+    assert desk.silent_tasks("s") == ["worker:0", "worker:1"]
+    assert desk._rows.counts == []
+    # What has ended stays so, if it did in the launch before: then it was heard in time.
+    assert desk._streams.has_ended == (report["kind"] == "feeding_stopped")
+
+
+def test_checkpoints_that_have_come_are_told_to_those_who_keep_rows_for_them(heard, tmp_path):
+    desk = heard.desk
+    me = {"rank": 0, "agent": "a0", "launch": 1}
+    header = {**me, "kind": "checkpoint", "generation": 0, "place": [0, 1, 0], "label": None}
+
+    def commit():
+        path = desk.receive_file(header)
+        path.write_bytes(b"a checkpoint")
+        desk.file_received(header, path)
+        sent = desk.sync({**me, "reports": [], "done": 0})["commands"]
+        return [each["place"] for each in sent if each["kind"] == "committed"]
+
+    assert commit() == []  # nobody takes rows
+    heard({"kind": "receiving", "stream": "s", "address": "h:1", "together": False})
+    assert commit() == [(0, 1, 0)]

@@ -201,7 +201,8 @@ def test_the_agents_of_a_launch_that_was_given_up_end_before_the_job_does():
     assert ev.CloseAgents() in story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
     story.wait(1.6, silent=[1])  # nobody waits for what died
     assert story.phase is Phase.CLOSING
-    (finish,) = story(ev.AgentGone, 0)
+    assert story(ev.AgentGone, 0, "one of the launch before") == []
+    (finish,) = story(ev.AgentGone, 0, "agent-0-1")
     assert finish.error.first.task == "worker:1"
     assert story.phase is Phase.CLOSED
 
@@ -210,8 +211,8 @@ def test_the_agents_of_a_launch_that_was_cancelled_end_before_the_job_does():
     story = Story().train()
     story(ev.Interrupted)
     story(ev.LaunchEnded, 1, outlived=True)
-    assert story(ev.AgentGone, 1) == []
-    assert story(ev.AgentGone, 0) == [ev.Finish(None, interrupted=True)]
+    assert story(ev.AgentGone, 1, "agent-1-1") == []
+    assert story(ev.AgentGone, 0, "agent-0-1") == [ev.Finish(None, interrupted=True)]
 
 
 def test_an_agent_that_dies_without_a_last_word_is_waited_for_a_moment_only():
@@ -267,9 +268,9 @@ def test_a_frozen_executor_ends_a_job_without_restarts_and_its_agent_is_waited_f
     story(ev.ExecutorFrozen, 1, 1, FROZEN)
     assert story.wait(2) == [ev.CloseAgents(), ev.CancelLaunch(1)]
     story(ev.LaunchEnded, 1, outlived=True)
-    story(ev.AgentGone, 0)
+    story(ev.AgentGone, 0, "agent-0-1")
     assert story.phase is Phase.CLOSING
-    (finish,) = story(ev.AgentGone, 1)
+    (finish,) = story(ev.AgentGone, 1, "agent-1-1")
     assert type(finish.error) is errors.TaskLost
     assert FROZEN in str(finish.error)
 
@@ -522,7 +523,8 @@ EVENTS = {
     "stack": lambda at: ev.StackReported(at, 1, 0, "stack", waiting=True),
     "ended": lambda at: ev.LaunchEnded(at, 1),
     "ended with an error": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone")),
-    "gone": lambda at: ev.AgentGone(at, 1),
+    "gone": lambda at: ev.AgentGone(at, 1, "agent-1-1"),
+    "stranger gone": lambda at: ev.AgentGone(at, 1, "stranger"),
     "no rows": lambda at: ev.RowsUnfit(at, "dataset 'train' has no rows"),
     "driver failed": lambda at: ev.DriverFailed(at, errors.GridflowError("the driver")),
     "given up": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone"), outlived=True),

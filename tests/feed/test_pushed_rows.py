@@ -15,9 +15,11 @@ import pyarrow.ipc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import flight
 
+from gridflow.agent.features.streams import Streams as AgentStreams
 from gridflow.coordinator.streams import Streams
-from gridflow.errors import DataError, GridflowError, SchemaError
+from gridflow.errors import DataError, GridflowError, SchemaError, WireError
 from gridflow.feed.arrivals import Standing
 from gridflow.feed.forms import Ragged, Sparse
 from gridflow.feed.push import attempts
@@ -35,7 +37,7 @@ from gridflow.feed.stream_reader import StreamReader
 from gridflow.spec.place import Place
 from gridflow.wire import commands, reports
 from gridflow.wire.identity import make_identities
-from gridflow.wire.receiver import Receiver
+from gridflow.wire.receiver import Receiver, ReceiverClient
 from suite import stores
 
 
@@ -254,6 +256,10 @@ def test_rows_are_kept_until_two_checkpoints_cover_them(tmp_path):
     assert inflow.segments == (0, 5, 0)
     inflow.mark(Place(0, 0, 2), 16, 0)
     inflow.mark(Place(0, 0, 4), 32, 0)
+    assert inflow.segments == (0, 5, 0), "that they were made doesn't mean that they have arrived"
+    inflow.committed(Place(0, 0, 2))
+    assert inflow.segments == (0, 5, 0)
+    inflow.committed(Place(0, 0, 4))
     assert inflow.segments == (1, 5, 0)
     assert inflow.begin_generation(Place(0, 0, 4)) == 0
     assert (inflow.before, inflow.rows, inflow.segments) == (32, 18, (1, 5, 22))
@@ -267,6 +273,142 @@ def test_ranks_that_get_rows_of_other_shapes_contradict_one_another():
     later = Streams([0, 1], was=streams)  # of another launch, whose rows are the same
     other = dataclasses.replace(heard(1, 2), specs={"s": {"v": ["float32", [4]]}})
     assert "column 'v' of dataset 's' has rows of shape (3,) and of" in later.contradiction(other)
+
+
+def inflow_of(folder, rows=60, *, keeps=True):
+    """Return an inflow to which rows have come, ten by ten."""
+    inflow = Inflow("stream", folder, FeedOptions(), 1 << 30, lambda: None, keeps=keeps)
+    inflow.begin("f", 0, 1)
+    for first in range(0, rows, 10):
+        inflow.put("f", 0, 1, first, pa.record_batch({"x": range(10)}))
+    return inflow
+
+
+def test_rows_since_the_last_checkpoint_that_arrived_come_again_however_many_did_not(tmp_path):
+    inflow = inflow_of(tmp_path)
+    for step in (1, 2, 3, 4):
+        inflow.mark(Place(0, 0, step), 10 * step, 0)
+        inflow.take(10 * step + 5)
+    inflow.committed(Place(0, 0, 1))  # those after it never arrive
+    assert inflow.begin_generation(Place(0, 0, 1)) == 0
+    assert (inflow.before, inflow.rows) == (10, 50)
+    # And once more, before any other has arrived.
+    inflow.mark(Place(0, 0, 2), 10, 0)
+    inflow.take(30)
+    assert inflow.begin_generation(Place(0, 0, 1)) == 0
+    assert (inflow.before, inflow.rows) == (10, 50)
+
+
+def test_a_checkpoint_from_before_the_stream_covers_none_of_its_rows(tmp_path):
+    """It is that of a job before this one, or of a fit on other rows."""
+    inflow = inflow_of(tmp_path)
+    inflow.take(30)
+    inflow.mark(Place(1, 0, 3), 30, 0)
+    assert inflow.begin_generation(Place(0, 9, 0)) == 0
+    assert (inflow.before, inflow.rows) == (0, 60)
+
+
+def test_rows_that_a_group_would_need_again_and_are_gone_are_counted(tmp_path):
+    inflow = inflow_of(tmp_path, keeps=False)
+    inflow.mark(Place(0, 0, 1), 10, 0)
+    inflow.committed(Place(0, 0, 1))
+    for step in (2, 3):
+        inflow.mark(Place(0, 0, step), 10 * step, 0)
+    inflow.take(35)
+    assert inflow.begin_generation(Place(0, 0, 1)) == 20
+    assert (inflow.before, inflow.rows) == (30, 30)
+    assert inflow.begin_generation(Place(0, 0, 1)) == 0, "nothing more is lost"
+
+
+def test_a_rank_that_died_before_it_could_say_what_a_checkpoint_covers_trains_on_no_row_twice(
+    tmp_path,
+):
+    inflow = inflow_of(tmp_path)
+    inflow.mark(Place(0, 0, 1), 10, 0)
+    inflow.take(20)
+    inflow.committed(Place(0, 0, 2))
+    assert inflow.begin_generation(Place(0, 0, 2)) == 0
+    assert inflow.before == 20
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_whatever_arrives_rows_come_again_from_the_checkpoint_that_the_driver_has(
+    tmp_path_factory, data
+):
+    inflow = inflow_of(tmp_path_factory.mktemp("stream"), 200)
+    kept, step, trained = [], 0, {None: 0}
+    for _ in range(data.draw(st.integers(1, 4))):
+        resume = data.draw(st.sampled_from(kept or [None]))
+        kept = [each for each in kept if resume and each <= resume]
+        assert inflow.begin_generation(resume) == 0
+        assert inflow.before == trained[resume]
+        rows = 0
+        for _ in range(data.draw(st.integers(0, 5))):
+            rows = min(rows + data.draw(st.integers(1, 9)), inflow.rows)
+            step += 1
+            place = Place(0, 0, step)
+            inflow.mark(place, rows, 0)
+            trained[place] = inflow.before + rows
+            inflow.take(min(rows + 3, inflow.rows))
+            if data.draw(st.booleans()):
+                kept = [*kept, place][-2:]
+                inflow.committed(place)
+
+
+BAD_ROWS = [
+    {"stream": ["s"]},
+    {"stream": "another"},
+    {"partition": -1},
+    {"partition": "0"},
+    {"attempt": None},
+    {"attempt": 1 << 70},
+    {"feed": {}},
+    {"path": "/etc"},
+    {"timeout": 1e300},
+]
+
+
+@pytest.mark.parametrize("told", [-1, True, "0", None, [], {"first": 0}, 1 << 70])
+def test_a_place_that_is_none_is_refused(told):
+    with pytest.raises(WireError, match="a feeder sent"):
+        taken(told, pa.record_batch({"x": [1]}))
+
+
+def test_an_agent_refuses_rows_with_other_headers_and_lives_on(tmp_path):
+    ours = make_identities()[1]
+    agent = Agent(tmp_path / "agent", ours)
+    agent.streams = AgentStreams(SimpleNamespace(payload=SimpleNamespace(generation=0)))
+    agent.streams._inflows["stream"] = agent.inflow
+    agent.begin_partition, agent.put = agent.streams.begin_partition, agent.streams.put
+    client = ReceiverClient(agent.address, ours)
+    good = {"stream": "stream", "feed": "f", "partition": 0, "attempt": 1}
+    batch = pa.record_batch({"x": [1, 2, 3]})
+    client.begin(good, 10)
+
+    def send(header, told):
+        writer, answers = client.put(header, batch.schema)
+        writer.write_with_metadata(batch, told)
+        answers.read()
+        writer.close()
+
+    try:
+        for bad in BAD_ROWS:
+            for attempt in (
+                lambda bad=bad: client.begin(good | bad, 10),
+                lambda bad=bad: send(good | bad, b"0"),
+            ):
+                with pytest.raises(flight.FlightServerError, match="a feeder sent|no stream"):
+                    attempt()
+        for told in (b"-1", b"[" * 99_999, b"\xff", b"{}", b'{"first": 0, "path": "a\\u0000b"}'):
+            with pytest.raises(flight.FlightServerError, match="a feeder sent"):
+                send(good, told)
+        assert agent.inflow.rows == 0
+        send(good, b"0")
+        assert agent.inflow.rows == 3
+    finally:
+        client.close()
+        agent.server.shutdown()
 
 
 def heard(generation, rows, ends=(), *, ended=False, first=0):

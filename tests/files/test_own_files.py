@@ -232,11 +232,12 @@ def test_no_link_among_checkpoints_is_followed(tmp_path):
     precious, folder = tmp_path / "precious", tmp_path / "checkpoints"
     precious.write_text("precious")
     store = CheckpointStore(folder)
-    store.incoming(0, 0).symlink_to(precious)
+    arriving = store.incoming(0, 0)
+    arriving.symlink_to(precious)
     (folder / "num_workers").symlink_to(precious)
     (folder / "checkpoint-0000-000000-000000001.npz").symlink_to(precious)
     with pytest.raises(UnsafePath, match="symbolic link"):
-        local.open_file(store.incoming(0, 0), "wb")
+        local.open_file(arriving, "wb")
     assert store.workers is None
     with pytest.raises(GridflowError, match=r"can't be read \(UnsafePath: .*symbolic link"):
         store.latest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
 from gridflow.coordinator.mirror import MirroredCheckpoints, store_of
@@ -160,3 +161,26 @@ def test_a_model_is_saved_and_exported_to_a_store(stored, tmp_path):
     assert "saved_model.pb" in transfer.names_in(there)
     with pytest.raises(InvalidArgument, match="is there already"):
         trained.export(f"{stored}/serving/1")
+
+
+class Flaky(LocalFileSystem):
+    """Says that files are larger than what can be read of them."""
+
+    def info(self, path, **options):
+        found = super().info(path, **options)
+        return found | {"size": found["size"] + 1} if found["type"] == "file" else found
+
+
+def test_a_copy_that_ends_early_gets_no_name(tmp_path):
+    system = fs.PyFileSystem(fs.FSSpecHandler(Flaky()))
+    (tmp_path / "there").write_bytes(b"half of it")
+    for name in ("fetched", "put"):
+        (tmp_path / name).write_bytes(b"what was there")
+    place = Where(system, str(tmp_path / "there"))
+    with pytest.raises(GridflowError, match="can't be read: only 10 of 11 bytes were copied"):
+        transfer.fetch(place, tmp_path / "fetched")
+    with pytest.raises(GridflowError, match="can't be written: only 11 of 10 bytes were copied"):
+        transfer.put(tmp_path / "there", place.at(str(tmp_path / "put")))
+    for name in ("fetched", "put"):
+        assert (tmp_path / name).read_bytes() == b"what was there"
+    assert len(list(tmp_path.iterdir())) == 3

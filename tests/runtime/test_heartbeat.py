@@ -13,8 +13,10 @@ import pytest
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.agent.life import Life
 from gridflow.coordinator.loop import JobRun
-from gridflow.wire.child import Returned
-from gridflow.wire.reports import Succeeded
+from gridflow.errors import WireError
+from gridflow.spec.place import Place
+from gridflow.wire.child import MadeCheckpoint, Returned
+from gridflow.wire.reports import Failed, Succeeded
 
 pytestmark = pytest.mark.slow
 
@@ -184,3 +186,15 @@ def test_a_driver_that_was_stopped_finds_its_agents_alive_when_it_goes_on():
             driver.kill()
     assert "value 0" in rest, rest
     assert "the driver stood still for" in rest
+
+
+@pytest.mark.parametrize(("label", "fails"), [("rows-2", True), (None, False)])
+def test_a_checkpoint_that_does_not_arrive_fails_the_task_if_a_section_waits_for_it(label, fails):
+    reports, uploads = Reports(), LateUploads()
+    options = {"serves": False, "reporter": reports, "uploads": uploads, "frozen_after": 9.0}
+    life = Life("worker:0", 0, 0, on_imported=list, on_other=print, **options)
+    life._take(MadeCheckpoint("/nowhere", Place(0, 0, 2), label))
+    uploads.waiting[0](WireError("it broke off"))
+    line, *failed = reports.kinds
+    assert line == ["gridflow: a checkpoint could not be sent: it broke off"]
+    assert [type(each) for each in failed] == [Failed] * fails

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gridflow.coordinator.environments import environment_failures
 from gridflow.errors import WireError
 from gridflow.spec.cluster import Task
-from gridflow.spec.place import Place
-from gridflow.wire import child, commands, reports
+from gridflow.spec.place import Count, Place
+from gridflow.wire import child, commands, headers, reports
 from gridflow.wire.channel import Channel
 from gridflow.wire.failures import TaskFailure
 from gridflow.wire.messages import Family
@@ -26,6 +26,8 @@ FAMILIES = {
     "reports": reports.REPORTS,
     "to child": child.TO_CHILD,
     "from child": child.FROM_CHILD,
+    "uploads": headers.UPLOADS,
+    "downloads": headers.DOWNLOADS,
 }
 ALL = [(family, each) for family in FAMILIES.values() for each in family._types.values()]
 texts, numbers = st.text(max_size=5), st.floats(allow_nan=False)
@@ -50,6 +52,8 @@ def values_of(hint):
     }
     if hint in known:
         return known[hint]
+    if hint == Count:
+        return st.integers(0, 9)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is list:
         return st.lists(values_of(arguments[0]), max_size=3)
@@ -61,7 +65,7 @@ def values_of(hint):
 
 
 def messages_of(kind):
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     fields = {each.name: values_of(hints[each.name]) for each in dataclasses.fields(kind)}
     return st.builds(kind, **fields)
 
@@ -133,7 +137,7 @@ def test_a_line_that_is_no_message_is_an_error_of_the_wire(line):
     with theirs:
         sender = threading.Thread(target=theirs.sendall, args=(line + b"\n",))
         sender.start()
-        with pytest.raises(WireError, match="a line came in"):
+        with pytest.raises(WireError, match="the training process sent"):
             next(ours.receive())
         sender.join()
     ours.close()

@@ -217,7 +217,7 @@ class Agent:
         timeout = deadlines.heartbeat_timeout
         me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
         self._reporter = Reporter(client, me, timeout, deadlines.driver_timeout)
-        uploads = Uploads(client)
+        uploads = Uploads(client, me)
         versions = environment.describe()
         warm_seconds = payload.spec.hosts.warm_seconds
         self._runner = TaskRunner(

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -190,13 +191,11 @@ class Life:
             case child.MadeCheckpoint():
                 header = {
                     "kind": "checkpoint",
-                    "rank": self._rank,
                     "generation": self._generation,
                     "place": message.place,
                     "label": message.label,
                 }
-                sent = self._awaited_sent if message.is_awaited else self._checkpoint_sent
-                self._uploads.file(Path(message.path), header, sent)
+                self._uploads.file(Path(message.path), header, partial(self._sent, message))
             case child.Returned():
                 self._on_other(message)
                 self._hand_over(message.result, Path(message.folder))
@@ -211,14 +210,15 @@ class Life:
             case _:
                 self._on_other(message)
 
-    def _checkpoint_sent(self, error: BaseException | None) -> None:
+    def _sent(self, made: child.MadeCheckpoint, error: BaseException | None) -> None:
+        """Take note that a checkpoint is with the driver, or why it isn't."""
         if error is not None:
-            self._reporter.lines([f"gridflow: a checkpoint could not be sent: {error}"])
-
-    def _awaited_sent(self, error: BaseException | None) -> None:
-        """Say that it has arrived; or that no other will come: the group stands still for it."""
-        self._checkpoint_sent(error)
-        self._reporter.report(reports.Saved(generation=self._generation))
+            words = f"a checkpoint could not be sent: {error}"
+            self._reporter.lines([f"gridflow: {words}"])
+            if made.label is not None:  # whoever feeds the stream waits for this one
+                self.fail("exception", words)
+        if made.is_awaited:  # whether it has arrived or none will come: the group stands still
+            self._reporter.report(reports.Saved(generation=self._generation))
 
     def _hand_over(self, result: dict[str, Any], folder: Path) -> None:
         """Send the files of what it returned, then say that the task succeeded."""
@@ -234,9 +234,8 @@ class Life:
 
         if self._rank == 0:
             self._uploads.catch_up()
-        header = {"kind": "result", "rank": self._rank}
         for name in names:
-            self._uploads.file(folder / name, header | {"name": name}, sent)
+            self._uploads.file(folder / name, {"kind": "result", "name": name}, sent)
         if not names:
             self._uploads.after(sent)  # the last checkpoint may still be on its way
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,21 +24,32 @@ class Uploads:
     Parameters
     ----------
     client : CoordinatorClient
+    me : dict
+        What identifies this agent: ``rank``, ``agent``, ``launch``.
     """
 
-    def __init__(self, client: CoordinatorClient) -> None:
-        self._client = client
+    def __init__(self, client: CoordinatorClient, me: dict[str, Any]) -> None:
+        self._client, self._me = client, me
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="gridflow-upload")
         self._futures: list[Future[Any]] = []
-        self._sent: dict[Path, int] = {}
+        #: Of each file: its number, and how many bytes of it the driver has.
+        self._sent: dict[Path, tuple[int, int]] = {}
         self._following: Path | None = None
         self._timer: threading.Timer | None = None
 
     def file(
         self, path: Path, header: dict[str, Any], done: Callable[[BaseException | None], None]
     ) -> None:
-        """Send a file; ``done`` gets the error, or None."""
-        future = self._executor.submit(self._client.upload, path, header)
+        """Send a file; ``done`` gets the error, or None.
+
+        Parameters
+        ----------
+        path : Path
+        header : dict
+            Of `gridflow.wire.headers.UPLOADS`, without what says whose it is.
+        done : callable
+        """
+        future = self._executor.submit(self._client.upload, path, {**self._me, **header})
         future.add_done_callback(lambda ended: done(ended.exception()))
         self._futures = [each for each in self._futures if not each.done()] + [future]
 
@@ -76,7 +90,14 @@ class Uploads:
 
     def _send_new(self, folder: Path) -> None:
         for path in sorted(each for each in folder.rglob("*") if each.is_file()):
-            sent = self._sent.get(path, 0)
-            if path.stat().st_size > sent:
-                header = {"kind": "tensorboard", "name": str(path.relative_to(folder))}
-                self._sent[path] = sent + self._client.upload(path, header, sent)
+            found = path.stat()
+            node, sent = self._sent.get(path, (found.st_ino, 0))
+            if node != found.st_ino or found.st_size < sent:  # another file, or written anew
+                sent = 0
+            if found.st_size <= sent:
+                continue
+            header = {**self._me, "kind": "tensorboard", "name": str(path.relative_to(folder))}
+            # If it fails, nobody knows what the driver has of it: it gets all of it again.
+            self._sent[path] = found.st_ino, 0
+            with contextlib.suppress(pa.ArrowException, OSError):  # nor do the others wait for it
+                self._sent[path] = found.st_ino, sent + self._client.upload(path, header, sent)

@@ -10,22 +10,21 @@ import contextlib
 import os
 import re
 import threading
+import uuid
 import zipfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import GridflowError
 from gridflow.files.local import make_folders, open_file, write_whole
 from gridflow.spec.place import Place
-from gridflow.wire.server import inside
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gridflow.coordinator.owner import FolderLock
     from gridflow.errors import JobExists
 
-_NAME: Final = re.compile(r"checkpoint-(\d{4})-(\d{6})-(\d{9})\.npz")
+_NAME: Final = re.compile(r"checkpoint-(\d{4,})-(\d{6,})-(\d{9,})\.npz")
 #: Beside the checkpoints: how many tasks trained when they were made.
 WORKERS: Final = "num_workers"
 #: The newest one, and the one before should the newest prove unreadable.
@@ -97,7 +96,7 @@ class CheckpointStore:
         GridflowError
             It comes from an agent that was lost, and the others have gone on without.
         """
-        name = f".incoming-{self._job}-{generation}-{rank}"
+        name = f".incoming-{self._job}-{generation}-{rank:d}-{uuid.uuid4().hex}"
         if not name.startswith(self._incoming):
             raise GridflowError(f"generation {generation} is over")
         return self.folder / name
@@ -178,6 +177,8 @@ class CheckpointStore:
                     return checkpoint, wrong
                 wrong.append(f"{checkpoint.name} can't be read ({problem})")
                 path.rename(path.with_suffix(".unreadable"))
+                self._label_of(checkpoint.name).unlink(missing_ok=True)
+                self._newest_label = None  # what it covered isn't covered any more
         if wrong:
             raise GridflowError(
                 f"no checkpoint in {self.folder} can be read: {'; '.join(wrong)}. They were "
@@ -194,9 +195,23 @@ class CheckpointStore:
         except (OSError, ValueError):
             return None
 
+    def stored(self, name: str) -> Path:
+        """Return the file of a checkpoint that somebody asks for by its name.
+
+        Raises
+        ------
+        GridflowError
+            It isn't the name of one.
+        """
+        if _NAME.fullmatch(name) is None:
+            raise GridflowError(f"{name!r} isn't the name of a checkpoint.")
+        return self.path(name)
+
     def path(self, name: str) -> Path:
-        """Return a checkpoint's file."""
-        return inside(self.folder, name)
+        """Return a checkpoint's file; `open_file` refuses it if it is a link."""
+        if Path(name).name != name:
+            raise GridflowError(f"{name!r} isn't the name of a file.")
+        return self.folder / name
 
     def close(self) -> None:
         """Let other jobs have the folder."""

@@ -9,26 +9,24 @@ Longer than other modules: whatever an agent can say is told apart here, once.
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyarrow import flight
-
 from gridflow.coordinator import events as ev
 from gridflow.coordinator import rows
+from gridflow.coordinator.job_files import JobFiles
 from gridflow.coordinator.rows import Rows
 from gridflow.coordinator.streams import Streams
-from gridflow.errors import GridflowError
+from gridflow.errors import GridflowError, WireError
 from gridflow.feed.ledger import DatasetCounts, Ledger
-from gridflow.spec.place import Place
 from gridflow.spec.roles import EVALUATOR
-from gridflow.wire import commands, reports
+from gridflow.wire import commands, headers, reports
 from gridflow.wire.clock import Clock
-from gridflow.wire.server import inside
+from gridflow.wire.headers import AN_AGENT
+from gridflow.wire.messages import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,8 +35,10 @@ if TYPE_CHECKING:
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.console import Console
     from gridflow.coordinator.rows import RowsAction
+    from gridflow.spec.place import Place
     from gridflow.spec.tasks import Part
     from gridflow.wire.commands import Command
+    from gridflow.wire.headers import Sender
     from gridflow.wire.reports import Report
 
 
@@ -51,15 +51,6 @@ class _Mailbox:
     heard: int = 0
     commands: list[dict[str, Any]] = field(default_factory=list)
     sent: int = 0
-
-
-def _is_no_log(report: Mapping[str, Any]) -> bool:
-    return bool(report.get("kind") != reports.Log.kind)
-
-
-def value_folder(job_dir: Path, rank: int) -> Path:
-    """Return where the files lie of what a rank's function returned."""
-    return job_dir / "result" if rank == 0 else job_dir / "values" / f"rank-{rank}"
 
 
 class Desk:
@@ -105,6 +96,7 @@ class Desk:
         self._pushed = tuple(place for place, part in enumerate(parts) if part.is_pushed)
         self._checkpoints = checkpoints
         self._console = console
+        self._files = JobFiles(job_dir, checkpoints)
         self._lock = threading.Lock()
         self._launch, self._never_fed = 0, left_out or {}
         self._rows = Rows(self._fed, self._never_fed)
@@ -212,106 +204,104 @@ class Desk:
         box.sent += 1
         box.commands.append({**commands.COMMANDS.encode(command), "id": box.sent})
 
-    def _loan(self, dataset: str) -> Path:
-        return inside(self.job_dir, f"loan-{dataset}.arrow")
-
     # Called by the server's threads --------------------------------------------------------------
 
     def register(self, message: dict[str, Any]) -> dict[str, Any]:
         """Note an agent; one of an earlier launch is told to end."""
-        rank, agent = message["rank"], message["agent"]
+        one = parse(AN_AGENT, "a registration", message, headers.Registration)
         with self._lock:
-            if message["launch"] != self._launch or not 0 <= rank < len(self._mailboxes):
+            if one.launch != self._launch or one.rank >= len(self._mailboxes):
                 return {"accepted": False}
-            box = self._mailboxes[rank]
-            if box.agent not in ("", agent):
-                box = self._mailboxes[rank] = _Mailbox()
-            box.agent, box.executor = agent, message.get("executor", "")
-        self.events.put(
-            ev.AgentRegistered(
-                self._clock.now(),
-                message["launch"],
-                rank,
-                agent,
-                message["host"],
-                message["address"],
-                message["environment"],
-            )
-        )
+            box = self._mailboxes[one.rank]
+            if box.agent not in ("", one.agent):
+                box = self._mailboxes[one.rank] = _Mailbox()
+            box.agent, box.executor = one.agent, one.executor
+            about = one.launch, one.rank, one.agent, one.host, one.address, one.environment
+            self.events.put(ev.AgentRegistered(self._clock.now(), *about))
         return {"accepted": True}
 
     def sync(self, message: dict[str, Any]) -> dict[str, Any]:
         """Take reports (each once, however often they are sent), return the waiting commands."""
-        rank, agent = message["rank"], message["agent"]
+        one = parse(AN_AGENT, "reports", message, headers.Exchange)
+        numbers = one.numbers
+        # All that follows from a report is done before the lock is let go: once a new launch has
+        # begun, what an agent of the one before has said must not count for it.
         with self._lock:
-            box = self._mailboxes[rank] if message["launch"] == self._launch else None
-            if box is None or box.agent != agent:
-                heard = max((report["seq"] for report in message["reports"]), default=0)
-                return {"heard": heard, "commands": [{"id": 1, "kind": "close"}]}
-            reports = [report for report in message["reports"] if report["seq"] > box.heard]
-            if not self._console.has_room:  # not heard, they are sent again
-                reports = list(itertools.takewhile(_is_no_log, reports))
-            if reports:
-                box.heard = reports[-1]["seq"]
-            box.commands = [c for c in box.commands if c["id"] > message["done"]]
-            commands = list(box.commands)
-            heard = box.heard
-        self.events.put(ev.AgentAlive(self._clock.now(), rank, agent))
-        for report in reports:
-            self._take(rank, report)
-        return {"heard": heard, "commands": commands}
+            if not self._is_present(one):
+                ends = [{"id": 1, "kind": "close"}]
+                return {"heard": max(numbers, default=0), "commands": ends}
+            box, has_room = self._mailboxes[one.rank], self._console.has_room
+            self.events.put(ev.AgentAlive(self._clock.now(), one.rank, one.agent))
+            for number, report in zip(numbers, one.reports, strict=True):
+                if number <= box.heard:
+                    continue
+                if report.get("kind") == reports.Log.kind and not has_room:
+                    break  # not heard, it is sent again, and those after it are, too
+                box.heard = number
+                self._take(one, report)
+            box.commands = [c for c in box.commands if c["id"] > one.done]
+            return {"heard": box.heard, "commands": list(box.commands)}
+
+    def _is_present(self, sender: Sender) -> bool:
+        """Return whether an agent is that of its rank in the present launch; under the lock."""
+        if sender.launch != self._launch or sender.rank >= len(self._mailboxes):
+            return False
+        return self._mailboxes[sender.rank].agent == sender.agent
 
     def receive_file(self, header: dict[str, Any]) -> Path:
-        """Return where a file is to be written."""
-        match header["kind"]:
-            case "result":
-                return inside(value_folder(self.job_dir, int(header["rank"])), header["name"])
-            case "tensorboard":
-                return inside(self.job_dir / "tensorboard", header["name"])
-            case "checkpoint":
-                return self._checkpoints.incoming(header["generation"], header["rank"])
-            case "loan":
-                return self._loan(header["name"])
-        raise flight.FlightServerError(f"no file of kind {header['kind']!r} is expected")
+        """Return where a file is to be written, until it is whole."""
+        upload = headers.UPLOADS.decode(header)
+        self._refuse_strangers(upload)
+        if isinstance(upload, headers.LoanFile) and not self._rows.is_lent(upload.name):
+            raise WireError(f"nobody was asked to lend rows of {upload.name!r}.")
+        return self._files.incoming(upload)
 
     def file_received(self, header: dict[str, Any], path: Path) -> None:
-        """Commit a checkpoint, or pass a loan on, once it is whole."""
-        if header["kind"] == "checkpoint":
-            place, label = Place(*header["place"]), header.get("label")
-            name = self._checkpoints.commit(path, place, label)
-            self.tell_evaluators(commands.Fetch(name, Place(*header["place"])))
-        if header["kind"] == "loan":
+        """Commit a file that has come whole, if its sender hasn't been given up meanwhile."""
+        upload = headers.UPLOADS.decode(header)
+        if isinstance(upload, headers.CheckpointFile):
+            self._refuse_strangers(upload)
+            name = self._checkpoints.commit(path, upload.place, upload.label)
+            self.tell_evaluators(commands.Fetch(name, upload.place))
             with self._lock:
-                self._settle(self._rows.arrived(header["name"]))
+                for rank in self._pushed if self._streams.is_used else ():
+                    self._send(rank, commands.Committed(upload.generation, upload.place))
+            return
+        # Not the lock that reports wait for: disks may be slow.
+        with self._files.lock:
+            self._refuse_strangers(upload)
+            self._files.keep(upload, path)
+        if isinstance(upload, headers.LoanFile):
+            with self._lock:
+                if self._is_present(upload):
+                    self._settle(self._rows.arrived(upload.name))
+
+    def _refuse_strangers(self, sender: Sender) -> None:
+        with self._lock:
+            if not self._is_present(sender):
+                raise GridflowError("this agent was given up: its files aren't taken any more.")
 
     def find_file(self, header: dict[str, Any]) -> Path:
         """Return the function, the modules beside it, a checkpoint or a loan."""
-        match header["kind"]:
-            case "function" | "modules":
-                return self.job_dir / str(header["kind"])
-            case "checkpoint":
-                return self._checkpoints.path(header["name"])
-            case "loan":
-                return self._loan(header["name"])
-        raise flight.FlightServerError(f"there is no file of kind {header['kind']!r}")
+        return self._files.find(headers.DOWNLOADS.decode(header))
 
-    # ---------------------------------------------------------------------------------------------
+    # Each of these with the lock held ------------------------------------------------------------
 
-    def _take(self, rank: int, data: dict[str, Any]) -> None:
+    def _take(self, sender: Sender, data: dict[str, Any]) -> None:
         """Handle a report; one that can't be ends the job, and those after it are heard, too."""
         try:
             fields = {name: value for name, value in data.items() if name != "seq"}
-            self._report(rank, reports.REPORTS.decode(fields))
+            self._report(sender, reports.REPORTS.decode(fields))
         except Exception as error:  # noqa: BLE001 (a report is counted as heard: none may be lost)
             words = "".join(traceback.format_exception(error))
             problem = GridflowError(
                 f"the driver could not take the report {data.get('kind')!r} of "
-                f"{self._tasks[rank]}: {type(error).__name__}: {error}\n{words}"
+                f"{self._tasks[sender.rank]}: {type(error).__name__}: {error}\n{words}"
             )
             self.events.put(ev.DriverFailed(self._clock.now(), problem))
 
-    def _report(self, rank: int, report: Report) -> None:
-        now = self._clock.now()
+    def _report(self, sender: Sender, report: Report) -> None:
+        now, rank = self._clock.now(), sender.rank
         match report:
             case reports.Ready():
                 self.events.put(ev.TaskReady(now, rank, report.generation))
@@ -339,29 +329,27 @@ class Desk:
             case reports.Saved():
                 self.events.put(ev.TaskSaved(now, rank, report.generation))
             case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
-                with self._lock:
-                    self._settle(self._rows.take(rank, report))
+                self._settle(self._rows.take(rank, report))
             case (
                 reports.Receiving()
                 | reports.Streamed()
                 | reports.FeedingStopped()
                 | reports.SectionTrained()
             ):
-                with self._lock:
-                    self._stream(rank, report)
+                self._stream(rank, report)
             case reports.ExecutorFrozen() | reports.Gone():
-                self._agent(rank, report)
+                self._agent(sender, report)
             case _:
                 self._note(rank, report)
 
-    def _agent(self, rank: int, report: Report) -> None:
+    def _agent(self, sender: Sender, report: Report) -> None:
         """Take what an agent says of itself, and not of its training process."""
         now = self._clock.now()
         match report:
             case reports.ExecutorFrozen():
-                self.events.put(ev.ExecutorFrozen(now, self._launch, rank, report.detail))
+                self.events.put(ev.ExecutorFrozen(now, sender.launch, sender.rank, report.detail))
             case reports.Gone():
-                self.events.put(ev.AgentGone(now, rank))
+                self.events.put(ev.AgentGone(now, sender.rank, sender.agent))
 
     def _stream(self, rank: int, report: Report) -> None:
         """Do what follows from rows that are pushed."""
@@ -419,6 +407,6 @@ class Desk:
                             self.ledger.set_counts(name, place, count)
                     self._broadcast(action.command)
                 case rows.Forget():
-                    self._loan(action.dataset).unlink(missing_ok=True)
+                    self._files.loan(action.dataset).unlink(missing_ok=True)
                 case rows.Unfit():
                     self.events.put(ev.RowsUnfit(self._clock.now(), action.reason))

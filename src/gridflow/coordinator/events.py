@@ -177,6 +177,7 @@ class AgentGone(Event):
     """An agent says its last word: no process of its task is left."""
 
     rank: int
+    agent: str
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ class JobMachine:
                 self._members[event.rank].cleared = True
             case ev.DriverStoodStill() if event.seconds >= self.deadlines.heartbeat_timeout:
                 self._standstill = event
-            case ev.AgentGone():
+            case ev.AgentGone() if self._members[event.rank].agent == event.agent:
                 self._members[event.rank].gone = True
             case ev.StackReported() if event.generation == self.generation:
                 member = self._members[event.rank]

@@ -210,6 +210,10 @@ class Rows:
             return 0
         return min(self._arriving[rank][dataset] for rank in self._fed if rank not in self._counts)
 
+    def is_lent(self, dataset: str) -> bool:
+        """Return whether a rank was asked for rows of a dataset."""
+        return dataset in self._lent
+
     def arrived(self, dataset: str) -> list[RowsAction]:
         """Take note that rows of a dataset which were lent lie in the driver."""
         return [

@@ -56,6 +56,11 @@ class Streams:
         return self._has_ended
 
     @property
+    def is_used(self) -> bool:
+        """Whether any rank takes rows."""
+        return bool(self._addresses)
+
+    @property
     def sections(self) -> tuple[int, str | None]:
         """How many sections were asked for, and the label of the last; None: there are none."""
         return self._sections, self._label

@@ -71,6 +71,7 @@ def put(source: Path, target: Where) -> None:
         incoming = f"{folder}/.incoming-{uuid.uuid4().hex[:8]}-{name}"
         try:
             _copy(source, target.system, incoming)
+            _check_whole(incoming, target.system, _size(source))
             _replace(target, incoming)
         except BaseException:
             with contextlib.suppress(Exception):
@@ -96,20 +97,28 @@ def _replace(target: Where, incoming: str) -> None:
 
 
 def fetch(source: Where, target: Path) -> None:
-    """Copy a file to this machine.
+    """Copy a file to this machine; it has its name there once it is whole.
 
     Raises
     ------
     GridflowError
-        It isn't there, or can't be read.
+        It isn't there, or can't be read to its end.
     """
-    with _named(source, "can't be read"):
-        fs.copy_files(
-            source.path,
-            str(target),
-            source_filesystem=source.system,
-            destination_filesystem=fs.LocalFileSystem(),
-        )
+    here = fs.LocalFileSystem()
+    partial = target.with_name(target.name + ".partial")
+    try:
+        with _named(source, "can't be read"):
+            size = source.system.get_file_info(source.path).size
+            fs.copy_files(
+                source.path,
+                str(partial),
+                source_filesystem=source.system,
+                destination_filesystem=here,
+            )
+            _check_whole(str(partial), here, size)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read(source: Where) -> bytes:
@@ -213,6 +222,24 @@ def refuse_what_is_there(target: Where) -> None:
     if found.type != fs.FileType.NotFound:
         place = target.complete(target.path)
         raise InvalidArgument(f"{place} is there already. Delete it, or choose another path.")
+
+
+def _size(source: Path) -> int:
+    files = source.rglob("*") if source.is_dir() else [source]
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _check_whole(path: str, system: Any, size: int | None) -> None:
+    """Refuse a copy that is shorter than what was copied: streams may end early without a word."""
+    found = system.get_file_info(path)
+    if found.type == fs.FileType.Directory:
+        files = system.get_file_info(fs.FileSelector(path, recursive=True))
+    else:
+        files = [found]
+    sizes = [each.size for each in files if each.type == fs.FileType.File]
+    copied = None if None in sizes else sum(sizes)
+    if None not in {copied, size} and copied != size:
+        raise OSError(f"only {copied:,} of {size:,} bytes were copied")
 
 
 def _copy(source: Path, system: Any, path: str) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
+
+import msgspec
+
+#: A number that isn't below zero, nor larger than other programs can hold; checked in messages.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Place(NamedTuple):
@@ -18,9 +23,9 @@ class Place(NamedTuple):
         The complete steps of the epoch after those.
     """
 
-    fit: int
-    epoch: int
-    step: int
+    fit: Count
+    epoch: Count
+    step: Count
 
     def __str__(self) -> str:
         fit = f"fit {self.fit + 1}, " if self.fit else ""

@@ -10,9 +10,8 @@ import contextlib
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from gridflow.errors import WireError
 from gridflow.wire.child import FROM_CHILD, TO_CHILD
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Channel:
             with self._socket.makefile("rb") as file:
                 for line in file:
                     if line.endswith(b"\n"):  # else the sender died in the middle of it
-                        yield self._receives.decode(_parsed(line))
+                        yield self._receives.read(line)
         except OSError:
             return
 
@@ -91,13 +90,3 @@ class Channel:
         with contextlib.suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise WireError(f"a line came in that isn't JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise WireError(f"a line came in that is a {type(found).__name__}, not a message.")
-    return found

@@ -6,6 +6,7 @@ checked against its dataclass before anybody looks at it.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -26,6 +27,44 @@ class Message:
 
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+
+def read(sender: str, data: Any) -> dict[str, Any]:
+    """Return the JSON object that some bytes hold.
+
+    Raises
+    ------
+    WireError
+        They hold none.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise WireError(f"{sender} sent something that isn't JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise WireError(f"{sender} sent {type(found).__name__} where a JSON object is expected.")
+    return found
+
+
+def parse(sender: str, what: str, fields: Mapping[str, Any], kind: type[T]) -> T:
+    """Return the object of a dataclass whose fields came in, each of the type that it has there.
+
+    Raises
+    ------
+    WireError
+        A field is missing, unknown, or of another type.
+    """
+    unknown = fields.keys() - kind.__dataclass_fields__.keys()  # type: ignore[attr-defined]
+    if unknown:
+        raise WireError(
+            f"{sender} sent {what} with {', '.join(sorted(unknown))}, which this version of "
+            "gridflow doesn't know."
+        )
+    try:
+        return msgspec.convert(fields, kind)
+    except (msgspec.ValidationError, TypeError, RecursionError) as error:
+        raise WireError(f"{sender} sent an ill-formed {what}: {error}") from error
 
 
 class Family(Generic[M]):
@@ -48,6 +87,16 @@ class Family(Generic[M]):
             raise WireError(f"{self._sender} sends no {type(message).__name__}.")
         return {"kind": message.kind, **msgspec.to_builtins(message)}
 
+    def read(self, data: Any) -> M:
+        """Return the message that some bytes of JSON hold.
+
+        Raises
+        ------
+        WireError
+            They hold none.
+        """
+        return self.decode(read(self._sender, data))
+
     def decode(self, data: Mapping[str, Any]) -> M:
         """Return the message that `encode` made these data of.
 
@@ -64,13 +113,4 @@ class Family(Generic[M]):
                 f"{self._sender} sent the message {kind!r}, which this version of gridflow doesn't "
                 f"know; it knows {', '.join(sorted(self._types))}."
             )
-        unknown = fields.keys() - known.__dataclass_fields__.keys()
-        if unknown:
-            raise WireError(
-                f"{self._sender} sent {kind!r} with {', '.join(sorted(unknown))}, which this "
-                "version of gridflow doesn't know."
-            )
-        try:
-            return msgspec.convert(fields, known)
-        except (msgspec.ValidationError, TypeError) as error:
-            raise WireError(f"{self._sender} sent an ill-formed {kind!r}: {error}") from error
+        return parse(self._sender, repr(kind), fields, known)

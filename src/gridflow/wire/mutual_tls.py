@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import flight
 
+from gridflow.errors import GridflowError
 from gridflow.spec.network import host_and_port
 from gridflow.wire.doorkeeper import Doorkeeper
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gridflow.wire.identity import Identity
+
+#: Bytes of an error's text. It travels in gRPC's headers, which have room for 8 KiB, twice.
+_LONGEST_ERROR: Final = 2_000
 
 
 def server_options(host: str, port: int, identity: Identity) -> dict[str, Any]:
@@ -73,3 +80,17 @@ def call(
     body = json.dumps(message).encode()
     (answer,) = client.do_action(flight.Action(action, body), options)
     return dict(json.loads(answer.body.to_pybytes()))
+
+
+@contextlib.contextmanager
+def telling_why() -> Iterator[None]:
+    """Let the peer hear what is wrong; another error would say only where in the code it was."""
+    try:
+        yield
+    except (GridflowError, OSError, UnicodeEncodeError, flight.FlightServerError) as error:
+        words = str(error)
+        if len(words.encode("utf-8", "replace")) > _LONGEST_ERROR:
+            words = f"{words[: _LONGEST_ERROR // 4]}…"
+        elif isinstance(error, flight.FlightServerError):
+            raise
+        raise flight.FlightServerError(words) from error

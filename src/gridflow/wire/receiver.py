@@ -13,18 +13,24 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
+from gridflow.errors import WireError
 from gridflow.wire import mutual_tls
 from gridflow.wire.identity import AGENT_NAME
+from gridflow.wire.messages import read
+from gridflow.wire.mutual_tls import telling_why
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gridflow.wire.identity import Identity
 
-__all__ = ["REFUSED", "Receiver", "ReceiverClient", "ReceiverHandler"]
+__all__ = ["A_FEEDER", "REFUSED", "Receiver", "ReceiverClient", "ReceiverHandler"]
 
 #: How an error begins that says why rows aren't taken.
 REFUSED: Final = "rows refused: "
+#: The sender of rows, for errors.
+A_FEEDER: Final = "a feeder"
+_MOST_ROWS: Final = 2**62
 
 
 class ReceiverHandler(Protocol):
@@ -64,32 +70,51 @@ class Receiver(mutual_tls.JobServer):
         self.heard(context)
         if action.type != "begin":
             raise flight.FlightServerError(f"no action {action.type!r}")
-        answer = self._handler.begin_partition(json.loads(action.body.to_pybytes()))
+        with telling_why():
+            header = read(A_FEEDER, action.body.to_pybytes())
+            answer = self._handler.begin_partition(header)
         yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take rows, batch by batch."""
         self.heard(context)
-        header = json.loads(descriptor.command)
-        for chunk in reader:
-            told = json.loads(chunk.app_metadata.to_pybytes())
-            answer = self._handler.put(header, told, chunk.data)
-            writer.write(pa.py_buffer(json.dumps(answer).encode()))
+        with telling_why():
+            header = read(A_FEEDER, descriptor.command)
+            for chunk in reader:
+                answer = self._handler.put(header, _told(chunk), chunk.data)
+                writer.write(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Answer rows, batch by batch."""
         self.heard(context)
-        header = json.loads(descriptor.command)
         has_begun = False
-        for chunk in reader:
-            first = int(chunk.app_metadata.to_pybytes())
-            answer = self._handler.ask(header, first, chunk.data)
-            if not has_begun:
-                writer.begin(answer.schema)
-                has_begun = True
-            writer.write_batch(answer)
+        with telling_why():
+            header = read(A_FEEDER, descriptor.command)
+            for chunk in reader:
+                answer = self._handler.ask(header, place_of(_told(chunk)), chunk.data)
+                if not has_begun:
+                    writer.begin(answer.schema)
+                    has_begun = True
+                writer.write_batch(answer)
 
     # Everything else that Flight offers is refused by the base class: NotImplementedError.
+
+
+def place_of(told: Any) -> int:
+    """Return what came, if it is the number of a row in its partition."""
+    if type(told) is int and 0 <= told < _MOST_ROWS:
+        return told
+    raise WireError(f"{A_FEEDER} sent {told!r} where the place of rows is expected.")
+
+
+def _told(chunk: Any) -> Any:
+    """Return what comes beside rows: their place, or where they lie."""
+    if chunk.data is None or chunk.app_metadata is None:
+        raise WireError(f"{A_FEEDER} sent rows without their place, or a place without rows.")
+    try:
+        return json.loads(chunk.app_metadata.to_pybytes())
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{A_FEEDER} sent something that isn't JSON: {error}") from error
 
 
 class ReceiverClient:

@@ -20,7 +20,10 @@ from pyarrow import flight
 from gridflow.errors import NetworkError
 from gridflow.files.local import open_file, open_own
 from gridflow.wire import mutual_tls
-from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
+from gridflow.wire.headers import AN_AGENT
+from gridflow.wire.messages import read
+from gridflow.wire.mutual_tls import telling_why
+from gridflow.wire.transfer import CHUNK_SCHEMA, chunks, receive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +47,11 @@ class Handler(Protocol):
         ...
 
     def receive_file(self, header: dict[str, Any]) -> Path:
-        """Return where the file that is about to arrive is to be written."""
+        """Return where the file that is about to arrive is to be written: aside, by itself."""
         ...
 
     def file_received(self, header: dict[str, Any], path: Path) -> None:
-        """Commit a file that arrived whole."""
+        """Commit a file that arrived whole; what is left where it was written is deleted."""
         ...
 
     def find_file(self, header: dict[str, Any]) -> Path:
@@ -79,32 +82,33 @@ class CoordinatorServer(mutual_tls.JobServer):
         answers = {"register": self._handler.register, "sync": self._handler.sync}
         if action.type not in answers:
             raise flight.FlightServerError(f"no action {action.type!r}")
-        answer = answers[action.type](json.loads(action.body.to_pybytes()))
+        with telling_why():
+            answer = answers[action.type](read(AN_AGENT, action.body.to_pybytes()))
         yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
         """Take a file; it counts only once its last byte is on disk."""
         self.heard(context)
-        header = json.loads(descriptor.command)
-        path = self._handler.receive_file(header)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        offset = header.get("offset", 0)
-        with open_file(path, "r+b" if offset and path.exists() else "wb") as file:
-            file.seek(offset)
-            for batch in reader:
-                for chunk in batch.data.column(0):
-                    file.write(chunk.as_buffer())
-            file.flush()
-            os.fsync(file.fileno())
-        self._handler.file_received(header, path)
+        with telling_why():
+            header = read(AN_AGENT, descriptor.command)
+            path = self._handler.receive_file(header)
+            try:
+                with open_file(path, "wb") as file:
+                    receive(reader, file, AN_AGENT)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._handler.file_received(header, path)
+            finally:
+                path.unlink(missing_ok=True)
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Give out a file."""
         self.heard(context)
-        header = json.loads(ticket.ticket)
-        path = self._handler.find_file(header)
-        # No link is followed; and what the tasks run as code is this user's.
-        (open_own if header["kind"] in _CODE else open_file)(path).close()
+        with telling_why():
+            header = read(AN_AGENT, ticket.ticket)
+            path = self._handler.find_file(header)
+            # No link is followed; and what the tasks run as code is this user's.
+            (open_own if header["kind"] in _CODE else open_file)(path).close()
         return flight.GeneratorStream(CHUNK_SCHEMA, chunks(path))
 
     # Everything else that Flight offers is refused by the base class: NotImplementedError.
@@ -144,8 +148,18 @@ def _problem_with(host: str, port: int) -> str | None:
 
 
 def inside(root: Path, name: str) -> Path:
-    """Return ``root/name`` for a relative name; refuse one that leads out of the folder."""
-    parts = PurePosixPath(name)
-    if parts.is_absolute() or ".." in parts.parts or not parts.parts:
-        raise flight.FlightServerError(f"a file's name must be relative, got {name!r}")
-    return root.joinpath(*parts.parts)
+    """Return ``root/name`` for a relative name; refuse one that leads out of the folder.
+
+    A link in the folder leads out of it, too.
+    """
+    parts = PurePosixPath(name).parts
+    is_path = bool(parts) and ".." not in parts and parts[0] not in {"/", "//"} and "\0" not in name
+    path = root
+    for part in parts if is_path else ():
+        path /= part
+        is_path = is_path and not path.is_symlink()
+    if not is_path:
+        raise flight.FlightServerError(
+            f"a file's name is a path in its folder, without links; got {name!r}"
+        )
+    return path

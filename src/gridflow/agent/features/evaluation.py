@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gridflow.agent.features.base import Feature, Tools
+from gridflow.errors import WireError
 from gridflow.wire import child, commands
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class EvaluationNews(Feature):
             self.tools.client.download({"kind": "checkpoint", "name": command.name}, path)
         except pa.ArrowException:
             return  # a newer one has taken its place, and is on its way
+        except WireError as error:
+            words = f"{command.name} could not be fetched, and isn't evaluated: {error}"
+            self.tools.reporter.lines([f"gridflow: {words}"])
+            return
         before, self._newest = self._newest, child.NewCheckpoint(str(path), command.place)
         self.tools.tell(self._newest)
         if before is not None and before.path != str(path):

@@ -19,8 +19,9 @@ from gridflow.feed.push.located import taken
 from gridflow.feed.records import encode_specs
 from gridflow.feed.schema import tensor_specs
 from gridflow.spec.network import host_and_port
-from gridflow.wire import child, commands, reports
-from gridflow.wire.receiver import REFUSED, Receiver
+from gridflow.wire import child, commands, headers, reports
+from gridflow.wire.messages import parse
+from gridflow.wire.receiver import A_FEEDER, REFUSED, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,11 @@ class Streams(Feature):
                 self._tell()
             case commands.StreamStanding():
                 pass  # of a generation that is over
+            case commands.Committed(generation=self._generation):
+                for inflow in self._inflows.values():
+                    inflow.committed(command.place)
+            case commands.Committed():
+                pass
             case commands.EndSection():
                 self._end_section(command)
             case commands.EndStreams():
@@ -140,25 +146,25 @@ class Streams(Feature):
 
     def begin_partition(self, header: dict[str, Any]) -> dict[str, Any]:
         """Let a feeder begin with a partition."""
-        inflow = self._inflow(header)
+        rows = _parsed(header)
         try:
-            return inflow.begin(header["feed"], header["partition"], header["attempt"])
+            return self._inflow(rows).begin(rows.feed, rows.partition, rows.attempt)
         except Superseded as error:
             raise flight.FlightCancelledError(str(error)) from error
 
     def put(self, header: dict[str, Any], told: Any, batch: pa.RecordBatch) -> dict[str, Any]:
         """Take rows, once there is room; from a file, if it is seen here."""
         first, rows = taken(told, batch)
-        return {"unseen": True} if rows is None else self._put(header, first, rows)
+        return {"unseen": True} if rows is None else self._put(_parsed(header), first, rows)
 
     def _put(
         self,
-        header: dict[str, Any],
+        header: headers.Rows,
         first: int,
         rows: pa.RecordBatch | Located,
         asked: str | None = None,
     ) -> dict[str, Any]:
-        key = header["feed"], header["partition"], header["attempt"]
+        key = header.feed, header.partition, header.attempt
         try:
             return self._inflow(header).put(*key, first, rows, asked=asked)
         except Superseded as error:
@@ -168,20 +174,21 @@ class Streams(Feature):
 
     def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what the function answers to rows."""
-        inflow = self._inflow(header)
-        where = f"partition {header['partition']}, rows {first} to {first + batch.num_rows - 1}"
+        told = _parsed(header)
+        inflow = self._inflow(told)
+        where = f"partition {told.partition}, rows {first} to {first + batch.num_rows - 1}"
         with self._answers.asking() as number_of:
             _, number, _ = inflow.segments
             number_of(number, where)
-            answer = self._put(header, first, batch, asked=where)
+            answer = self._put(told, first, batch, asked=where)
             if answer["ended"]:
                 raise flight.FlightServerError(f"{where}: the function takes no more rows")
-        return self._answers.wait(number, header["timeout"])
+        return self._answers.wait(number, told.timeout)
 
-    def _inflow(self, header: dict[str, Any]) -> Inflow:
-        found = self._inflows.get(header["stream"])
+    def _inflow(self, header: headers.Rows) -> Inflow:
+        found = self._inflows.get(header.stream)
         if found is None:
-            raise flight.FlightServerError(f"there is no stream {header['stream']!r}")
+            raise flight.FlightServerError(f"there is no stream {header.stream!r}")
         return found
 
     # ---------------------------------------------------------------------------------------------
@@ -315,6 +322,10 @@ class Streams(Feature):
             label=self._label,
             ended=self._has_ended,
         )
+
+
+def _parsed(header: dict[str, Any]) -> headers.Rows:
+    return parse(A_FEEDER, "rows", header, headers.Rows)
 
 
 class _Answers:

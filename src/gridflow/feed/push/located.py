@@ -14,17 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from gridflow.feed.spool import Segment
+from gridflow.wire.headers import RowsInFile
+from gridflow.wire.messages import parse
+from gridflow.wire.receiver import A_FEEDER, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import pyarrow as pa
-
 __all__ = ["Located", "in_file", "taken"]
 
 #: Nothing else is opened: the end of the path of such a file, whose token nobody can guess.
-_NAME: Final = re.compile(r"/gridflow-rows-[0-9a-f]{32}-\d+/\d{8}-\d+\.arrow")
+_NAME: Final = re.compile(r"/gridflow-rows-[0-9a-f]{32}-\d+/\d{8}-\d+\.arrow\Z")
 
 
 @dataclass(frozen=True)
@@ -95,19 +98,22 @@ def taken(told: Any, batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch | Locat
     batch : pyarrow.RecordBatch
         The rows, or as many of them as came: none, with their schema.
     """
-    if isinstance(told, int):
-        return told, batch
-    path = Path(told["path"])
-    if not _NAME.search(told["path"]) or ".." in path.parts:
-        return told["first"], None
+    if not isinstance(told, dict):
+        return place_of(told), batch
+    place = parse(A_FEEDER, "the place of rows", told, RowsInFile)
+    path = Path(place.path)
+    if not _NAME.search(place.path) or ".." in path.parts or "\0" in place.path:
+        return place.first, None
     try:
         found = path.lstat()
         is_it = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
-        if not is_it or [found.st_ino, found.st_size] != told["node"]:
-            return told["first"], None
-        rows = Segment(path).batches[told["number"]].slice(told["start"], told["rows"])
-    except OSError:
-        return told["first"], None
+        if not is_it or (found.st_ino, found.st_size) != place.node:
+            return place.first, None
+        rows = Segment(path).batches[place.number].slice(place.start, place.rows)
+    except (OSError, IndexError, pa.ArrowInvalid):
+        return place.first, None
+    if rows.num_rows != place.rows:
+        return place.first, None
     rows = rows.replace_schema_metadata(batch.schema.metadata)
     node = found.st_ino, found.st_size
-    return told["first"], Located(rows, told["path"], node, told["number"], told["start"])
+    return place.first, Located(rows, place.path, node, place.number, place.start)

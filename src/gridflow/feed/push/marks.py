@@ -88,7 +88,7 @@ class Marks:
         return self._beginning  # it was made before rows of this stream came here
 
     def go_on(self, resume: Place | None, mark: Mark, rows: int) -> None:
-        """Forget what was made after a checkpoint with which training goes on, from so many rows."""
+        """Forget what was made after `resume`, from which training goes on with so many rows."""
         self._made = [each for each in self._made if each.rows <= mark.rows]
         self._arrived = [each for each in self._arrived if resume is not None and each < resume]
         if resume is not None:

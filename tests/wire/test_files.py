@@ -1,0 +1,418 @@
+"""Files between agents and the driver: each counts once it is whole, and lies where it has to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from gridflow.agent.uploads import Uploads
+from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow.coordinator.console import Console
+from gridflow.coordinator.desk import Desk
+from gridflow.errors import WireError
+from gridflow.spec.cluster import Task
+from gridflow.spec.place import Place
+from gridflow.spec.tasks import parts_of
+from gridflow.wire.client import CoordinatorClient
+from gridflow.wire.identity import make_identities
+from gridflow.wire.server import CoordinatorServer, inside
+from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
+
+TASKS = (Task("worker", 0), Task("worker", 1))
+ABOUT = {"host": "h", "address": "h:1", "environment": {}}
+SIZE = 3 << 20
+
+
+def sender(launch=1, rank=0):
+    return {"rank": rank, "agent": f"a{launch}-{rank}", "launch": launch}
+
+
+def checkpoint(step=1, launch=1, **fields):
+    place = {"kind": "checkpoint", "generation": 0, "place": [0, 0, step], "label": None}
+    return {**sender(launch), **place, **fields}
+
+
+def result(name="value", launch=1):
+    return {**sender(launch), "kind": "result", "name": name}
+
+
+class Driver:
+    """A driver's desk behind its real server, and an agent's client."""
+
+    def __init__(self, folder, identities):
+        ours, self.agents = identities
+        self.job_dir = folder / "job"
+        self.job_dir.mkdir()
+        self.store = CheckpointStore(folder / "checkpoints")
+        console = Console(TASKS, folder / "logs", progress=False)
+        self.desk = Desk(parts_of(TASKS, "none"), self.job_dir, self.store, console)
+        self.server = CoordinatorServer("127.0.0.1", ours, self.desk)
+        self.address = f"127.0.0.1:{self.server.port}"
+        self.client = CoordinatorClient(self.address, self.agents)
+        self.launch(1)
+        self._console = console
+
+    def launch(self, number):
+        self.desk.new_launch(number)
+        for rank in range(len(TASKS)):
+            assert self.desk.register({**sender(number, rank), **ABOUT}) == {"accepted": True}
+
+    def put(self, header, *messages):
+        """Send a file in messages of one's own."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
+        writer, _ = self.client._client.do_put(descriptor, CHUNK_SCHEMA)
+        with contextlib.suppress(pa.ArrowException):  # it is told when the writer is closed
+            for chunk, end in messages:
+                batch = pa.record_batch([pa.array(chunk, pa.binary())], schema=CHUNK_SCHEMA)
+                writer.write_with_metadata(batch, end)
+        writer.close()
+
+    def left_over(self):
+        folders = (self.job_dir, self.store.folder)
+        return [path for each in folders for path in each.glob(".incoming-*")]
+
+    def close(self):
+        self.client.close()
+        self.server.shutdown()
+        self._console.close()
+
+
+@pytest.fixture(scope="module")
+def identities():
+    return make_identities()
+
+
+@pytest.fixture
+def driver(tmp_path, identities):
+    driver = Driver(tmp_path, identities)
+    yield driver
+    assert driver.client.call("sync", {**sender(2, 9), "reports": [], "done": 0}, 10)["commands"]
+    assert driver.left_over() == []
+    driver.close()
+
+
+@pytest.fixture
+def made(tmp_path):
+    path = tmp_path / "made.npz"
+    with path.open("wb") as file:
+        np.savez(file, weights=np.random.default_rng(1).random(SIZE // 8))
+    return path
+
+
+def test_a_file_comes_as_it_was_and_goes_as_it_is(driver, made, tmp_path):
+    assert driver.client.upload(made, checkpoint(7)) == made.stat().st_size
+    latest, wrong = driver.store.latest()
+    assert (latest.place, wrong) == (Place(0, 0, 7), [])
+    driver.client.download({"kind": "checkpoint", "name": latest.name}, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == made.read_bytes()
+    (tmp_path / "nothing").write_bytes(b"")
+    assert driver.client.upload(tmp_path / "nothing", result()) == 0
+    assert (driver.job_dir / "result" / "value").read_bytes() == b""
+
+
+END = {"size": 2, "crc32": 0xA6B31D5A}
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([([b"half"], b"")], "broke off after 4 bytes"),
+        ([], "broke off after 0 bytes"),
+        ([([b"ab"], b""), ([], json.dumps({**END, "size": 3}).encode())], "damaged: 2 bytes of 3"),
+        ([([b"ab"], b""), ([], json.dumps({**END, "crc32": 1}).encode())], "in place of 00000001"),
+        ([([b"ab"], b""), ([], b"{}")], "ill-formed the end of a file"),
+        ([([b"ab"], b""), ([], b"[" * 99_999)], "isn't JSON"),
+        ([([], json.dumps({**END, "size": -1}).encode())], "ill-formed the end of a file"),
+        ([([], b'{"size": 0, "crc32": 0}'), ([b"more"], b"")], "something else than the chunks"),
+    ],
+)
+def test_what_does_not_come_whole_counts_for_nothing(driver, made, messages, words):
+    driver.client.upload(made, checkpoint(1, label="rows-1"))
+    with pytest.raises(flight.FlightServerError, match=words):
+        driver.put(checkpoint(2, label="rows-2"), *messages)
+    assert driver.store.latest()[0].place == Place(0, 0, 1)
+    assert driver.store.label == "rows-1"
+    with pytest.raises(flight.FlightServerError, match=words):
+        driver.put(result(), *messages)
+    assert not (driver.job_dir / "result").exists()
+
+
+def test_a_file_that_becomes_shorter_while_it_is_sent_has_no_end(made):
+    sending = chunks(made)
+    next(sending)
+    os.truncate(made, SIZE // 2)
+    with pytest.raises(OSError, match="became shorter while it was sent"):
+        list(sending)
+
+
+KILLED = """
+import sys, os, signal, pickle
+from pathlib import Path
+from gridflow.wire import client, transfer
+address, path = sys.argv[1:]
+identity, header = pickle.loads(sys.stdin.buffer.read())
+def half(path, offset=0):
+    for number, each in enumerate(transfer.chunks(path, offset)):
+        if number == 2:
+            print("half", flush=True)
+            signal.pause()
+        yield each
+client.chunks = half
+client.CoordinatorClient(address, identity).upload(Path(path), header)
+"""
+
+
+def test_a_sender_that_is_killed_in_the_middle_leaves_nothing(driver, made):
+    import pickle
+
+    sending = subprocess.Popen(
+        [sys.executable, "-c", KILLED, driver.address, str(made)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    sending.stdin.write(pickle.dumps((driver.agents, checkpoint(2, label="rows-2"))))
+    sending.stdin.close()
+    assert sending.stdout.readline() == b"half\n"
+    sending.send_signal(signal.SIGKILL)
+    sending.wait(10)
+    sending.stdout.close()
+    driver.client.upload(made, checkpoint(3))
+    assert [each.place.step for each in driver.store._all()] == [3]
+    deadline = threading.Event()
+    for _ in range(200):
+        if not driver.left_over():
+            break
+        deadline.wait(0.05)
+
+
+def test_what_is_fetched_has_its_name_once_it_is_whole(driver, made, tmp_path, monkeypatch):
+    from gridflow.wire import server
+
+    name = driver.store.commit(_written(driver.store.incoming(0, 0), made), Place(0, 0, 1))
+    real = server.chunks
+
+    def ends_early(path, offset=0):
+        yield next(iter(real(path, offset)))
+
+    def fails(path, offset=0):
+        yield next(iter(real(path, offset)))
+        raise OSError(5, "Input/output error")
+
+    for broken in (ends_early, fails):
+        monkeypatch.setattr(server, "chunks", broken)
+        with pytest.raises((WireError, flight.FlightServerError), match="broke off|Input/output"):
+            driver.client.download({"kind": "checkpoint", "name": name}, tmp_path / "fetched")
+        assert not list(tmp_path.glob("fetched*"))
+
+
+def _written(path, source):
+    path.write_bytes(source.read_bytes())
+    return path
+
+
+BAD = {
+    "no kind": {**sender()},
+    "another kind": {**sender(), "kind": "program", "name": "x"},
+    "a kind that is a list": {**sender(), "kind": [], "name": "x"},
+    "no sender": {"kind": "result", "name": "x"},
+    "no name": {**sender(), "kind": "result"},
+    "an unknown field": {**result(), "mode": 0o777},
+    "a rank with a path": checkpoint(rank="../../../x"),
+    "a negative rank": {**result(), "rank": -1},
+    "a rank beyond all": {**result(), "rank": 2**40},
+    "a rank that is none": {**result(), "rank": True},
+    "a huge rank": {**result(), "rank": 10**400},
+    "another's rank": {**result(), "rank": 1},
+    "a generation with a path": checkpoint(generation="0-0/../../x"),
+    "a negative place": checkpoint(place=[0, 0, -1]),
+    "a place that is too long": checkpoint(place=[0, 0, 1, 2]),
+    "a place with a path": checkpoint(place=["../x", 0, 0]),
+    "a label that is a number": checkpoint(label=7),
+    "a negative offset": {**result(), "offset": -5},
+    "an offset that isn't there": {**result(), "offset": 1 << 60},
+    "an offset into an event file": {**result(), "kind": "tensorboard", "offset": 9},
+    "an empty name": result(""),
+    "a dot": result("."),
+    "a name that leads out": result("../../x"),
+    "an absolute name": result("/tmp/gridflow-x"),
+    "two slashes": result("//tmp/gridflow-x"),
+    "a name with NUL": result("a\0b"),
+    "half a character": result("\ud800"),
+    "a name that is too long": result("x" * 5000),
+    "a folder of a result": result("deep/down"),
+    "a name that is a number": result(7),
+    "event files that lead out": {**result("a/../../x"), "kind": "tensorboard"},
+    "event files over a link": {**result("link/x"), "kind": "tensorboard"},
+    "event files that are a link": {**result("linked"), "kind": "tensorboard"},
+    "event files over a file": {**result("file/x"), "kind": "tensorboard"},
+    "a folder's name": {**result("folder"), "kind": "tensorboard"},
+    "rows that nobody asked for": {**result("train"), "kind": "loan"},
+    "rows that lead out": {**result("x/../../y"), "kind": "loan"},
+    "an agent that isn't there": {**result(), "agent": "another"},
+    "an agent of another launch": {**result(), "launch": 2},
+    "an agent that is nobody": {**result(), "agent": ""},
+}
+
+
+def everything_under(folder):
+    return {
+        path: path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("header", BAD.values(), ids=BAD)
+def test_a_header_that_names_what_it_must_not_is_refused(driver, tmp_path, header):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_bytes(b"the user's own")
+    events = driver.job_dir / "tensorboard"
+    (events / "folder").mkdir(parents=True)
+    (events / "file").write_bytes(b"")
+    (events / "link").symlink_to(outside)
+    (events / "linked").symlink_to(outside / "x")
+    before = everything_under(tmp_path)
+    end = json.dumps({"size": 1, "crc32": zlib.crc32(b"x")}).encode()
+    with pytest.raises(flight.FlightServerError) as caught:
+        driver.put(header, ([b"x"], b""), ([], end))
+    assert "Traceback" not in str(caught.value)
+    driver.desk.find_file({"kind": "function"})
+    assert everything_under(tmp_path) == before | {
+        path: found for path, found in everything_under(tmp_path).items() if path.is_dir()
+    }
+
+
+@pytest.mark.parametrize("body", [b"[" * 99_999, b"{", b"\xff\xfe", b"7", b"[]", b'{"rank":'])
+def test_a_message_that_is_none_is_refused(driver, body):
+    options = flight.FlightCallOptions(timeout=10)
+    client = driver.client._client
+    for attempt in (
+        lambda: list(client.do_action(flight.Action("sync", body), options)),
+        lambda: list(client.do_action(flight.Action("register", body), options)),
+        lambda: client.do_get(flight.Ticket(body), options).read_all(),
+    ):
+        with pytest.raises(flight.FlightServerError, match="an agent sent"):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"rank": -1},
+        {"rank": "0"},
+        {"launch": None},
+        {"reports": [{}]},
+        {"reports": [{"seq": -1}]},
+        {"reports": "all"},
+        {"done": 1.5},
+        {"more": 1},
+    ],
+)
+def test_reports_with_fields_of_other_types_are_refused(driver, message):
+    whole = {**sender(), "reports": [], "done": 0}
+    with pytest.raises(flight.FlightServerError, match="an agent sent"):
+        driver.client.call("sync", {**whole, **message}, 10)
+    assert driver.client.call("sync", whole, 10) == {"heard": 0, "commands": []}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"kind": "checkpoint", "name": "../job/function"},
+        {"kind": "checkpoint", "name": ".bashrc"},
+        {"kind": "checkpoint", "name": "num_workers"},
+        {"kind": "checkpoint"},
+        {"kind": "loan", "name": "x/../../function"},
+        {"kind": "function", "name": "x"},
+        {"kind": "logs"},
+        {},
+    ],
+)
+def test_nothing_is_given_out_but_what_agents_need(driver, tmp_path, wanted):
+    for name in (".bashrc", "num_workers"):
+        (driver.store.folder / name).write_text("secret")
+    with pytest.raises(flight.FlightServerError):
+        driver.client.download(wanted, tmp_path / "fetched")
+    assert not list(tmp_path.glob("fetched*"))
+
+
+def test_an_agent_that_was_given_up_leaves_its_successors_result_alone(driver, tmp_path):
+    def written(words):
+        (tmp_path / words).write_text(words)
+        return tmp_path / words
+
+    late = driver.desk.receive_file(result())  # it stands still in the middle of its upload
+    late.write_text("half of the ol")
+    late_save = driver.desk.receive_file(checkpoint(9))
+    late_save.write_text("half")
+    driver.launch(2)
+    driver.client.upload(written("the new one"), result(launch=2))
+    for header, path in ((result(), late), (checkpoint(9), late_save)):
+        with pytest.raises(Exception, match="was given up"):
+            driver.desk.file_received(header, path)
+        path.unlink()
+    with pytest.raises(flight.FlightServerError, match="was given up"):
+        driver.client.upload(written("the old one"), result())
+    assert (driver.job_dir / "result" / "value").read_text() == "the new one"
+    assert driver.store.latest() == (None, [])
+
+
+def test_files_that_grow_are_added_to_where_they_end(driver, tmp_path):
+    folder = tmp_path / "events"
+    (folder / "train").mkdir(parents=True)
+    grows, there = folder / "train" / "log", driver.job_dir / "tensorboard" / "train" / "log"
+    uploads = Uploads(driver.client, sender())
+
+    def sent(content):
+        grows.write_bytes(content)
+        uploads._send_new(folder)
+        return there.read_bytes()
+
+    assert sent(b"one") == b"one"
+    assert sent(b"one two") == b"one two"
+    there.write_bytes(b"one two and what the agent doesn't know of")
+    sent(b"one two three")  # refused, as it would lie after that
+    assert sent(b"one two three!") == b"one two three!"
+    there.unlink()
+    grows.write_bytes(b"one two three! four")
+    uploads._send_new(folder)
+    assert not there.exists()
+    assert sent(b"one two three! four.") == b"one two three! four."
+    assert sent(b"anew") == b"anew"
+    other = folder / "train" / "other"
+    other.write_bytes(b"a file of the same name, and longer")
+    other.replace(grows)
+    uploads._send_new(folder)
+    assert there.read_bytes() == b"a file of the same name, and longer"
+    uploads.close()
+
+
+def test_a_file_that_the_driver_refuses_keeps_no_other_waiting(driver, tmp_path):
+    folder = tmp_path / "events"
+    folder.mkdir()
+    (driver.job_dir / "tensorboard" / "a").mkdir(parents=True)
+    for name in "ab":
+        (folder / name).write_text(name)
+    uploads = Uploads(driver.client, sender())
+    uploads._send_new(folder)
+    assert (driver.job_dir / "tensorboard" / "b").read_text() == "b"
+    uploads.close()
+
+
+def test_links_in_a_folder_lead_out_of_it(tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path)
+    for name in ("link", "link/x"):
+        with pytest.raises(flight.FlightServerError, match="without links"):
+            inside(tmp_path / "root", name)
