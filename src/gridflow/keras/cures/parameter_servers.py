@@ -82,44 +82,17 @@ def _is_shared(native: Any) -> bool:
     return is_plain and not isinstance(native, tf.distribute.DistributedValues)
 
 
-class _AskedForShardsError(Exception):
-    """Raised where shards are asked for one by one."""
-
-
-class _PutTogetherError(Exception):
-    """Raised where a tensor of all shards is asked for."""
-
-
-class _Shards(ShardedVariable):  # type: ignore[misc]
-    dtype = tf.float32
-
-    def __init__(self) -> None:
-        """Hold no variable."""
-
-    @property
-    def variables(self) -> Any:
-        raise _AskedForShardsError
-
-    _variables = variables
-
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
-        raise _PutTogetherError
-
-
 def _lookup_needs_the_whole_table() -> bool:
     """Return whether an embedding converts its table to a tensor, whatever it is made of."""
-    table = _Shards()
-    layer = SimpleNamespace(
-        _embeddings=SimpleNamespace(_value=table), embeddings=table, compute_dtype="float32"
-    )
-    try:
-        with tf.Graph().as_default():
-            keras.layers.Embedding.call(layer, tf.compat.v1.placeholder(tf.int32, [1]))
-    except _PutTogetherError:
-        return True
-    except _AskedForShardsError:
-        return False
-    return False
+    with tf.Graph().as_default() as graph:
+        table = ShardedVariable([tf.Variable(tf.zeros([1, 1]))])  # one shard takes the least time
+        layer = SimpleNamespace(
+            _embeddings=SimpleNamespace(_value=table), embeddings=table, compute_dtype="float32"
+        )
+        there = len(graph.get_operations())
+        keras.layers.Embedding.call(layer, tf.compat.v1.placeholder(tf.int32, [1]))
+        made = graph.get_operations()[there:]
+    return any(operation.type == "ReadVariableOp" for operation in made)
 
 
 def _cure_lookup() -> None:
@@ -143,9 +116,24 @@ def _arrays_need_a_whole() -> bool:
         if error.name != "__array__":
             raise
         return True
-    except (_AskedForShardsError, _PutTogetherError):
+    except _AskedForShardsError:
         return False
     return False
+
+
+class _AskedForShardsError(Exception):
+    """Raised where shards would be put together."""
+
+
+class _Shards(ShardedVariable):  # type: ignore[misc]
+    def __init__(self) -> None:
+        """Hold no variable."""
+
+    @property
+    def variables(self) -> Any:
+        raise _AskedForShardsError
+
+    _variables = variables
 
 
 class _InShards(backend.Variable):  # type: ignore[misc]
