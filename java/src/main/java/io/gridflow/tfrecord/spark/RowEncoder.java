@@ -263,8 +263,7 @@ final class RowEncoder {
       Arrays.fill(buffer, at, at + 4 * size, (byte) 0);
       ArrayData indices = vector.getArray(2);
       for (int i = 0; i < indices.numElements(); i++) {
-        FLOAT_LE.set(
-            buffer, at + 4 * indices.getInt(i), narrowed(column, values.getDouble(i)));
+        FLOAT_LE.set(buffer, at + 4 * indices.getInt(i), narrowed(column, values.getDouble(i)));
       }
     }
   }
