@@ -276,7 +276,8 @@ def test_lines_however_long_take_little_memory_in_an_agent_and_none_is_lost():
     options = {"launcher": LocalLauncher(), "logs": "none", "progress": False}
     result = TensorflowDistributor(1, "none", **options).run(shout, 100, 1 << 20)
     assert result.value < 120_000  # kB, for 200 MiB
-    lines = result.logs(0).splitlines()
+    # Where a busy machine has no fork server in time, the agent says so.
+    lines = [line for line in result.logs(0).splitlines() if not line.startswith("gridflow: ")]
     assert [int(line.split()[0]) for line in lines[:100]] == list(range(100))
     assert all(len(line) == 1 << 20 for line in lines[:100])
     assert "".join(lines[100:]) == "y" * (100 << 20)
