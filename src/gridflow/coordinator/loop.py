@@ -305,7 +305,7 @@ class JobRun:
 
     def _loop(self, payload: AgentPayload) -> None:
         last_tick = self._clock.now()
-        self._clock.take_standstill()  # what came before the job is none of it
+        self._clock.take_standstill()  # pauses before the job don't count
         commands = self._machine.begin(last_tick)
         while self._finish is None:
             for command in commands:

@@ -42,7 +42,7 @@ def user_name(uid: int | None = None) -> str:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only this user can enter, or check the one that is there.
+    """Make a folder that only this user can enter, or check an existing one.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a small file that is there whole or not at all, and stays after a crash of the host.
+    """Write a small file atomically and durably: after a crash it is complete or absent.
 
     What has its name is replaced, a link too.
 

@@ -188,7 +188,7 @@ def write_records(
 ) -> int:
     """Write records into a file, and return their number.
 
-    A file that is there is replaced when the new one is whole; after an error it is as it was.
+    An existing file is replaced once the new one is complete; after an error it is unchanged.
 
     Parameters
     ----------
