@@ -7,7 +7,6 @@ file system that all hosts see is needed. A checkpoint counts once it was rename
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import threading
 import uuid
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import GridflowError
-from gridflow.files.local import make_folders, open_file, write_whole
+from gridflow.files.local import make_folders, open_file, sync, write_whole
 from gridflow.spec.place import Place
 
 if TYPE_CHECKING:
@@ -121,11 +120,7 @@ class CheckpointStore:
                 write_whole(self.folder / WORKERS, str(self._num_workers))
             self._write_label(name, label)
             path.rename(self.folder / name)
-            descriptor = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)  # so that the rename lasts, too
-            finally:
-                os.close(descriptor)
+            sync(self.folder)  # so that the rename lasts, too
             for old in self._all()[:-_KEPT]:
                 with contextlib.suppress(OSError):  # tried again after the next one
                     self.path(old.name).unlink()

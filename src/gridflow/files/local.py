@@ -218,7 +218,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a small file atomically and durably: after a crash it is complete or absent.
+    """Write a small file atomically and durably: after a crash it is the old or the new one.
 
     What has its name is replaced, a link too.
 
@@ -241,11 +241,16 @@ def write_whole(path: Path, content: str | bytes) -> None:
             beside.unlink(missing_ok=True)
         raise
     with contextlib.suppress(OSError):  # not all file systems can do it with a folder
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the content of a file, or the names in a folder, outlast a crash of the host."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # -------------------------------------------------------------------------------------------------

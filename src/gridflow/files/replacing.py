@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridflow.files.local import sync
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -42,7 +44,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield beside
         if target.is_file() and beside.is_file():
             shutil.copymode(target, beside)
-            _sync(beside)  # else a crash of the host could leave neither
+            sync(beside)  # else a crash of the host could leave neither
         move(beside, target)
     except BaseException:
         _delete(beside)
@@ -78,8 +80,3 @@ def _delete(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
