@@ -118,6 +118,19 @@ def test_nothing_of_one_job_is_seen_by_the_next(run):
     assert forked == started
 
 
+def test_a_process_is_forked_from_a_server_that_has_looked_for_bugs_of_keras(run):
+    find_server, is_one = server_of_this_task, is_server
+
+    def look(ctx):
+        import keras  # noqa: F401 (so the server imports it before it forks)
+
+        return is_one(find_server())
+
+    result = run(look, num_workers=2, strategy="multi_worker_mirrored")
+    assert "not forked" not in result.logs(0) + result.logs(1)
+    assert result.values == [True, True]
+
+
 def test_each_process_draws_numbers_of_its_own(run, tmp_path):
     def draw(folder, attempt, ctx=None):
         import random
@@ -395,6 +408,20 @@ def test_strangers_words_dont_disturb_the_server(servers, tmp_path, monkeypatch)
     end(guardian, channel, output)
     guardian, channel, output, pid = fork(servers, tmp_path, STRANGERS="of their own")
     assert psutil.Process(pid).parent().ppid() == server.pid
+    end(guardian, channel, output)
+
+
+def test_a_server_that_ends_just_now_is_replaced(servers, tmp_path, monkeypatch):
+    send, left = client.messages.send, [BrokenPipeError()]
+
+    def once_in_vain(*arguments):
+        if left:
+            raise left.pop()
+        send(*arguments)
+
+    monkeypatch.setattr(client.messages, "send", once_in_vain)
+    guardian, channel, output, pid = fork(servers, tmp_path, ENDS="just now")
+    assert is_server(psutil.Process(pid).parent().ppid())
     end(guardian, channel, output)
 
 

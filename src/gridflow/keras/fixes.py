@@ -98,8 +98,8 @@ class Hook:
 _applied: dict[str, list[Fix]] = {}
 #: Flavours that were imported and can't be cured, and why.
 _refused: dict[str, EnvironmentMismatch] = {}
-#: What a process saw that this one was forked from; it has cured nothing.
-_seen_ahead: dict[Fix, bool] = {}
+#: Names of the bugs that were seen where this process was forked; nothing was cured there.
+_seen_ahead: set[str] = set()
 _lock = threading.RLock()
 
 
@@ -133,15 +133,29 @@ def _module_of(kind: str, flavour: str) -> Any:
         raise _misfit(flavour, f"gridflow's {kind} can't be loaded", "", error) from error
 
 
-def look_ahead() -> None:
-    """Probe Keras 3, if it is imported, for all processes that are forked from this one.
+def bugs_in_all_processes() -> list[str]:
+    """Probe Keras 3, if it is imported; return the names of bugs that don't depend on the process.
 
-    Only for bugs that are the same in each of them. A probe that fails does so there, too.
+    A probe may leave threads and a context of TensorFlow behind. One that fails is left out: it
+    fails in the process that it concerns, too.
     """
-    with contextlib.suppress(Exception):
-        for fix in known("keras") if "keras" in sys.modules else ():
-            if fix.concerns is _always:
-                _seen_ahead[fix] = fix.seen()
+    found = []
+    for fix in known("keras") if "keras" in sys.modules else ():
+        with contextlib.suppress(Exception):
+            if fix.concerns is _always and fix.seen():
+                found.append(fix.name)
+    return found
+
+
+def remember(bugs: Sequence[str]) -> None:
+    """Spare this process, and those that are forked from it, the probes of these bugs of Keras 3.
+
+    Parameters
+    ----------
+    bugs : sequence of str
+        Names, as of `bugs_in_all_processes`.
+    """
+    _seen_ahead.update(bugs)
 
 
 def apply() -> list[Fix]:
@@ -225,7 +239,9 @@ def cure(fix: Fix) -> bool:
         The probe or the patch fails, or the probe still sees the bug then.
     """
     try:
-        is_seen = _seen_ahead.get(fix) or (fix.concerns() and fix.seen())
+        is_seen = (
+            fix.flavour == "keras" and fix.name in _seen_ahead or (fix.concerns() and fix.seen())
+        )
     except Exception as error:
         what = f"the probe for {fix.name!r} failed"
         raise _misfit(fix.flavour, what, fix.summary, error) from error

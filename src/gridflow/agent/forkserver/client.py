@@ -117,17 +117,27 @@ class ForkServers:
             "idle_seconds": self._idle_seconds,
         }
         try:
-            connection, server = self._connect(environment)
             try:
-                messages.send(connection, request, descriptors)
-            except BaseException:
-                connection.close()
-                raise
+                connection, server = self._ask(environment, request, descriptors)
+            except (BrokenPipeError, ConnectionResetError):  # it has ended just now, being idle
+                connection, server = self._ask(environment, request, descriptors)
         except OSError as error:
             raise NotForked(f"the fork server can't be reached: {error}") from error
         return ForkedGuardian(connection, server, on_change)
 
     # ---------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, environment: Mapping[str, str], request: dict[str, Any], descriptors: list[int]
+    ) -> tuple[socket.socket, int]:
+        """Send a request; return the connection and the server's process id."""
+        connection, server = self._connect(environment)
+        try:
+            messages.send(connection, request, descriptors)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, server
 
     def _connect(self, environment: Mapping[str, str]) -> tuple[socket.socket, int]:
         """Return a connection to the server, started if need be, and its process id."""

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import importlib.util
+import json
 import os
 import select
 import signal
@@ -57,6 +58,8 @@ _WITH: Final = {
 }
 _REQUEST_SECONDS: Final = 5.0
 _PAUSE: Final = 0.1
+#: They take a tenth of a second on a quiet machine.
+_PROBING_SECONDS: Final = 10.0
 #: Without pidfds (Linux 5.3) the owner is looked at this often.
 _LOOK_SECONDS: Final = 1.0
 _PEER: Final = struct.Struct("3i")
@@ -265,7 +268,7 @@ class Server:
                     if name in _WITH:
                         self._import_algebra()
                     importlib.import_module(name)
-                sys.modules["gridflow.keras.fixes"].look_ahead()
+            _look_ahead()
         except BaseException as error:  # noqa: BLE001 (the plain way says it in full)
             # What is half imported is for nobody.
             self._failed = f"importing {name} failed there ({type(error).__name__}: {error})"
@@ -301,6 +304,34 @@ class Server:
 
     def _by_imports(self) -> dict[str, str]:
         return {n: v for n, v in os.environ.items() if self._environment.get(n) != v}
+
+
+def _look_ahead() -> None:
+    """Probe Keras once for all that are forked, in a process of its own.
+
+    Probes leave threads behind, with which this process couldn't be forked any more. Where they
+    fail, or take too long, each training process finds out by itself.
+    """
+    fixes = sys.modules["gridflow.keras.fixes"]
+    if "keras" not in sys.modules:
+        return
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as answer, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the threads of linear algebra
+        pid = os.fork()
+        if not pid:
+            try:
+                os.write(writing, json.dumps(fixes.bugs_in_all_processes()).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        try:
+            if select.select([answer], [], [], _PROBING_SECONDS)[0]:
+                fixes.remember(json.loads(answer.read() or b"[]"))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _pidfd(pid: int) -> int | None:
