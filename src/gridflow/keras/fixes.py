@@ -239,8 +239,8 @@ def cure(fix: Fix) -> bool:
         The probe or the patch fails, or the probe still sees the bug then.
     """
     try:
-        is_seen = (
-            fix.flavour == "keras" and fix.name in _seen_ahead or (fix.concerns() and fix.seen())
+        is_seen = (fix.flavour == "keras" and fix.name in _seen_ahead) or (
+            fix.concerns() and fix.seen()
         )
     except Exception as error:
         what = f"the probe for {fix.name!r} failed"
