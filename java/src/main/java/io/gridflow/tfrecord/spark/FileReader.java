@@ -4,7 +4,6 @@ import io.gridflow.tfrecord.hadoop.Codec;
 import io.gridflow.tfrecord.hadoop.RecordFile;
 import java.io.IOException;
 import java.io.Serializable;
-import java.io.UncheckedIOException;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.TaskContext;
@@ -71,7 +70,7 @@ final class FileReader extends AbstractFunction1<PartitionedFile, Iterator<Inter
       }
       return iterator;
     } catch (IOException e) {
-      throw new UncheckedIOException(e.getMessage(), e);
+      throw Failures.unchecked(e.getMessage(), e);
     }
   }
 

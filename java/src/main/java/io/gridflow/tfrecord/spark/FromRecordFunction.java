@@ -79,7 +79,7 @@ final class FromRecordFunction implements ScalarFunction<InternalRow> {
     try {
       builder.write(bytes, 0, bytes.length);
     } catch (MalformedExampleException e) {
-      throw new RecordReadException(name + ": " + e.getMessage(), e);
+      throw Failures.unchecked(name + ": " + e.getMessage(), e);
     }
     return row.getRow().copy();
   }

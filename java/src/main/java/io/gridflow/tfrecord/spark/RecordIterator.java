@@ -51,7 +51,7 @@ final class RecordIterator extends AbstractIterator<InternalRow> implements Clos
         return records.next() ? rows.read(records.record()) : null;
       } catch (IOException e) {
         if (mode == Options.Mode.FAILFAST || !RowReader.isOfOneRecord(e)) {
-          throw new RecordReadException(
+          throw Failures.unchecked(
               String.format(
                   "%s, in %s, record at byte %d",
                   e.getMessage(), file, records.record().recordPosition()),
@@ -71,7 +71,7 @@ final class RecordIterator extends AbstractIterator<InternalRow> implements Clos
       try {
         records.close();
       } catch (IOException e) {
-        throw new RecordReadException("closing " + file + ": " + e.getMessage(), e);
+        throw Failures.unchecked("closing " + file + ": " + e.getMessage(), e);
       }
     }
   }

@@ -4,7 +4,6 @@ import io.gridflow.tfrecord.ExampleEncoder;
 import io.gridflow.tfrecord.TFRecordWriter;
 import java.io.IOException;
 import java.io.OutputStream;
-import java.io.UncheckedIOException;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.execution.datasources.OutputWriter;
 
@@ -37,7 +36,7 @@ final class RecordWriter extends OutputWriter {
         writer.write(record.buffer(), record.offset(), record.length());
       }
     } catch (IOException e) {
-      throw new UncheckedIOException("writing " + path + ": " + e.getMessage(), e);
+      throw Failures.unchecked("writing " + path + ": " + e.getMessage(), e);
     }
   }
 
@@ -46,7 +45,7 @@ final class RecordWriter extends OutputWriter {
     try {
       writer.close();
     } catch (IOException e) {
-      throw new UncheckedIOException("closing " + path + ": " + e.getMessage(), e);
+      throw Failures.unchecked("closing " + path + ": " + e.getMessage(), e);
     }
   }
 

@@ -4,7 +4,6 @@ import io.gridflow.tfrecord.RecordType;
 import io.gridflow.tfrecord.hadoop.Codec;
 import java.io.IOException;
 import java.io.OutputStream;
-import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
 import org.apache.hadoop.conf.Configuration;
@@ -56,7 +55,7 @@ final class RecordWriterFactory extends OutputWriterFactory {
           options.writeLocally ? openLocally(new Path(path)) : open(new Path(path), configuration);
       return new RecordWriter(path, codec(configuration).compress(out), encoder);
     } catch (IOException e) {
-      throw new UncheckedIOException("creating " + path + ": " + e.getMessage(), e);
+      throw Failures.unchecked("creating " + path + ": " + e.getMessage(), e);
     }
   }
 
@@ -104,7 +103,7 @@ final class RecordWriterFactory extends OutputWriterFactory {
               Files.move(unfinished, finished, StandardCopyOption.ATOMIC_MOVE);
             }
           } catch (IOException e) {
-            throw new UncheckedIOException("finishing " + finished + ": " + e.getMessage(), e);
+            throw Failures.unchecked("finishing " + finished + ": " + e.getMessage(), e);
           }
         };
     task.addTaskFailureListener(onFailure);

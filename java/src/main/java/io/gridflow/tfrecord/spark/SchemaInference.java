@@ -177,7 +177,7 @@ final class SchemaInference implements Serializable {
                 String.format(
                     "%s, in %s, record at byte %d%s",
                     e.getMessage(), part.path, record.recordPosition(), hint),
-                e);
+                Failures.portable(e));
           }
           malformed = true;
         }
