@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tfrecord.on_spark import judge
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ def test_what_is_wrong_with_a_record_is_told_by_classes_that_the_driver_has(sess
             reader.schema("n bigint").load(str(folder)).collect,
             lambda reader=reader, folder=folder: reader.load(str(folder)).collect(),
         ):
-            with pytest.raises(Exception) as caught:  # noqa: PT011 (Spark's, of several kinds)
+            with pytest.raises(Exception) as caught:
                 action()
             message = str(caught.value)
             assert what in message

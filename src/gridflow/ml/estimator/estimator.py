@@ -15,7 +15,7 @@ from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.feed.selection import named
 from gridflow.feed.sources.names import quoted
 from gridflow.ml.estimator import columns, keras_objects, persistence, slots, training
-from gridflow.ml.estimator.model import KerasModel
+from gridflow.ml.estimator.model import KerasModel, lists_of
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
 from gridflow.ml.estimator.summary import KerasTrainingSummary
 from gridflow.spec import strategies
@@ -242,7 +242,11 @@ class KerasEstimator(
         options = self._options(dataset)
         distributor = TensorflowDistributor(**options)
         self._check_strategy(distributor)
-        recipe = self._recipe(validates="validation" in data, strategy=distributor.strategy)
+        recipe = self._recipe(
+            lists=lists_of(data["train"]),
+            validates="validation" in data,
+            strategy=distributor.strategy,
+        )
         with slots.turn(dataset.sparkSession, distributor):
             result = distributor.run(training.train, recipe, data=data)
         fitted = KerasModel(result.model, KerasTrainingSummary.of(result))
@@ -331,7 +335,7 @@ class KerasEstimator(
                 "an estimator has no use for an evaluator: validationIndicatorCol= validates."
             )
 
-    def _recipe(self, *, validates: bool, strategy: str) -> training.Recipe:
+    def _recipe(self, *, lists: frozenset[str], validates: bool, strategy: str) -> training.Recipe:
         custom = dict(self.given("customObjects") or {})
         compiling: dict[str, Any] = {}
         for name in ("optimizer", "loss", "metrics"):
@@ -352,6 +356,7 @@ class KerasEstimator(
             source=source,
             features=self.getOrDefault("featuresCol"),
             labels=self.getOrDefault("labelCol"),
+            lists=lists,
             weight=self.given("weightCol"),
             epochs=self.getOrDefault("epochs"),
             batch_size=self.getOrDefault("batchSize"),

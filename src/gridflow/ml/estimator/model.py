@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Model
@@ -11,7 +13,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.selection import named
 from gridflow.feed.sources.names import quoted
-from gridflow.ml.estimator import columns, persistence
+from gridflow.ml.estimator import columns, persistence, shapes
 from gridflow.ml.estimator.params import PredictionParams, with_accessors
 
 if TYPE_CHECKING:
@@ -121,15 +123,15 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
 
     def _inputs(self, dataset: DataFrame, features: Any) -> dict[str, Column]:
         """Return a column for each of the model's inputs."""
-        shapes = self.trainedModel.inputs
-        if not shapes:  # predict_udf finds out what a subclassed model takes
+        given = self.trainedModel.inputs
+        if not given:  # predict_udf finds out what a subclassed model takes
             places = columns.undeclared(features)
             return {name: _input(dataset, place) for name, place in places.items()}
         found = {}
-        for name, place in columns.arranged(features, list(shapes), "input").items():
-            found[name] = _input(dataset, place)
+        for name, place in columns.arranged(features, list(given), "input").items():
+            found[name] = _input(dataset, place, name, tuple(given[name][1:]))
             size = _assembled_size(dataset, place)
-            wanted = shapes[name][1:]
+            wanted = given[name][1:]
             if size is not None and len(wanted) == 1 and wanted[0] not in (None, size):
                 raise SchemaError(
                     f"column {place!r} holds vectors of {size} numbers, and the model's input "
@@ -185,6 +187,7 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
 
 #: Where predictions lie until they have become the columns that are asked for.
 _HIDDEN = "__gridflow_predicted"
+_UNEVEN = "columns that become one input have arrays of different lengths in a row: "
 
 
 def _evaluable(column: Column, kind: Any) -> Column:
@@ -194,11 +197,22 @@ def _evaluable(column: Column, kind: Any) -> Column:
     return column.cast("double") if isinstance(kind, FloatType) else column
 
 
-def _input(dataset: DataFrame, place: columns.Place) -> Column:
-    """Return one column, or several side by side as an array."""
+def _input(
+    dataset: DataFrame, place: columns.Place, name: str = "", shape: shapes.Shape = ()
+) -> Column:
+    """Return one column, or several side by side as an array.
+
+    Parameters
+    ----------
+    dataset
+    place
+    name : str
+        Of the model's input.
+    shape : tuple of int or None
+        Of a row of it.
+    """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType
 
     from gridflow.feed.sources.dataframes import is_vector
 
@@ -211,13 +225,58 @@ def _input(dataset: DataFrame, place: columns.Place) -> Column:
 
     if isinstance(place, str):
         return single(place)
-    parts = []
-    for name in place:
-        kind = dataset.schema[name].dataType
-        is_list = isinstance(kind, ArrayType) or is_vector(kind)
-        part = single(name) if is_list else f.array(single(name))
-        parts.append(part.cast("array<float>"))
+    found = lists_of(dataset.select([quoted(each) for each in place]))
+    if shapes.is_apart(shape, place, found) and shapes.axis_of("input", name, shape, place):
+        return _last_axis([_flat(single(each), dataset.schema[each].dataType) for each in place])
+    parts = [
+        _flat(single(each), dataset.schema[each].dataType)
+        if each in found
+        else f.array(single(each)).cast("array<float>")
+        for each in place
+    ]
     return f.concat(*parts)
+
+
+def lists_of(dataset: DataFrame) -> frozenset[str]:
+    """Return the columns that hold arrays or vectors."""
+    from pyspark.sql.types import ArrayType
+
+    from gridflow.feed.sources.dataframes import is_vector
+
+    return frozenset(
+        field.name
+        for field in dataset.schema
+        if isinstance(field.dataType, ArrayType) or is_vector(field.dataType)
+    )
+
+
+def _flat(column: Column, kind: Any) -> Column:
+    """Return an array of any depth as one of numbers."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType
+
+    while isinstance(kind, ArrayType) and isinstance(kind.elementType, ArrayType):
+        column, kind = f.flatten(column), kind.elementType
+    return column.cast("array<float>")
+
+
+def _last_axis(parts: list[Column]) -> Column:
+    """Return arrays as the last axis of one: the first element of each, then the second of each."""
+    from pyspark.sql import functions as f
+
+    sizes = [f.size(part) for part in parts]
+    is_null = reduce(operator.or_, (part.isNull() for part in parts))
+    is_even = reduce(operator.and_, (size == sizes[0] for size in sizes[1:]))
+    told = f.concat_ws(", ", *(size.cast("string") for size in sizes))
+    places = f.sequence(f.lit(1), sizes[0])
+    zipped = f.flatten(
+        f.transform(places, lambda at: f.array(*(f.element_at(part, at) for part in parts)))
+    )
+    return (
+        f.when(is_null, f.lit(None))
+        .when(~is_even, f.raise_error(f.concat(f.lit(_UNEVEN), told)))
+        .otherwise(f.when(sizes[0] > 0, zipped).otherwise(f.array().cast("array<float>")))
+    )
 
 
 def _assembled_size(dataset: DataFrame, place: columns.Place) -> int | None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
-from gridflow.ml.estimator import columns, keras_objects
+from gridflow.keras.results import declared
+from gridflow.ml.estimator import columns, keras_objects, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ class Recipe:
     safe_mode : bool
     features, labels : str, list or dict
         Forms of `gridflow.ml.estimator.columns`.
+    lists : frozenset of str
+        Their columns that hold arrays or vectors.
     weight : str or None
     epochs, batch_size : int
     shuffle : bool
@@ -43,6 +46,7 @@ class Recipe:
     source: keras_objects.ModelFile | Callable[[], Any]
     features: Any
     labels: Any
+    lists: frozenset[str] = frozenset()
     weight: str | None = None
     epochs: int = 1
     batch_size: int = 32
@@ -63,11 +67,16 @@ def train(ctx: TrainingContext, recipe: Recipe) -> Any:
         keras_objects.compile_with(
             model, recipe.compiling, recipe.learning_rate, recipe.custom_objects
         )
+    inputs = _fits(model, recipe.features, "input", recipe.lists)
+    outputs = _fits(model, recipe.labels, "output", recipe.lists)
+    features = columns.feeding_form(recipe.features, _inputs(model), "input")
+    labels = columns.feeding_form(recipe.labels, _names(model, "output"), "output")
     chosen = {
         "batch_size": recipe.batch_size,
-        "features": columns.feeding_form(recipe.features, _inputs(model), "input"),
-        "label": columns.feeding_form(recipe.labels, _names(model, "output"), "output"),
+        "features": shapes.columns_of(inputs, features),
+        "label": shapes.columns_of(outputs, labels),
         "sample_weight": recipe.weight,
+        "map": shapes.fitting(inputs, outputs),
     }
     rows = ctx.dataset("train", shuffle=recipe.shuffle, **chosen)
     validation = ctx.dataset("validation", **chosen) if recipe.validates else None
@@ -89,9 +98,19 @@ def _made(recipe: Recipe) -> Any:
 
 
 def _names(model: Any, kind: str) -> list[str]:
-    from gridflow.keras.results import declared
-
     return list(declared(model, kind))
+
+
+def _fits(model: Any, form: Any, kind: str, lists: frozenset[str]) -> dict[str, shapes.Fit]:
+    """Return how columns fit each input or output that a model declares."""
+    tensors = declared(model, kind)
+    if not tensors:
+        return {}
+    places = columns.arranged(form, list(tensors), kind)
+    return {
+        name: shapes.Fit.of(kind, name, tensor, places[name], lists)
+        for name, tensor in tensors.items()
+    }
 
 
 def _inputs(model: Any) -> list[str]:
