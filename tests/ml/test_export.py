@@ -55,6 +55,21 @@ def test_an_exported_model_is_checked_on_rows(model, tmp_path, kind, name):
         model.export(path, format=kind)
 
 
+def test_to_predict_and_to_export_needs_no_loss(tmp_path):
+    import keras
+
+    def own_loss(y, predicted):
+        return keras.ops.mean((y - predicted) ** 2)
+
+    made = keras.Sequential([keras.Input((2,), name="x"), keras.layers.Dense(1)])
+    made.compile("sgd", own_loss)
+    model = TrainedModel(results.pack(made, tmp_path, is_chief=True), tmp_path)
+    model.export(tmp_path / "exported", check={"x": ROWS["x"][:, :2]})
+    assert model.load(compile=False).count_params() == made.count_params()
+    with pytest.raises(errors.GridflowError, match="(?s)own_loss.*compile=False"):
+        model.load()
+
+
 def test_names_and_several_outputs_are_kept(wide, tmp_path):
     import pandas as pd
 

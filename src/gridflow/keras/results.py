@@ -275,7 +275,8 @@ def _load_model(flavour: str, path: Path, name: str, options: Mapping[str, Any])
         raise GridflowError(
             f"the model ({name}) can't be read here: {error} Its file is {path}. "
             "Give classes and functions of your own by name, custom_objects={'Mine': Mine}, or "
-            "register them (keras.saving.register_keras_serializable) before it is read; "
+            "register them (keras.saving.register_keras_serializable) before it is read; one that "
+            "is only to predict needs no loss and no metrics, compile=False; "
             "a Lambda layer with Python code needs safe_mode=False (a stage of Spark ML: "
             "setSafeMode(False)), if you trust who made it."
         ) from error

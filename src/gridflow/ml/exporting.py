@@ -82,7 +82,7 @@ def export(
         )
     _refuse_what_is_there(place, target)
     rows = None if check is None else _rows(check)
-    keras_model = model.load(custom_objects=custom_objects, safe_mode=safe_mode)
+    keras_model = model.load(custom_objects=custom_objects, safe_mode=safe_mode, compile=False)
     _check_packages(kind, model.header["kind"], is_checked=rows is not None)
     inputs = {} if rows is None else _inputs(keras_model, rows)
     beside = None

@@ -55,7 +55,11 @@ class TrainedModel:
         return dict(self.header["outputs"])
 
     def load(
-        self, *, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True
+        self,
+        *,
+        custom_objects: Mapping[str, Any] | None = None,
+        safe_mode: bool = True,
+        compile: bool = True,  # noqa: A002 (that of Keras)
     ) -> Any:
         """Return the model itself; imports TensorFlow into this process.
 
@@ -65,6 +69,8 @@ class TrainedModel:
             Layers, losses … of one's own that aren't registered with Keras.
         safe_mode : bool, default True
             Refuse a model that brings Python code of its own, such as that of a Lambda layer.
+        compile : bool, default True
+            Whether it comes with its optimizer, loss and metrics. To predict needs none of them.
 
         Raises
         ------
@@ -73,7 +79,11 @@ class TrainedModel:
         """
         from gridflow.keras import results
 
-        options = {"custom_objects": dict(custom_objects or {}), "safe_mode": safe_mode}
+        options = {
+            "custom_objects": dict(custom_objects or {}),
+            "safe_mode": safe_mode,
+            "compile": compile,
+        }
         return results.unpack(self.header, self._folder, options)
 
     def save(self, path: str | Path) -> Path | str:
