@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gridflow.feed.dataset import Source
 
-__all__ = ["Once", "attach", "chain", "once_of", "own_rows", "source_of_once"]
+__all__ = ["Once", "attach", "chain", "is_attached", "once_of", "own_rows", "source_of_once"]
 
 _ATTRIBUTE: Final = "_gridflow_once"
 
@@ -119,6 +119,12 @@ def attach(dataset: Any, once: Any) -> Any:
     """Let a dataset know what it is outside of training, or a function that tells; return it."""
     setattr(dataset, _ATTRIBUTE, once)
     return dataset
+
+
+def is_attached(dataset: object) -> bool:
+    """Return whether a dataset knows what it is outside of training, and needn't find out."""
+    once = getattr(dataset, _ATTRIBUTE, None)
+    return once is not None and not callable(once)
 
 
 def once_of(dataset: object) -> Any:

@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.feed.once import once_of
+from gridflow.errors import InvalidArgument
+from gridflow.feed.once import is_attached, once_of
+from gridflow.keras.hooks.position import first_dimension
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+_TO_FIT: Final = (
+    "tail='spread' deals uneven rows out in batches of two sizes: use ctx.dataset(tail='repeat') "
+    "or tail='drop', with the batch_size that the model takes."
+)
+_TO_TEST: Final = (
+    "Outside of training each row counts once, so batches are full only where the rows of each "
+    "rank are a multiple: feed as many, or evaluate and predict with a model of the same weights "
+    "whose Input has no batch_size."
+)
 
 
 def patch(
@@ -49,7 +61,12 @@ def patch(
 
     @functools.wraps(fit)
     def fit_once(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _, args, kwargs = exchanged("fit", "validation_data", args, kwargs)
+        once, args, kwargs = exchanged("fit", "validation_data", args, kwargs)
+        data = args[0] if args else kwargs.get("x")
+        if is_attached(data):
+            _check_rows(self, data, _TO_FIT)
+        if once is not None:
+            _check_rows(self, once.view, _TO_TEST)
         return fit(self, *args, **kwargs)
 
     @functools.wraps(evaluate)
@@ -57,6 +74,7 @@ def patch(
         once, args, kwargs = exchanged("evaluate", "x", args, kwargs)
         if once is None:
             return evaluate(self, *args, **kwargs)
+        _check_rows(self, once.view, _TO_TEST)
         with evaluating(self, once):
             return evaluate(self, *args, **kwargs)
 
@@ -65,11 +83,35 @@ def patch(
         once, args, kwargs = exchanged("predict", "x", args, kwargs)
         if once is None:
             return predict(self, *args, **kwargs)
+        _check_rows(self, once.view, _TO_TEST)
         with predicting(self, once) as arranged:
             found = predict(self, *args, **kwargs)
         return arranged(found)
 
     cls.fit, cls.evaluate, cls.predict = fit_once, evaluate_once, predict_once
+
+
+def _check_rows(model: Any, data: Any, way_out: str) -> None:
+    """Refuse batches of several sizes for a model that is made for one.
+
+    Raises
+    ------
+    InvalidArgument
+        With the way out.
+    """
+    wanted = {each.shape[0] for each in getattr(model, "inputs", None) or ()} - {None}
+    # A distributed dataset that ends says of itself that its batches have any number of rows.
+    spec = getattr(data, "_element_spec", None) or getattr(data, "element_spec", None)
+    if not wanted or spec is None:
+        return
+    rows = first_dimension(spec)
+    if {rows} != wanted:
+        given = "batches of several sizes" if rows is None else f"batches of {rows} rows"
+        raise InvalidArgument(
+            f"the model takes batches of exactly {', '.join(map(str, wanted))} rows on each "
+            "replica (an Input with batch_size=, as stateful layers need), and this dataset has "
+            f"{given}. {way_out}"
+        )
 
 
 def known_function(once: Any, model: Any, kind: str) -> Any:

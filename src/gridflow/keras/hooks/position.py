@@ -196,7 +196,8 @@ def first_dimension(spec: Any) -> int | None:
     """Return the number of rows in a batch of this spec, None where it isn't fixed."""
     import tensorflow as tf
 
-    shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
+    leaves = [getattr(leaf, "_value_specs", [leaf])[0] for leaf in tf.nest.flatten(spec)]
+    shapes = [getattr(leaf, "shape", None) for leaf in leaves]
     known = [s[0] for s in shapes if s is not None and s.rank is not None and s.rank > 0]
     return int(known[0]) if known and known[0] is not None else None
 
