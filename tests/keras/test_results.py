@@ -111,3 +111,40 @@ def test_models_of_all_ranks_are_packed_together_and_come_back(flavour):
     assert [shape[1:] for shape in chief["inputs"].values()] == [[4]]
     assert [shape[1:] for shape in chief["outputs"].values()] == [[3]]
     assert headers[1] == {**chief, "kind": "shared", "files": []}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_a_model_that_cannot_be_returned_is_named_before_it_is_trained(flavour):
+    from gridflow import LocalLauncher, TensorflowDistributor
+
+    def train(ctx, flavour):
+        keras = importlib.import_module(flavour)
+
+        class Mine(keras.Model):
+            def __init__(self, inner, **kwargs):
+                super().__init__(**kwargs)
+                self.inner = inner
+
+            def call(self, x):
+                return self.inner(x)
+
+        class Told(Mine):
+            def get_config(self):
+                return {"inner": keras.saving.serialize_keras_object(self.inner)}
+
+        class Ticket:
+            def __call__(self, x):
+                return x
+
+        keras.Sequential([keras.layers.Dense(1)]).compile("sgd", "mse")
+        Told(keras.layers.Dense(1)).compile("sgd", "mse")
+        model = Mine(Ticket())
+        model.compile("sgd", "mse")
+        print("training")
+        model.compile("sgd", "mse")
+
+    distributor = TensorflowDistributor(launcher=LocalLauncher(), logs="none", progress=False)
+    said, *rest = distributor.run(train, flavour).logs(0).splitlines()
+    assert rest == ["training"], said
+    assert said.startswith("gridflow: a Mine can't be returned from the function")

@@ -75,6 +75,8 @@ def test_only_lines_of_tensorflow_that_mean_nothing_are_left_out():
     # With a GPU the driver's error is one; and who asks for all that there is gets it.
     assert silencer({"CUDA_VISIBLE_DEVICES": "0"})(lines) == [OUT_OF_NOTHING[-1], *MEANT]
     assert silencer({"TF_CPP_MIN_LOG_LEVEL": "0"})(lines) == lines
+    by_jax = {"TF_CPP_MIN_LOG_LEVEL": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    assert silencer(by_jax)(lines) == MEANT
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ from gridflow.spec.gpus import VISIBLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: TensorFlow's own variable: with 0 or 1 one wants to see all that it has to say.
+#: TensorFlow's own variable: with 0 one wants to see all that it has to say. JAX sets 1 wherever it
+#: is imported.
 LEVEL_VARIABLE: Final = "TF_CPP_MIN_LOG_LEVEL"
-_TALKATIVE: Final = ("0", "1")
+_TALKATIVE: Final = "0"
 _NO_GPUS: Final = ("", "-1", "none", "void", "NoDevFiles")
 
 #: As absl begins a line (``E0000 00:00:1795349661.766612   18460 port.cc:153] ``), and as
@@ -52,7 +53,7 @@ def silencer(environment: Mapping[str, str]) -> Callable[[list[str]], list[str]]
     environment
         The process's. Nothing is left out where `LEVEL_VARIABLE` asks for all there is.
     """
-    if environment.get(LEVEL_VARIABLE) in _TALKATIVE:
+    if environment.get(LEVEL_VARIABLE) == _TALKATIVE:
         return lambda lines: lines
     begun = list(_ALWAYS)
     if environment.get(VISIBLE, "all") in _NO_GPUS:

@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 import keras
 from gridflow.keras.cures import parts
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import group, group_once
+from gridflow.keras.hooks import group, group_once, returning
 from gridflow.keras.hooks import once as _once
 from gridflow.keras.neutral import numbers
 
@@ -133,4 +133,5 @@ HOOKS: Final = (
     group.same_weights(TRAINER, _broadcast, jax.distributed.is_initialized),
     Hook("a rank predicts for itself", _predict_alone, jax.distributed.is_initialized),
     group_once.hook(TRAINER, _evaluating, _predicting),
+    returning.hook(parts.base_trainer(), "keras"),
 )

@@ -10,7 +10,7 @@ from tf_keras.src.engine import data_adapter, training
 
 from gridflow.keras.cures.datasets import check_scope, endless, is_distributed
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import tensorflow_once
+from gridflow.keras.hooks import returning, tensorflow_once
 from gridflow.keras.hooks.compiling import check_xla
 from gridflow.keras.hooks.early import refuse
 
@@ -86,4 +86,5 @@ HOOKS: Final = (
         lambda model: [each for metric in model.metrics for each in metric.variables],
     ),
     Hook("what fails in the first step is refused before", _check),
+    returning.hook(training.Model, "tf_keras"),
 )

@@ -17,7 +17,7 @@ from torch import distributed
 from gridflow.keras.cures import parts
 from gridflow.keras.cures.torch_groups import is_group
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import group, group_once
+from gridflow.keras.hooks import group, group_once, returning
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:
@@ -131,4 +131,5 @@ HOOKS: Final = (
         lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
         lambda *_: contextlib.nullcontext(),
     ),
+    returning.hook(parts.base_trainer(), "keras"),
 )
