@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gridflow.coordinator.policies import MaxRestarts, PreemptionAware, RetryableExits
     from gridflow.distributor import TensorflowDistributor
     from gridflow.errors import (
+        BarrierTimeout,
+        BrokenBarrier,
         ClientUnreachable,
         DataError,
         EnvironmentMismatch,
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from gridflow.spec.tasks import Role
 
 _HOMES: Final = {
+    "BarrierTimeout": "errors",
+    "BrokenBarrier": "errors",
     "ClientUnreachable": "errors",
     "CommunicationOptions": "spec.communication",
     "DataError": "errors",
@@ -98,6 +102,8 @@ _HOMES: Final = {
 }
 
 __all__ = [
+    "BarrierTimeout",
+    "BrokenBarrier",
     "ClientUnreachable",
     "CommunicationOptions",
     "DataError",

@@ -95,7 +95,7 @@ class TensorflowDistributor:
         training process may be frozen. Agents wait longer for a driver that is only silent: 12
         times as long, and at least a minute.
     step_timeout : float or None, default 1800
-        Seconds without a step, once one was made; None: no limit.
+        Seconds without a step in ``fit``, ``evaluate`` or ``predict``; None: no limit.
     shutdown_timeout : float, default 30
         Seconds for everything to end; then it is killed.
     run_timeout : float or None, default None

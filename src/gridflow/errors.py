@@ -17,6 +17,8 @@
     ├── NetworkError             (OSError)       the coordinator can't listen, or isn't reached
     │   └── ClientUnreachable                    executors can't connect to a Spark Connect client
     ├── WireError                                a message that is damaged, or of another version
+    ├── BrokenBarrier                            ranks that wait for one another will never meet
+    │   └── BarrierTimeout       (TimeoutError)  they didn't in the time that they had
     ├── UnsafePath         (PermissionError)     another user owns a folder, or can write to it
     └── TrainingFailed                           a task failed; names the first one and why
         ├── TaskLost                             an agent, executor or host disappeared
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from gridflow.wire.failures import TaskFailure
 
 __all__ = [
+    "BarrierTimeout",
+    "BrokenBarrier",
     "ClientUnreachable",
     "DataError",
     "EnvironmentMismatch",
@@ -137,6 +141,17 @@ class UnsafePath(GridflowError, PermissionError):
 
 class WireError(GridflowError):
     """A message that isn't one: of another version of gridflow, or damaged."""
+
+
+class BrokenBarrier(GridflowError):
+    """``ctx.barrier()``, ``broadcast()`` or ``all_gather()`` can't be held: a rank won't come.
+
+    It has returned from the function, or has called another one of these.
+    """
+
+
+class BarrierTimeout(BrokenBarrier, TimeoutError):
+    """A rank didn't come to ``ctx.barrier()``, ``broadcast()`` or ``all_gather()`` in time."""
 
 
 class NetworkError(GridflowError, OSError):

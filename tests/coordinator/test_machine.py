@@ -398,6 +398,56 @@ def test_a_rank_that_is_done_stepping_is_not_waited_for():
     assert story.phase is Phase.TRAINING
 
 
+def forsaken(**fields):
+    """Return a story in which rank 0 has returned, and rank 1 is in a fit that takes both."""
+    story = Story(step_timeout=1000, **fields).train()
+    for rank in (0, 1):
+        story(ev.TaskStepped, rank, 0, armed=True, together=True)
+    story.wait(30)
+    assert ev.Inspect(0) not in story.commands  # a step may take its time
+    story(ev.TaskSucceeded, 0, 0)
+    story.wait(1)
+    assert story.commands[-1] == ev.Inspect(0)
+    return story
+
+
+def test_who_waits_in_a_step_for_one_that_has_returned_is_not_left_waiting():
+    story = forsaken()
+    story(ev.StackReported, 0, 0, "gone", waiting=False)
+    story(ev.StackReported, 1, 0, "in a collective", waiting=True, in_step=True, idle=20.0)
+    story.wait(1)
+    error = story.finished().error
+    assert type(error) is errors.StepTimeout
+    assert error.first.task == "worker:1"
+    assert "worker:0 has returned from the function" in error.first.summary
+    assert "in a collective" in error.first.traceback
+
+
+def test_a_callback_after_the_last_step_may_take_its_time_though_the_peer_has_returned():
+    story = forsaken()
+    for _ in range(5):
+        story(ev.StackReported, 0, 0, "gone", waiting=False)
+        story(ev.StackReported, 1, 0, "exports", waiting=True, in_step=False, idle=20.0)
+        story.wait(11)
+    assert story.phase is Phase.TRAINING
+    assert 4 <= story.commands.count(ev.Inspect(0)) <= 7
+    story(ev.StackReported, 1, 0, "a step", waiting=True, in_step=True, idle=3.0)
+    story.wait(5)  # it was made since the last sign
+    assert story.phase is Phase.TRAINING
+
+
+def test_a_step_that_was_made_since_the_last_sign_counts():
+    story = Story().train()
+    for rank in (0, 1):
+        story(ev.TaskStepped, rank, 0, armed=True)
+    assert ev.Inspect(0) in story.wait(51)
+    for rank in (0, 1):
+        story(ev.StackReported, rank, 0, "a step", waiting=True, idle=4.0)
+    story.wait(40)
+    assert story.phase is Phase.TRAINING
+    assert ev.Inspect(0) in story.wait(8)
+
+
 def test_without_a_step_timeout_nothing_is_inspected():
     story = Story(step_timeout=None).train()
     story(ev.TaskStepped, 0, 0, armed=True)

@@ -183,9 +183,41 @@ def test_a_rank_that_stops_making_steps_is_named_with_its_stack(distribute):
         callbacks = [*ctx.callbacks(), Sleepy()]
         model.fit(x, x[:, :1], batch_size=8, epochs=50, verbose=0, callbacks=callbacks)
 
-    error = expect(errors.StepTimeout, distribute(**MIRRORED, step_timeout=3), train)
+    error = expect(errors.StepTimeout, distribute(**MIRRORED, step_timeout=8), train)
     assert error.first.task == "worker:1"
     assert "time.sleep(600)" in error.first.traceback
+
+
+def fit_alone(ctx, epochs):
+    """Call ``fit`` with no callback of gridflow's, if for any epoch."""
+    import time
+
+    import numpy as np
+
+    import keras
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    if not epochs[ctx.rank]:
+        time.sleep(600)
+    x = np.ones((64, 4), "float32")
+    model.fit(x, x[:, :1], batch_size=8, epochs=epochs[ctx.rank], verbose=0)
+
+
+@pytest.mark.full(launcher="local")
+def test_a_deadline_holds_from_the_first_step_on_in_every_fit(distribute):
+    distributor = distribute(**MIRRORED, step_timeout=6)
+    error = expect(errors.StepTimeout, distributor, fit_alone, (1, 0))
+    assert error.first.task == "worker:1"
+    assert "time.sleep(600)" in error.first.traceback
+
+
+@pytest.mark.full(launcher="local")
+def test_a_peer_that_has_returned_is_noticed_by_those_in_a_collective(distribute):
+    error = expect(errors.StepTimeout, distribute(**MIRRORED), fit_alone, (1, 2))
+    assert error.first.task == "worker:1"
+    assert "worker:0 has returned from the function" in error.first.summary
 
 
 def test_a_killed_agent_is_reported_as_lost_and_takes_its_task_along(distribute):

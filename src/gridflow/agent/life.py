@@ -15,6 +15,7 @@ from gridflow.errors import WireError
 from gridflow.spec.printable import shortened
 from gridflow.wire import child, reports
 from gridflow.wire.clock import Clock
+from gridflow.wire.commands import Met
 from gridflow.wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, TaskFailure
 from gridflow.wire.hints import hint_for, lost_a_peer
 
@@ -76,7 +77,7 @@ class Life:
         self._raised: child.Raised | None = None
         self._raised_at = 0.0
         self._stopped_since: float | None = None
-        self._is_ready = False
+        self._is_ready = self._meets = False
         self._is_reported = False
         self._lock = threading.Lock()
 
@@ -91,11 +92,14 @@ class Life:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether the process is up, and has not ended."""
-        return self._is_ready and self._raised is None and not self._is_reported
+        """Whether the process is up, waits for no other rank, and has not ended."""
+        is_idle = self._meets or self._raised is not None or self._is_reported
+        return self._is_ready and not is_idle
 
     def send(self, message: Message) -> None:
         """Tell the process something."""
+        if isinstance(message, Met):
+            self._meets = False
         if self._process is not None:
             self._process.channel.send(message)
 
@@ -204,6 +208,7 @@ class Life:
             case reports.OfTraining():
                 self._is_ready |= isinstance(message, reports.Ready)
                 self._serves |= isinstance(message, reports.Joined)
+                self._meets |= isinstance(message, reports.Meet)
                 self._reporter.report(replace(message, generation=self._generation))
             case WireError():
                 self.fail("exception", str(message))

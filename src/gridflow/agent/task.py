@@ -196,7 +196,7 @@ class TaskRunner:
                 self._replace()
             case commands.Inspect():
                 self._life.send(child.LookAround())
-            case commands.AskToSave() | commands.SaveAfter() if (
+            case commands.AskToSave() | commands.SaveAfter() | commands.Met() if (
                 command.generation == self._generation
             ):
                 self._life.send(command)
@@ -226,6 +226,7 @@ class TaskRunner:
             strategy=training.strategy,
             backend=training.backend,
             start_timeout=spec.deadlines.start_timeout,
+            step_timeout=spec.deadlines.step_timeout,
             runs_function=self._part.runs_function,
             serves=self._part.serves,
             partitioner=None if partitioner is None else partitioner.to_dict(),

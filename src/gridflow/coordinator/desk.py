@@ -13,33 +13,39 @@ import queue
 import threading
 import traceback
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.coordinator import events as ev
 from gridflow.coordinator import rows
 from gridflow.coordinator.job_files import JobFiles
+from gridflow.coordinator.meetings import Meetings
 from gridflow.coordinator.rows import Rows
+from gridflow.coordinator.steps import RETURNED
 from gridflow.coordinator.streams import Streams
 from gridflow.errors import GridflowError, WireError
 from gridflow.feed.ledger import DatasetCounts, Ledger
-from gridflow.spec.roles import EVALUATOR
+from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.wire import commands, headers, reports
 from gridflow.wire.clock import Clock
 from gridflow.wire.headers import AN_AGENT
 from gridflow.wire.messages import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.console import Console
+    from gridflow.coordinator.meetings import Answer
     from gridflow.coordinator.rows import RowsAction
     from gridflow.spec.place import Place
     from gridflow.spec.tasks import Part
     from gridflow.wire.commands import Command
     from gridflow.wire.headers import Sender
     from gridflow.wire.reports import Report
+
+
+_JOINED: Final = "has joined its TensorFlow server"
 
 
 @dataclass
@@ -102,6 +108,12 @@ class Desk:
         self._rows = Rows(self._fed, self._never_fed)
         self._streams = Streams(self._pushed)
         self._mailboxes = [_Mailbox() for _ in parts]
+        self._members = tuple(
+            place
+            for place, part in enumerate(parts)
+            if part.runs_function and part.task.role in TRAINING_ROLES
+        )
+        self._meetings = self._new_meetings(0)
 
     # For the job's loop --------------------------------------------------------------------------
 
@@ -132,6 +144,7 @@ class Desk:
     def start(self, command: commands.Start) -> None:
         """Let a generation begin on every agent."""
         with self._lock:
+            self._meetings = self._new_meetings(command.generation)
             self._broadcast(command)
             for one in self._streams.begin_generation(command.generation):
                 self._broadcast(one)
@@ -305,31 +318,31 @@ class Desk:
         match report:
             case reports.Ready():
                 self.events.put(ev.TaskReady(now, rank, report.generation))
-            case reports.Progress():
-                armed = report.phase in {"train", "test"}
-                self.events.put(ev.TaskStepped(now, rank, report.generation, armed))
-                self.progress[rank] = report
-                if rank == 0 and report.phase == "train":
-                    self.last_step = report
-                self._console.progress(rank, report)
+            case reports.StepsDue():
+                about = report.generation, report.due, report.together
+                self.events.put(ev.TaskStepped(now, rank, *about))
             case reports.Failed():
                 self.events.put(ev.TaskFailed(now, rank, report.failure))
             case reports.Succeeded():
                 self.results[rank] = report.result
                 self.events.put(ev.TaskSucceeded(now, rank, report.generation))
+                self._meet(self._meetings.left(rank, RETURNED, report.generation))
             case reports.Joined():
                 self.events.put(ev.TaskJoined(now, rank, report.generation))
+                self._meet(self._meetings.left(rank, _JOINED, report.generation))
             case reports.Cleared():
                 self.events.put(ev.TaskCleared(now, rank, report.generation))
             case reports.Stack():
-                where = report.generation, report.stack, report.waiting
-                self.events.put(ev.StackReported(now, rank, *where))
+                stands = report.stack, report.waiting, report.in_step, report.idle
+                self.events.put(ev.StackReported(now, rank, report.generation, *stands))
             case reports.CanSave():
                 self.events.put(ev.TaskCanSave(now, rank, report.generation, report.step))
             case reports.Saved():
                 self.events.put(ev.TaskSaved(now, rank, report.generation))
             case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
                 self._settle(self._rows.take(rank, report))
+            case reports.Meet() | reports.MeetingGivenUp():
+                self._meets(rank, report)
             case (
                 reports.Receiving()
                 | reports.Streamed()
@@ -350,6 +363,28 @@ class Desk:
                 self.events.put(ev.ExecutorFrozen(now, sender.launch, sender.rank, report.detail))
             case reports.Gone():
                 self.events.put(ev.AgentGone(now, sender.rank, sender.agent))
+
+    def _new_meetings(self, generation: int) -> Meetings:
+        return Meetings(generation, self._members, [str(task) for task in self._tasks])
+
+    def _meets(self, rank: int, report: reports.Meet | reports.MeetingGivenUp) -> None:
+        """Take a rank that waits for others, or does so no longer."""
+        if isinstance(report, reports.MeetingGivenUp):
+            self._meet(self._meetings.given_up(rank, report.number, report.generation))
+            return
+        told = self._meetings.came(rank, report)
+        self._say_waiting(rank, report.generation)
+        self._meet(told)
+
+    def _meet(self, told: Iterable[Answer]) -> None:
+        """Tell ranks what came of a meeting."""
+        for answer in told:
+            self._send(answer.rank, answer.command)
+            self._say_waiting(answer.rank, answer.command.generation)
+
+    def _say_waiting(self, rank: int, generation: int) -> None:
+        where = self._meetings.waiting(rank)
+        self.events.put(ev.TaskWaits(self._clock.now(), rank, generation, where))
 
     def _stream(self, rank: int, report: Report) -> None:
         """Do what follows from rows that are pushed."""
@@ -375,6 +410,11 @@ class Desk:
         match report:
             case reports.Log():
                 self._console.log(self._tasks[rank], report.lines)
+            case reports.Progress():
+                self.progress[rank] = report
+                if rank == 0 and report.phase == "train":
+                    self.last_step = report
+                self._console.progress(rank, report)
             case reports.EpochEnded() if rank == 0:
                 place = report.fit, report.epoch
                 known = self.history.get(place, {})

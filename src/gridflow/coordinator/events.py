@@ -92,11 +92,25 @@ class TaskReady(Event):
 
 @dataclass(frozen=True)
 class TaskStepped(Event):
-    """A sign of progress; ``armed`` says whether further steps are to be expected."""
+    """A sign of progress.
+
+    ``armed`` says whether further steps are to be expected, ``together`` whether they take all
+    ranks that train.
+    """
 
     rank: int
     generation: int
     armed: bool
+    together: bool = False
+
+
+@dataclass(frozen=True)
+class TaskWaits(Event):
+    """A task waits for others outside of any step, in some function; empty: not any more."""
+
+    rank: int
+    generation: int
+    function: str
 
 
 @dataclass(frozen=True)
@@ -150,12 +164,14 @@ class TaskSaved(Event):
 
 @dataclass(frozen=True)
 class StackReported(Event):
-    """Where a training process stands, and whether it waits for its peers there."""
+    """Where a training process stands; see `gridflow.wire.reports.Stack`."""
 
     rank: int
     generation: int
     stack: str
     waiting: bool
+    in_step: bool = False
+    idle: float | None = None
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,10 @@ from gridflow.coordinator.policies import (
     MaxRestarts,
     RestartPolicy,
     choose_cause,
-    stuck_rank,
     to_error,
 )
 from gridflow.coordinator.saving import Saving
+from gridflow.coordinator.steps import RETURNED, Ask, Steps
 from gridflow.errors import DataError, RunTimeout
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.wire.failures import PREEMPTED, Attempt, TaskFailure
@@ -125,7 +125,6 @@ class JobMachine:
         self._run_deadline: float | None = None
         self._launch_alive = False
         self._outlived = False
-        self._inspecting = False
         self._cancelled = False
         self._error: GridflowError | None = None
         self._interrupted = False
@@ -180,11 +179,17 @@ class JobMachine:
             case ev.TaskStepped() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.last_step, member.armed = event.at, event.armed
-                self._steps.watch(event.rank)
+                member.together = event.together
+                self._steps.stepped(event.rank)
+            case ev.TaskWaits() if event.generation == self.generation:
+                doing = event.function and f"waits in {event.function}"
+                self._steps.absent(event.rank, doing)
             case ev.TaskSucceeded() | ev.TaskJoined() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.succeeded, member.armed = True, False
                 self._unfinished.discard(event.rank)
+                if isinstance(event, ev.TaskSucceeded):
+                    self._steps.absent(event.rank, RETURNED)
             case ev.TaskCleared() if event.generation == self.generation:
                 self._members[event.rank].cleared = True
             case ev.DriverStoodStill() if event.seconds >= self.deadlines.heartbeat_timeout:
@@ -194,6 +199,9 @@ class JobMachine:
             case ev.StackReported() if event.generation == self.generation:
                 member = self._members[event.rank]
                 member.stack, member.waiting = event.stack, event.waiting
+                member.in_step = event.in_step
+                if event.idle is not None:
+                    member.last_step = max(member.last_step, event.at - event.idle)
 
     def _registered(self, event: ev.AgentRegistered) -> list[ev.Command]:
         if event.launch != self.launch:
@@ -388,7 +396,9 @@ class JobMachine:
         everyone = range(len(members))
         self._unregistered = {rank for rank in everyone if not members[rank].agent}
         self._unready, self._unfinished = set(everyone), set(everyone)
-        self._silence, self._steps = Alarms(self._silent_at), Alarms(self._late_at)
+        self._silence = Alarms(self._silent_at)
+        names = [str(task) for task in self.tasks]
+        self._steps = Steps(members, self._awaited, names, self.deadlines)
         self._replacements = Alarms(lambda rank: members[rank].up_by)
         for rank in everyone:
             self._silence.watch(rank)
@@ -398,12 +408,6 @@ class JobMachine:
         if not member.agent or member.lost:
             return None
         return member.last_heard + self.deadlines.heartbeat_timeout
-
-    def _late_at(self, rank: int) -> float | None:
-        limit, member = self.deadlines.step_timeout, self._members[rank]
-        if not limit or not member.armed or not self.parts[rank].is_awaited:
-            return None
-        return member.last_step + limit
 
     # Failure -------------------------------------------------------------------------------------
 
@@ -542,26 +546,13 @@ class JobMachine:
         return []
 
     def _check_steps(self, at: float) -> list[ev.Command]:
-        limit = self.deadlines.step_timeout
-        if not self._steps.due(at):
-            if self._inspecting:  # it moved on while it was being looked at
-                self._inspecting = False
-                for member in self._members:
-                    member.stack = None
+        found = self._steps.check(at)
+        if found is None:
             return []
-        if not self._inspecting:
-            self._inspecting = True
-            self._deadline = at + COLLECT_SECONDS
+        if isinstance(found, Ask):
             return [ev.Inspect(self.generation)]
-        awaited = [self._members[rank] for rank in self._awaited]
-        if at < self._deadline and any(member.stack is None for member in awaited):
-            return []
-        self._inspecting = False
-        place = stuck_rank([(m.waiting, m.stack, m.last_step) for m in awaited])
-        rank = self._awaited[place]
-        member = self._members[rank]
-        failure = self._failure(rank, "steps", f"made no step for {limit:g} seconds (step_timeout)")
-        return self._fail(at, replace(failure, traceback=member.stack or ""))
+        failure = self._failure(found.rank, "steps", found.summary)
+        return self._fail(at, replace(failure, traceback=found.stack))
 
     def _run_timed_out(self, at: float) -> list[ev.Command]:
         words = f"the job was not done in {self.deadlines.run_timeout:g} seconds (run_timeout)"

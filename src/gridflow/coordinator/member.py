@@ -31,6 +31,8 @@ class Member:
     last_heard: float = 0.0
     last_step: float = 0.0
     armed: bool = False
+    #: Its steps take all ranks that train.
+    together: bool = False
     ready: bool = False
     succeeded: bool = False
     cleared: bool = False
@@ -42,6 +44,7 @@ class Member:
     gone: bool = False
     stack: str | None = None
     waiting: bool = False
+    in_step: bool = False
     replacements: int = 0
     #: When the process that replaces a dead one must be up.
     up_by: float | None = None

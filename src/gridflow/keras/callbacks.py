@@ -215,7 +215,7 @@ class TensorBoardOf(NeutralCallback):
 
 
 class Progress(NeutralCallback):
-    """Reports steps and logs, at most twice a second, and that nothing is due at the end.
+    """Reports steps and logs, at most twice a second, and the end.
 
     Parameters
     ----------
@@ -237,7 +237,6 @@ class Progress(NeutralCallback):
         del logs
         self._training, self._reported = True, 0.0
         self._fit = current_fit(self._runtime)
-        early.listen(self._waits)
         # Now, as a validation will bring data of its own.
         self._data = position.data_of(self.model)
         self._rows_a_step = self._rows_of_a_step()
@@ -283,11 +282,6 @@ class Progress(NeutralCallback):
         del logs
         if not self._training:
             self._report("idle", 0, None, now=True)
-
-    def _waits(self, waits: bool) -> None:
-        """Report that no step is to be expected while rows are waited for."""
-        if self._training and self._step >= 0:  # before the first step none is expected anyway
-            self._report("idle" if waits else "train", self._step + 1, None, now=True)
 
     def _report(
         self, phase: Phase, step: int, logs: Mapping[str, Any] | None, *, now: bool = False

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from gridflow.keras.due import Due
     from gridflow.keras.resume.pause import Pause
     from gridflow.keras.resume.writer import Writer
     from gridflow.spec.place import Place
@@ -43,6 +44,14 @@ class Runtime(Protocol):
     @property
     def num_workers(self) -> int:
         """How many processes train."""
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether several ranks train one model, and make equal steps."""
+
+    @property
+    def due(self) -> Due:
+        """The steps that the driver is to expect."""
 
     @property
     def is_chief(self) -> bool:
@@ -127,6 +136,11 @@ def enter(runtime: Runtime) -> None:
     """Let this process be a task."""
     global _current  # noqa: PLW0603 (one process is one task)
     _current = runtime
+
+
+def present() -> Runtime | None:
+    """Return the task that this process is, None outside a training process."""
+    return _current
 
 
 def current() -> Runtime:

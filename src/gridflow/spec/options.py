@@ -67,7 +67,7 @@ class Deadlines:
     heartbeat_timeout : float
         Silence of an agent, or a frozen training process, after which the task counts as failed.
     step_timeout : float or None
-        Time without a step, once the first step was made; None: no limit.
+        Time without a step in ``fit``, ``evaluate`` and ``predict``; None: no limit.
     shutdown_timeout : float
         For everything to end after success, failure or an interrupt; then it is killed.
     run_timeout : float or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gridflow.keras.due import Due
 from gridflow.keras.resume.pause import Pause
 from gridflow.keras.resume.writer import Writer
 
@@ -46,6 +47,8 @@ class Life:
         self.work_dir: Path = ctx.work_dir
         self.seed: int | None = ctx.seed
         self.resume_from = resume_from
+        self.trains_together: bool = ctx.num_workers > 1
+        self.due = Due(lambda _: None, None)
         self.pause = Pause()
         self.writer = Writer()
         # The second life must find the first one's last checkpoint, and not its own.

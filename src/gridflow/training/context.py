@@ -130,7 +130,7 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
         tensorboard : bool, default True
             Event files on the chief; they go to ``result.tensorboard_dir``.
         progress : bool, default True
-            Steps and losses for the driver's progress bar and for ``step_timeout``.
+            Steps and losses for the driver's progress bar.
         """
         from gridflow.keras import callbacks
 
@@ -138,8 +138,98 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
             self._runtime, checkpoint=checkpoint, tensorboard=tensorboard, progress=progress
         )
 
+    def barrier(self, *, timeout: float | None = None) -> None:
+        """Wait until all ranks have called this, as often as this one.
+
+        It goes through the driver, so it works under every strategy and backend, and doesn't mind
+        what the ranks do otherwise. In the middle of a ``fit`` call it on all ranks at the same
+        step: who waits in a step of the others' can't come here.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most. Default: the job's ``step_timeout``.
+
+        Raises
+        ------
+        BrokenBarrier
+            A rank will never come: it has returned, or has called `broadcast` or `all_gather`
+            instead.
+        BarrierTimeout
+            A rank didn't come in time; its name is in the message.
+        GridflowError
+            On a parameter server or an evaluator, which take part in none.
+
+        Examples
+        --------
+        >>> def train(ctx):
+        ...     if ctx.is_chief:
+        ...         prepare("/data/flights")
+        ...     ctx.barrier()
+        ...     return read("/data/flights")
+        """
+        self._runtime.meetings.hold("barrier", None, timeout)
+
+    def broadcast(self, value: Any = None, *, timeout: float | None = None) -> Any:
+        """Return what the chief has passed, on all ranks. All of them call it.
+
+        Parameters
+        ----------
+        value
+            The chief's; what others pass is ignored. None, numbers, strings, bytes, numpy arrays
+            of those, and lists, tuples and dicts of them; 1 MiB at most. It isn't pickled.
+        timeout : float, optional
+            As for `barrier`.
+
+        Returns
+        -------
+        object
+            Equal to the chief's value.
+
+        Raises
+        ------
+        InvalidArgument
+            The value is of another kind, or too large.
+        BrokenBarrier, BarrierTimeout, GridflowError
+            As for `barrier`.
+
+        Examples
+        --------
+        >>> def train(ctx):
+        ...     return ctx.broadcast(new_folder() if ctx.is_chief else None)
+        """
+        (found,) = self._runtime.meetings.hold(
+            "broadcast", value if self.is_chief else None, timeout
+        )
+        return found
+
+    def all_gather(self, value: Any, *, timeout: float | None = None) -> list[Any]:
+        """Return the values that all ranks have passed, in the order of the ranks.
+
+        Parameters
+        ----------
+        value
+            Of the kinds that `broadcast` takes. Together they may have 16 MiB, shared out evenly;
+            1 MiB each at most.
+        timeout : float, optional
+            As for `barrier`.
+
+        Raises
+        ------
+        InvalidArgument, BrokenBarrier, BarrierTimeout, GridflowError
+            As for `broadcast`.
+
+        Examples
+        --------
+        >>> def train(ctx):
+        ...     return sum(ctx.all_gather(rows_here()))
+        """
+        return self._runtime.meetings.hold("all_gather", value, timeout)
+
     def report(self, step: int, **metrics: float) -> None:
         """Tell the driver of a step of a training loop of your own.
+
+        From the first one on the loop is under ``step_timeout``, as ``fit`` is by itself.
 
         Parameters
         ----------
@@ -148,6 +238,7 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
         metrics : float
             Shown beside the progress bar.
         """
+        self._runtime.due.reported()
         self._runtime.progress(
             epoch=0, step=step, steps_per_epoch=None, phase="train", rows=0, logs=metrics
         )

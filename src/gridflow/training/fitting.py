@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError
+from gridflow.keras.hooks import fits
 from gridflow.wire.reports import Evaluated
 
 if TYPE_CHECKING:
@@ -94,17 +95,19 @@ class Fitting:
         """
         if callbacks is None:
             callbacks = self.callbacks()
-        return self._runtime.mode.trainer(model).fit(
-            self._named(data, columns),
-            epochs=epochs,
-            steps_per_epoch=steps_per_epoch,
-            validation=self._named(validation, columns),
-            validation_steps=validation_steps,
-            callbacks=callbacks,
-            verbose=verbose,
-            initial_epoch=initial_epoch,
-            class_weight=class_weight,
-        )
+        trainer = self._runtime.mode.trainer(model)
+        with fits.counting(self._runtime, together=fits.is_together(self._runtime, model)):
+            return trainer.fit(
+                self._named(data, columns),
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                validation=self._named(validation, columns),
+                validation_steps=validation_steps,
+                callbacks=callbacks,
+                verbose=verbose,
+                initial_epoch=initial_epoch,
+                class_weight=class_weight,
+            )
 
     def evaluate(
         self,
@@ -119,7 +122,9 @@ class Fitting:
         Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each. Under JAX and
         torch the same call is ``model.evaluate``.
         """
-        return self._runtime.mode.trainer(model).evaluate(self._named(data, columns), steps=steps)
+        trainer = self._runtime.mode.trainer(model)
+        with fits.counting(self._runtime):
+            return trainer.evaluate(self._named(data, columns), steps=steps)
 
     def evaluate_checkpoints(
         self, model: Any, data: Any, *, steps: int | None = None

@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gridflow.errors import WireError
-from gridflow.keras.cures.parts import WAITING_FILES
+from gridflow.keras.cures.parts import COLLECTIVE_FILE, WAITING_FILES
 from gridflow.wire.child import Leave, LookAround
 from gridflow.wire.messages import Message
 from gridflow.wire.reports import Stack
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from gridflow.keras.due import Due
     from gridflow.wire.channel import Channel
 
 M = TypeVar("M", bound=Message)
@@ -38,6 +39,10 @@ class Inbox:
         #: Whether the process ends when it is told to leave, whatever its main thread is doing:
         #: a server's ``join`` never returns.
         self.leaves_at_once = False
+        #: Whether the process waits for the other ranks outside of any step.
+        self.meets: Callable[[], bool] = lambda: False
+        #: The steps that are due, once the process is a task that makes any.
+        self.due: Due | None = None
         self._listeners: dict[type[Message], Callable[[Any], None]] = {}
         self._main = threading.main_thread().ident
         threading.Thread(target=self._read, name="gridflow-inbox", daemon=True).start()
@@ -97,5 +102,7 @@ class Inbox:
         frame: FrameType | None = sys._current_frames().get(self._main or 0)  # noqa: SLF001
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         innermost = frame.f_code.co_filename if frame is not None else ""
-        waiting = any(part in innermost for part in WAITING_FILES)
-        self._channel.send(Stack(stack, waiting))
+        in_collective = COLLECTIVE_FILE in stack
+        waiting = any(part in innermost for part in WAITING_FILES) or in_collective or self.meets()
+        in_step, idle = (False, None) if self.due is None else (self.due.in_step, self.due.idle)
+        self._channel.send(Stack(stack, waiting, in_step or in_collective, idle))

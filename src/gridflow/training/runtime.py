@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridflow.keras.due import Due
 from gridflow.keras.resume.pause import Pause
 from gridflow.keras.resume.writer import Writer
 from gridflow.spec import strategies
 from gridflow.spec.cluster import ClusterSpec, Task
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.training import modes
+from gridflow.training.meetings import Meetings
 from gridflow.wire import child, commands, reports
 
 if TYPE_CHECKING:
@@ -67,13 +69,15 @@ class TaskRuntime:
         self.stream: StreamSource | None = None
         self.pulled: dict[str, str] = {}
         self._has_hurried = False
+        self.facts = strategies.of(setup.strategy)
+        self.meetings = Meetings(self, self._members)
+        self.due = inbox.due = Due(channel.send, setup.step_timeout)
         self.pause = Pause()
         self.writer = Writer()
         inbox.listen(commands.AskToSave, lambda _: self._asked_to_save())
         inbox.listen(commands.SaveAfter, lambda told: self.pause.agree(told.step, stays=told.stays))
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.backend: str = setup.backend
-        self.facts = strategies.of(setup.strategy)
         self.mode = modes.mode_of(self)
 
     @property
@@ -90,6 +94,12 @@ class TaskRuntime:
     def trains(self) -> bool:
         """Whether this task takes part in the training."""
         return self.task.role in TRAINING_ROLES
+
+    @property
+    def _members(self) -> int:
+        """How many ranks run the function, if this one does."""
+        ranks = [task.role in self.facts.runs_function for task in self.cluster_spec.ranks]
+        return sum(ranks) if self.trains else 0
 
     @property
     def trains_together(self) -> bool:
@@ -119,7 +129,7 @@ class TaskRuntime:
             self.channel.send(child.RowsAwaited())
 
     def progress(self, **fields: Any) -> None:
-        """Send a sign of life (see `gridflow.keras.runtime.Runtime`)."""
+        """Say how far the training has come (see `gridflow.keras.runtime.Runtime`)."""
         fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
         self._last = reports.Progress(**fields)
         self.channel.send(self._last)
@@ -155,4 +165,5 @@ class TaskRuntime:
 
     def close(self) -> None:
         """Say that no further steps are to be expected."""
+        self.due.stop()
         self.channel.send(replace(self._last, steps_per_epoch=None, phase="idle", rows=0))

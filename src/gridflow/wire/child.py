@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from gridflow.spec.place import Place
-from gridflow.wire.commands import Arrived, AskToSave, Counts, EndEvaluation, SaveAfter
+from gridflow.wire.commands import Arrived, AskToSave, Counts, EndEvaluation, Met, SaveAfter
 from gridflow.wire.messages import Family, Message
 from gridflow.wire.reports import RELAYED
 
@@ -26,6 +26,8 @@ class Setup(Message):
     strategy, backend : str
     start_timeout : float
         Seconds.
+    step_timeout : float or None
+        The same.
     runs_function, serves : bool
         See `gridflow.spec.tasks.Part`.
     partitioner, communication : dict or None
@@ -52,6 +54,7 @@ class Setup(Message):
     strategy: str
     backend: str
     start_timeout: float
+    step_timeout: float | None
     runs_function: bool
     serves: bool
     partitioner: dict[str, Any] | None
@@ -259,7 +262,7 @@ class StreamResults(Message):
 TO_CHILD: Final[Family[Message]] = Family(
     "the agent",
     *(Setup, Arrived, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave, StreamNews),
-    *(AskToSave, SaveAfter),
+    *(AskToSave, SaveAfter, Met),
 )
 FROM_CHILD: Final[Family[Message]] = Family(
     "the training process",

@@ -181,6 +181,28 @@ class SaveAfter(Command):
 
 
 @dataclass(frozen=True)
+class Met(Command):
+    """The ranks have met, or will never do.
+
+    Attributes
+    ----------
+    generation : int
+    number : int
+        Which meeting of the rank's.
+    values : list of str
+        In base64: that of each rank in order, or the first one's alone.
+    problem : str
+        Why it can't be held; empty: it was.
+    """
+
+    kind: ClassVar[str] = "met"
+    generation: int
+    number: int
+    values: list[str]
+    problem: str
+
+
+@dataclass(frozen=True)
 class Clear(Command):
     """End the generation's training process; another one may follow."""
 
@@ -239,5 +261,6 @@ class Close(Command):
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
     *(Start, Counts, Announce, Arrived, StreamStanding, EndSection, EndStreams, Committed),
-    *(Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, AskToSave, SaveAfter, Close),
+    *(Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, AskToSave, SaveAfter, Met),
+    Close,
 )

@@ -219,7 +219,7 @@ class SectionTrained(OfTraining):
 
 @dataclass(frozen=True)
 class Progress(OfTraining):
-    """A sign of life: steps that were made.
+    """How far the training has come.
 
     Attributes
     ----------
@@ -243,6 +243,23 @@ class Progress(OfTraining):
     rows: int
     logs: dict[str, float]
     fit: int = 0
+
+
+@dataclass(frozen=True)
+class StepsDue(OfTraining):
+    """A step was made, or the first one is due; or none is due any more.
+
+    Attributes
+    ----------
+    due : bool
+        Whether a step is to be expected.
+    together : bool
+        Whether it takes all ranks that train.
+    """
+
+    kind: ClassVar[str] = "steps_due"
+    due: bool
+    together: bool
 
 
 @dataclass(frozen=True)
@@ -310,17 +327,59 @@ class Saved(OfTraining):
 
 
 @dataclass(frozen=True)
+class Meet(OfTraining):
+    """The rank waits for all others, and says something to them.
+
+    Attributes
+    ----------
+    number : int
+        Which meeting of the rank's, from 1.
+    operation : str
+        ``barrier``, ``broadcast`` or ``all_gather``.
+    value : str
+        Of `gridflow.wire.values`, in base64.
+    """
+
+    kind: ClassVar[str] = "meet"
+    number: int
+    operation: str
+    value: str
+
+
+@dataclass(frozen=True)
+class MeetingGivenUp(OfTraining):
+    """The rank waits no longer, unless it is told that all have come."""
+
+    kind: ClassVar[str] = "meeting_given_up"
+    number: int
+
+
+@dataclass(frozen=True)
 class Stack(OfTraining):
-    """Where the process stands, and whether it waits for a peer there."""
+    """Where the process stands.
+
+    Attributes
+    ----------
+    stack : str
+    waiting : bool
+        Whether it waits for a peer there, as far as can be told.
+    in_step : bool
+        Whether it is in what takes all ranks: a step, as far as can be told.
+    idle : float or None
+        Seconds since its last step; None: none is due.
+    """
 
     kind: ClassVar[str] = "stack"
     stack: str
     waiting: bool
+    in_step: bool = False
+    idle: float | None = None
 
 
 RELAYED: Final = (
     *(Ready, Joined, RowsWanted, FeedingStopped, SectionTrained),
-    *(Progress, EpochEnded, EpochFed, Pulled, Evaluated, CanSave, Saved, Stack),
+    *(Progress, StepsDue, EpochEnded, EpochFed, Pulled, Evaluated, CanSave, Saved, Stack),
+    *(Meet, MeetingGivenUp),
 )
 REPORTS: Final[Family[Report]] = Family(
     "an agent",

@@ -37,6 +37,9 @@ WAITING_FILES: Final = (
     "torch/distributed/",
 )
 
+#: Below this one stands who waits in an operation of all ranks outside of a traced function.
+COLLECTIVE_FILE: Final = "tensorflow/python/distribute/cross_device_ops.py"
+
 
 class MissingPart(MissingDependency):
     """The installed version of a package lacks a part that gridflow uses."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keras.src.backend.tensorflow import trainer
 
+import keras
 from gridflow.keras.cures import parts
 from gridflow.keras.cures.datasets import check_scope, endless
 from gridflow.keras.cures.keras3_steps import with_steps
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import returning, tensorflow_once
+from gridflow.keras.hooks import fits, returning, tensorflow_once
 from gridflow.keras.hooks.compiling import check_optimizer, check_xla
 from gridflow.keras.hooks.early import coming_steps, iterator_of
 
@@ -110,4 +111,5 @@ HOOKS: Final = (
     Hook("what can't be compiled for several replicas is refused", _check_compiling),
     tensorflow_once.hook(TRAINER, lambda model: list(model.metrics_variables)),
     returning.hook(_BASE, "keras"),
+    fits.hook(TRAINER, keras.callbacks.CallbackList),
 )

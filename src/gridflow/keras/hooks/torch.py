@@ -14,10 +14,11 @@ from keras.src.optimizers import loss_scale_optimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from torch import distributed
 
+import keras
 from gridflow.keras.cures import parts
 from gridflow.keras.cures.torch_groups import is_group
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import group, group_once, returning
+from gridflow.keras.hooks import fits, group, group_once, returning
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:
@@ -132,4 +133,5 @@ HOOKS: Final = (
         lambda *_: contextlib.nullcontext(),
     ),
     returning.hook(parts.base_trainer(), "keras"),
+    fits.hook(TRAINER, keras.callbacks.CallbackList),
 )
