@@ -202,6 +202,9 @@ def test_the_context_has_what_users_need_and_no_more():
     assert public == {
         "absolute_path",
         "adapt_dataset",
+        "all_gather",
+        "barrier",
+        "broadcast",
         "callbacks",
         "coordinator",
         "dataset",
