@@ -11,6 +11,8 @@ from gridflow.deploy.task_start import tasks
 from gridflow.manifests import render
 
 _ADDRESS = re.compile(r"[a-z0-9][a-z0-9.-]*:\d+")
+#: The variables that hold addresses.
+TELLING = ("GRIDFLOW_CLUSTER", "GRIDFLOW_FINISH", "GRIDFLOW_GIVE_UP", "GRIDFLOW_MEET", "TF_CONFIG")
 
 
 class Expansion:
@@ -232,7 +234,7 @@ def free_ports(count):
 
 def on_this_host(found):
     """Give every address of the targets' networks a port of this host instead."""
-    names = ("GRIDFLOW_CLUSTER", "GRIDFLOW_FINISH", "GRIDFLOW_GIVE_UP", "TF_CONFIG")
+    names = TELLING
     texts = [env[name] for _, _, env, _ in found for name in names if name in env]
     everywhere = sorted({address for text in texts for address in _ADDRESS.findall(text)})
     ports = dict(zip(everywhere, free_ports(len(everywhere)), strict=True))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from gridflow.deploy.task_start import kubernetes_text, program_words, start_variables
+from gridflow.deploy.task_start import kubernetes_text, program_words
+from gridflow.spec.tf_config import role_variables
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -239,7 +240,8 @@ def task_env(
     job: Job, role: str, cluster: dict[str, list[str]] | None, news: News | None
 ) -> list[Env]:
     """Return the variables of a task; its index comes from the target."""
-    start = start_variables(role, None, cluster, news) if cluster is not None else {}
+    start = role_variables(role, None, cluster) if cluster is not None else {}
+    start |= news.variables() if news and role in news else {}
     env = env_list(start) + env_list(job.env_of(role))
     env += [key_env(name, ref.secret, ref.key) for name, ref in job.secrets.env.items()]
     return env + credential_env(job)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description.description import START_TIMEOUT
-from gridflow.deploy.inside.finish import FINISH, GIVE_UP
+from gridflow.deploy.inside.finish import FINISH, GIVE_UP, MEET
 from gridflow.spec.roles import facts_of
 from gridflow.spec.tf_config import role_variables
 
@@ -102,17 +102,23 @@ class News:
         Those that end with the training: servers and an evaluator.
     others : dict
         Those that end only when another task has failed for good.
+    meeting : dict
+        Those that end together, where a controller sees to all else.
     """
 
     followers: dict[str, list[str]] = field(default_factory=dict)
     others: dict[str, list[str]] = field(default_factory=dict)
+    meeting: dict[str, list[str]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.followers or self.others or self.meeting)
 
     def __contains__(self, role: object) -> bool:
-        return role in self.followers or role in self.others
+        return role in self.followers or role in self.others or role in self.meeting
 
     def variables(self) -> dict[str, str]:
         """Return what ``gridflow launch`` reads it from."""
-        named = {FINISH: self.followers, GIVE_UP: self.others}
+        named = {FINISH: self.followers, GIVE_UP: self.others, MEET: self.meeting}
         return {
             name: json.dumps(addresses, separators=(",", ":"))
             for name, addresses in named.items()
@@ -130,6 +136,18 @@ def news(job: Job, host: Callable[[str, int], str], port: Callable[[str, int], i
     }
     followers = {name: everybody.pop(name) for name in job.followers}
     return News(followers, everybody)
+
+
+def meeting(job: Job, host: Callable[[str, int], str]) -> News:
+    """Return where those hear of one another whose ends are the job's, where others end the rest.
+
+    The name of an ended task is gone: none may end before the others have looked, and one that is
+    started again needs the others once more.
+    """
+    name = job.main_role
+    count = job.roles[name].replicas
+    hosts = [f"{host(name, index)}:{job.port + 1}" for index in range(count)]
+    return News(meeting={name: hosts}) if count > 1 else News()
 
 
 def start_variables(

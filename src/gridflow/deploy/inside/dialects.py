@@ -14,6 +14,7 @@ from gridflow.spec.tf_config import (
     ClusterMember,
     canonical_role,
     find_flags,
+    in_order,
 )
 
 if TYPE_CHECKING:
@@ -109,6 +110,14 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
         return {}
     port = environ.get("GRIDFLOW_PORT", str(DEFAULT_PORT))
     return {WORKER if role == _NODE else role: [f"localhost:{port}"]}
+
+
+def nodes_of_a_trainjob(environ: Mapping[str, str], who: ClusterMember) -> dict[str, list[str]]:
+    """Return where the nodes of a TrainJob hear of one another whose runtime knows no names."""
+    if environ.get("GRIDFLOW_CLUSTER") or not _nodes(environ):
+        return {}
+    found = [address.rpartition(":") for address in in_order(who.cluster.get(WORKER, []))]
+    return {WORKER: [f"{host}:{int(port) + 1}" for host, _, port in found]}
 
 
 def _nodes(environ: Mapping[str, str]) -> int:

@@ -1,9 +1,9 @@
-"""How the tasks of a job hear that training is over, where their target doesn't end them itself.
+"""What tasks of a job tell one another: that they begin, and how they have ended.
 
 Servers and an evaluator end once all who train have told them that they have succeeded. All tasks
 end once one has told them that it has failed for good: the rest would wait for it without an end.
-Only names of tasks and exit codes travel. Like TensorFlow's own ports, these aren't authenticated:
-they belong into a network of the job's own.
+Those who train end together. Only names of tasks, numbers of starts and exit codes travel. Like
+TensorFlow's own ports, these aren't authenticated: they belong into a network of the job's own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import json
 import select
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,8 @@ _BACKLOG: Final = 128
 #: Where those listen who end with the training, and where all others do, by role.
 FINISH: Final = "GRIDFLOW_FINISH"
 GIVE_UP: Final = "GRIDFLOW_GIVE_UP"
+#: The others alone, where a controller ends what has to end.
+MEET: Final = "GRIDFLOW_MEET"
 
 
 def finish_addresses(environ: Mapping[str, str], name: str = FINISH) -> dict[str, list[str]]:
@@ -48,24 +51,28 @@ def tell(
 ) -> list[str]:
     """Tell everybody at these addresses that a task has ended; return those that didn't hear it."""
     waiting = [address for hosts in servers.values() for address in hosts]
-    message = json.dumps({"task": task, "code": code}).encode() + b"\n"
     end = time.monotonic() + seconds
     while waiting:
-        waiting = [address for address in waiting if not _call(address, message)]
+        waiting = [each for each in waiting if call(each, task=task, code=code) is None]
         if not waiting or time.monotonic() >= end:
             break
         time.sleep(_PAUSE)
     return waiting
 
 
-def _call(address: str, message: bytes) -> bool:
+def call(address: str, **message: Any) -> str | None:
+    """Tell whoever listens at an address something; return its own start, None if it didn't hear.
+
+    The start is empty of those who have told nobody that they begin.
+    """
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_CALL_SECONDS) as connection:
-            connection.sendall(message)
-            return connection.recv(_MOST_BYTES).startswith(b"ok")
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            word, _, start = connection.recv(_MOST_BYTES).decode(errors="replace").partition(" ")
     except OSError:
-        return False
+        return None
+    return start.strip() if word.strip() == "ok" else None
 
 
 class FinishListener:
@@ -85,6 +92,13 @@ class FinishListener:
         Called once with the task that has failed for good, and its exit code.
     known : set of str
         Other tasks whose failure is news.
+    begun : callable, optional
+        Called with each task that was there before and begins anew.
+
+    Attributes
+    ----------
+    start : str
+        What tells this start of the own task from others.
     """
 
     def __init__(
@@ -94,12 +108,19 @@ class FinishListener:
         done: Callable[[], None],
         failed: Callable[[str, int], None] | None = None,
         known: frozenset[str] = frozenset(),
+        begun: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._awaited = set(awaited)
-        self._known = frozenset(awaited) | known
-        self._over = False
+        self._trainers = frozenset(awaited)
+        self._known = self._trainers | known
+        self.start = ""
+        self._starts: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._ended: set[str] = set()
+        self._failures: set[str] = set()
+        self._is_done = self._is_told = False
         self._done = done
         self._failed = failed
+        self._begun = begun
         host, _, port = address.rpartition(":")
         place = "127.0.0.1" if host == "localhost" else ""
         listener = socket.create_server((place, int(port)), backlog=_BACKLOG)
@@ -108,7 +129,28 @@ class FinishListener:
     @property
     def awaited(self) -> set[str]:
         """The tasks that train and have not told of their end."""
-        return set(self._awaited)
+        with self._lock:
+            return set(self._trainers - self._ended)
+
+    def has_begun(self, task: str) -> bool:
+        """Return whether anything was heard of a task."""
+        with self._lock:
+            return task in self._starts or task in self._ended | self._failures
+
+    def has_succeeded(self, task: str) -> bool:
+        """Return whether a task has told so."""
+        with self._lock:
+            return task in self._ended
+
+    def has_ended(self, task: str) -> bool:
+        """Return whether a task has told that it has succeeded, or failed for good."""
+        with self._lock:
+            return task in self._ended | self._failures
+
+    def forget_ends(self) -> None:
+        """Await all once more."""
+        with self._lock:
+            self._ended.clear()
 
     def close(self) -> None:
         """Stop listening."""
@@ -128,16 +170,29 @@ class FinishListener:
             task = news.get("task") if isinstance(news, dict) else None
             is_known = isinstance(task, str) and task in self._known
             with contextlib.suppress(OSError):  # it counts, though the answer doesn't arrive
-                connection.sendall(b"ok\n" if is_known else b"unknown task\n")
-        if is_known and not self._over:
+                reply = f"ok {self.start}".rstrip() if is_known else "unknown task"
+                connection.sendall(f"{reply}\n".encode())
+        if is_known and "begun" in news:
+            self.note_start(str(task), str(news["begun"]))
+        elif is_known:
             self._judge(str(task), news.get("code"))
 
+    def note_start(self, task: str, start: str) -> None:
+        """Take notice of a start, which may be known."""
+        with self._lock:
+            is_anew = self._starts.get(task, start) != start
+            self._starts[task] = start
+        if is_anew:
+            self._begun(task)
+
     def _judge(self, task: str, code: Any) -> None:
+        with self._lock:
+            (self._failures if code else self._ended).add(task)
         if code and self._failed is not None:
-            self._over = True
-            self._failed(task, code if type(code) is int else 1)
+            if not self._is_told:
+                self._is_told = True
+                self._failed(task, code if type(code) is int else 1)
             return
-        self._awaited.discard(task)
-        if code or not self._awaited:
-            self._over = True
+        if (code or not self.awaited) and not self._is_done:
+            self._is_done = True
             self._done()

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.inside.child import Child
 from gridflow.deploy.inside.dialects import identify
-from gridflow.deploy.inside.finish import GIVE_UP, FinishListener, finish_addresses, tell
-from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
+from gridflow.deploy.inside.others import Others
+from gridflow.deploy.inside.peers import longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
 from gridflow.files.local import read_json, write_whole
 from gridflow.spec.exits import SIGNALLED, Exit, leave_message, message_place
-from gridflow.spec.roles import CHIEF, PS, WORKER
-from gridflow.spec.tf_config import TF_CONFIG, in_order
+from gridflow.spec.roles import PS, WORKER, facts_of
+from gridflow.spec.tf_config import TF_CONFIG
 from gridflow.wire.hints import lost_a_peer
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ FAILURES: Final = "GRIDFLOW_FAILURES"
 #: When the job was started first, in seconds since 1970, where the target starts all of it again.
 BEGAN: Final = "GRIDFLOW_BEGAN"
 _LONGEST_PAUSE: Final = 30.0
-#: Seconds to tell a failure: who is still there hears it at once.
-_TELL_FAILURE: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -160,8 +158,6 @@ class _Task:
         # Only a program with peers can lose one, and only Kubernetes asks for last words.
         overhear = bool(who.peers) or message_place() is not None
         self.child = Child(options.grace, overhear=overhear)
-        self.followers = finish_addresses(environ)
-        self.others = finish_addresses(environ, GIVE_UP)
         self.failures = _count(environ.get(FAILURES, ""))
         self.environ = {**environ, TF_CONFIG: who.tf_config}
         self.words = self._words()
@@ -186,61 +182,42 @@ class _Task:
         self.child.stop(number)
 
     def run(self) -> int:
-        listener = self._listener()
         clock = self._clock()
-        absence = self._absence(listener)
         try:
-            code = self._run()
+            with self._others() as others:
+                code = self._run_to_the_end(others)
+                if self.verdict is not None and (self.verdict != Exit.OVERDUE or code):
+                    code = self.verdict
+                if code and not self._why:
+                    self._why = f"{self.who} ended with exit code {int(code)}"
+                self._tell(code, others)
         finally:
-            if absence is not None:
-                absence.close()
             if clock is not None:
                 clock.cancel()
-            if listener is not None:
-                listener.close()
-        if self.verdict is not None and (self.verdict != Exit.OVERDUE or code):
-            code = self.verdict
-        if code and not self._why:
-            self._why = f"{self.who} ended with exit code {int(code)}"
-        self._tell(code)
         return int(code)
 
-    def _listener(self) -> FinishListener | None:
-        role, index = self.who.role, self.who.index
-        addresses = {**self.others, **self.followers}.get(role)
-        if not addresses:
-            return None
-        counts = {role: len(in_order(hosts)) for role, hosts in self.who.cluster.items()}
-        everybody = {**counts, **{r: len(a) for r, a in self.followers.items()}}
-        known = {f"{r}:{i}" for r, count in everybody.items() for i in range(count)}
-        trainer = self._trainer()
-        awaited = {f"{trainer}:{i}" for i in range(counts.get(trainer, 0))} - {str(self.who)}
-        follows = role in self.followers
-        try:
-            return FinishListener(
-                addresses[index],
-                awaited,
-                self._over if follows else lambda: None,
-                self._give_up,
-                frozenset(known - {str(self.who)}),
-            )
-        except OSError as error:
-            reason = f"{self.who} can't listen at {addresses[index]} ({error.strerror})"
-            if follows:
-                raise InvalidArgument(f"{reason}, so it would never end.") from error
-            _say(f"{reason}: it won't hear when another task has failed for good")
-            return None
-
-    def _absence(self, listener: FinishListener | None) -> Absence | None:
-        """Look after those who train, for a server or evaluator that only they could end."""
-        if listener is None or self.who.role not in self.followers:
-            return None
-        trainer, patience = self._trainer(), self.options.resolve_timeout
-        hosts = in_order(self.who.cluster.get(trainer, []))
+    def _others(self) -> Others:
+        patience = self.options.resolve_timeout
         if self.options.pod_restart_policy not in {None, "never"}:
             patience += longest_back_off(self.options.pod_restart_limit)
-        named = {f"{trainer}:{i}": host.rpartition(":")[0] for i, host in enumerate(hosts)}
-        return Absence(named, lambda: listener.awaited, patience, self._absent)
+        return Others(
+            self.who,
+            self.environ,
+            patience=patience,
+            meets=not self.options.stay,
+            over=self._over,
+            give_up=self._give_up,
+            absent=self._absent,
+            say=_say,
+        )
+
+    def _run_to_the_end(self, others: Others) -> int:
+        others.begin()
+        while True:
+            code = self._run(others)
+            if code or self.ending.is_set() or others.meet(self.ending):
+                return code
+            _say(f"another task was started again, which needs {self.who} once more")
 
     def _absent(self, task: str) -> None:
         words = f"the name of {task} is gone, longer than a restart takes; ending {self.who}"
@@ -265,10 +242,6 @@ class _Task:
         extra = self.who.flags if self.options.classic_flags else []
         return [*self.options.command, *extra]
 
-    def _trainer(self) -> str:
-        """Return the role of those who tell the others that training is over."""
-        return CHIEF if CHIEF in self.who.cluster else WORKER
-
     def _over(self) -> None:
         self._end(f"training is over; ending {self.who}", 0)
 
@@ -287,22 +260,14 @@ class _Task:
         self.ending.set()
         self.child.stop()
 
-    def _tell(self, code: int) -> None:
+    def _tell(self, code: int, others: Others) -> None:
         if self.stopped.is_set() or code == Exit.GIVEN_UP:
             return  # the target, or whoever failed, tells the others
         if code == Exit.TRY_AGAIN and self.options.stay:
             return  # the target starts it again
-        if code == 0 and self.who.role == self._trainer():
-            deaf = tell(self._without_me(self.followers), str(self.who), code)
-            if deaf:
-                _say(f"these tasks did not hear that training is over: {', '.join(deaf)}")
-        elif code and self._is_final(code):
-            everybody = self._without_me({**self.others, **self.followers})
-            tell(everybody, str(self.who), code, seconds=_TELL_FAILURE)
-
-    def _without_me(self, addresses: dict[str, list[str]]) -> dict[str, list[str]]:
-        own = addresses.get(self.who.role, [])[self.who.index : self.who.index + 1]
-        return {role: [h for h in hosts if [h] != own] for role, hosts in addresses.items()}
+        if not code or self._is_final(code):
+            # Who never came up in time isn't waited for a second time.
+            others.tell(code, self.stopped, waits=code != Exit.TRY_AGAIN)
 
     def _is_final(self, code: int) -> bool:
         """Return whether the target won't start this task again after a failure."""
@@ -313,10 +278,12 @@ class _Task:
             return True
         return self.failures >= self.options.pod_restart_limit
 
-    def _run(self) -> int:
+    def _run(self, others: Others) -> int:
         pause = 1.0
         for attempt in range(self.options.restart_limit + 1):
             self._why = ""
+            if attempt:
+                others.begin(anew=True)
             code = self._once()
             if code == 0 or self.ending.is_set():
                 return code
@@ -339,7 +306,8 @@ class _Task:
 
     def _once(self) -> int:
         try:
-            wait_for_peers(self.who, self.options.resolve_timeout, self.ending)
+            if facts_of(self.who.role).is_in_cluster:  # an evaluator never talks to the others
+                wait_for_peers(self.who, self.options.resolve_timeout, self.ending)
         except StartTimeout as error:
             self._say(str(error))
             return int(Exit.TRY_AGAIN)

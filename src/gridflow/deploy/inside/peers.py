@@ -47,9 +47,10 @@ def wait_for_peers(
             return
         if time.monotonic() >= end:
             reason = (
-                f"{', '.join(waiting)} did not resolve in {seconds:g} s. Are all tasks started,"
+                f"{', '.join(waiting)} did not resolve in {seconds:g} s. Are all tasks started and "
+                "still there, and does their Service publish unready addresses?"
             )
-            raise StartTimeout(reason + " and does their Service publish unready addresses?")
+            raise StartTimeout(reason)
         stopped.wait(_PAUSE)
 
 

@@ -14,7 +14,7 @@ from gridflow.deploy.targets.beside import (
     tensorboard,
 )
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
-from gridflow.deploy.task_start import addresses, start_words
+from gridflow.deploy.task_start import addresses, meeting, start_words
 from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def inner_job(job: Job, role: str, template: Any, container: str, *final: int) -
 def render(job: Job) -> list[Document]:
     """Return the JobSet and what stands beside it."""
     cluster = addresses(job, lambda role, index: host(job, role, index), lambda *_: job.port)
+    heard = meeting(job, lambda role, index: host(job, role, index))
     # Each restart makes new Jobs, with the whole deadline before them: the launcher counts it.
     final = () if job.deadline is None else (int(Exit.OVERDUE),)
     parts = []
@@ -84,6 +85,7 @@ def render(job: Job) -> list[Document]:
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,
+            news=heard,
             extra_env=(*JOBSET_ENV, *began_env(job)),
         )
         join_group(job, template)

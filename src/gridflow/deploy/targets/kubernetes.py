@@ -14,7 +14,7 @@ from gridflow.deploy.targets.beside import (
     pod_group,
     tensorboard,
 )
-from gridflow.deploy.task_start import PERMANENT, News, addresses, news, start_words
+from gridflow.deploy.task_start import PERMANENT, addresses, meeting, news, start_words
 from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ def render(job: Job) -> list[Document]:
     ports = {"tensorflow": job.port}
     # The tasks of one Job end with it; those of several have to hear of one another.
     several = len(job.roles) > 1
-    heard = news(job, host, lambda *_: job.port + 1) if several else News()
+    heard = news(job, host, lambda *_: job.port + 1) if several else meeting(job, host)
     # Whoever was ended because another task has failed for good isn't started again.
     final = (int(Exit.GIVEN_UP),) if several else ()
-    if several:
+    if heard:
         ports["finish"] = job.port + 1
     documents = [object_document(service(job, job.name, ports, None, headless=True))]
     documents += pod_group(job)
@@ -78,7 +78,7 @@ def render(job: Job) -> list[Document]:
         template = task_pod(
             job,
             name,
-            words=start_words(job, pod_restarts=several),
+            words=start_words(job, pod_restarts=bool(heard)),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.deploy.pods import env_list, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
-from gridflow.deploy.task_start import start_words
+from gridflow.deploy.task_start import meeting, start_words
 from gridflow.spec.roles import CHIEF, EVALUATOR, PS, WORKER
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def run_policy(job: Job) -> dict[str, Any]:
 
 def render(job: Job) -> list[Document]:
     """Return the TFJob and what stands beside it."""
+    # The operator's own names: pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec.
+    heard = meeting(job, lambda role, i: f"{job.name}-{role}-{i}.{job.namespace}.svc")
     replicas = {}
     for name, role in job.role_items():
         # With one task in all, the operator sets no TF_CONFIG.
@@ -56,6 +58,7 @@ def render(job: Job) -> list[Document]:
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=None,
+            news=heard,
             restart=None,
             extra_env=tuple(env_list(alone)),
         )

@@ -12,7 +12,7 @@ from gridflow.deploy.pods import metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
 from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
-from gridflow.deploy.task_start import addresses, start_words
+from gridflow.deploy.task_start import addresses, meeting, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -32,6 +32,7 @@ def part(job: Job, role: str) -> str:
 def runtime(job: Job) -> Object:
     """Return the TrainingRuntime of a job."""
     cluster = addresses(job, lambda r, i: host(job, part(job, r), i), lambda *_: job.port)
+    heard = meeting(job, lambda r, i: host(job, part(job, r), i))
     parts = []
     for name, _ in job.role_items():
         template = task_pod(
@@ -41,6 +42,7 @@ def runtime(job: Job) -> Object:
             container=NODE,
             port_name="tensorflow",
             cluster=cluster,
+            news=heard,
             extra_env=JOBSET_ENV,
         )
         whole: dict[str, Any] = {"spec": inner_job(job, name, template, NODE)}

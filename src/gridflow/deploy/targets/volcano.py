@@ -8,7 +8,7 @@ from gridflow.deploy.pods import began_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, tensorboard
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME
-from gridflow.deploy.task_start import RETRYABLE, addresses, start_words
+from gridflow.deploy.task_start import RETRYABLE, addresses, meeting, start_words
 from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def render(job: Job) -> list[Document]:
         return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
 
     cluster = addresses(job, host, lambda *_: job.port)
+    heard = meeting(job, host)
     once = job.restart_policy == "exit-code"
     words = start_words(job, deadline=True, one_retryable_code=once)
     tasks = []
@@ -51,6 +52,7 @@ def render(job: Job) -> list[Document]:
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,
+            news=heard,
             extra_env=began_env(job),
         )
         if job.deadline is not None:

@@ -1,0 +1,262 @@
+"""The other tasks of a job, as far as a launcher tells them something and hears of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Final, Self
+
+from gridflow.deploy.inside.dialects import nodes_of_a_trainjob
+from gridflow.deploy.inside.finish import (
+    GIVE_UP,
+    MEET,
+    FinishListener,
+    call,
+    finish_addresses,
+)
+from gridflow.deploy.inside.peers import Absence
+from gridflow.errors import InvalidArgument
+from gridflow.spec.roles import CHIEF, WORKER
+from gridflow.spec.tf_config import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gridflow.spec.tf_config import ClusterMember
+
+_PAUSE: Final = 0.5
+#: Seconds between two looks at a task that has heard of this one's end and goes on.
+_LOOKS: Final = 5.0
+#: Seconds to tell an end to tasks that were there before: to those that succeed they may come back.
+_TELL_SUCCESS: Final = 30.0
+_TELL_FAILURE: Final = 5.0
+#: Starts within this time of an own second start belong to the same restart of the group.
+_ONE_RESTART: Final = 120.0
+
+
+class Others:
+    """Tells the other tasks when this one begins and how it has ended, and hears it from them.
+
+    Parameters
+    ----------
+    who : ClusterMember
+        This task.
+    environ : mapping of str to str
+        The variables of `gridflow.deploy.task_start.News`; without them there is nobody to talk to.
+    patience : float
+        Seconds that others may need to come up, or to come back.
+    meets : bool
+        Whether those who train end together.
+    over : callable
+        Called once when the training is over, if this task ends with it.
+    give_up : callable
+        Called once with the task that has failed for good, and its exit code.
+    absent : callable
+        Called once with a task that trains and is gone without a word, if only it could end this
+        one.
+    say : callable
+        Tells the user something.
+    """
+
+    def __init__(
+        self,
+        who: ClusterMember,
+        environ: Mapping[str, str],
+        *,
+        patience: float,
+        meets: bool,
+        over: Callable[[], None],
+        give_up: Callable[[str, int], None],
+        absent: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._who = who
+        self._patience = patience
+        self._over, self._give_up, self._absent, self._say = over, give_up, absent, say
+        self._trainer = CHIEF if CHIEF in who.cluster else WORKER
+        followers, others = finish_addresses(environ), finish_addresses(environ, GIVE_UP)
+        meeting = finish_addresses(environ, MEET) or nodes_of_a_trainjob(environ, who)
+        #: Only where no controller does it, failures are told.
+        self._tells_failures = bool(followers or others)
+        self._follows = who.role in followers
+        self._own = {**meeting, **others, **followers}.get(who.role, [])[who.index :][:1]
+        self._followers = self._by_task(followers)
+        self._together = self._by_task(meeting or others)
+        self._meeting = self._together if meets and not self._follows else {}
+        self._everybody = self._by_task({**meeting, **others, **followers})
+        self._reached: set[str] = set()
+        self._again = threading.Event()
+        self._same_restart_until = 0.0
+        self._start = ""
+        self._closed = threading.Event()
+        self._absence: Absence | None = None
+        self._listener: FinishListener | None = None
+
+    def __enter__(self) -> Self:
+        self._listener = self._listen()
+        if self._listener is not None and self._follows:
+            self._absence = self._look_after(self._listener)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        if self._absence is not None:
+            self._absence.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def begin(self, *, anew: bool = False) -> None:
+        """Tell the others that this task begins; ``anew`` after a failure."""
+        self._again.clear()
+        self._same_restart_until = time.monotonic() + _ONE_RESTART if anew else 0.0
+        self._start = uuid.uuid4().hex
+        if self._listener is not None:
+            self._listener.start = self._start
+        if self._everybody:
+            threading.Thread(
+                target=self._greet, args=(self._start,), name="gridflow-greet", daemon=True
+            ).start()
+
+    def meet(self, ending: threading.Event) -> bool:
+        """Wait, after success, until those who end with this task have ended as well.
+
+        The name of an ended task is gone on most targets, and who begins late, or anew, would wait
+        for it in vain.
+
+        Returns
+        -------
+        bool
+            False where one has begun anew, which needs this one once more: a synchronous group
+            can't take back a single task.
+        """
+        if self._listener is None or not self._meeting:
+            return True
+        is_said = False
+        signs = dict.fromkeys(self._meeting, time.monotonic())
+        calls = dict.fromkeys(self._meeting, -_LOOKS)
+        while not ending.is_set():
+            if self._again.is_set():
+                self._again.clear()
+                return False
+            for task in list(signs):
+                now = time.monotonic()
+                # Before the look: who has ended and is gone has heard of this end.
+                has_ended = self._listener.has_succeeded(task)
+                is_due = now - calls[task] >= _LOOKS
+                if is_due and self._call(task, self._meeting[task], code=0):
+                    signs[task] = calls[task] = now
+                if has_ended:
+                    del signs[task]
+                elif now - signs[task] > self._patience:
+                    del signs[task]
+                    self._say(f"nothing was heard of {task} for {self._patience:g} s; ending")
+            if not signs and not self._again.is_set():
+                return True
+            if signs and not is_said:
+                is_said = True
+                self._say(f"{self._who} has finished; staying until {', '.join(signs)} has, too")
+            ending.wait(_PAUSE)
+        return True
+
+    def tell(self, code: int, stopped: threading.Event, *, waits: bool = True) -> None:
+        """Tell of this task's end whom it concerns.
+
+        ``waits`` is whether those that haven't begun are waited for.
+        """
+        waiting = self._concerned(code)
+        short = _TELL_FAILURE if code else _TELL_SUCCESS
+        began = time.monotonic()
+        while waiting and not stopped.is_set():
+            waiting = {
+                task: address
+                for task, address in waiting.items()
+                if not self._has_ended(task) and not self._call(task, address, code=code)
+            }
+            passed = time.monotonic() - began
+            late = {
+                task: address
+                for task, address in waiting.items()
+                if passed >= (short if not waits or self._is_known(task) else self._patience)
+            }
+            if late and not code and self._who.role == self._trainer:
+                self._say(f"these tasks did not hear that training is over: {', '.join(late)}")
+            waiting = {task: a for task, a in waiting.items() if task not in late}
+            if waiting:
+                stopped.wait(_PAUSE)
+
+    def _concerned(self, code: int) -> dict[str, str]:
+        if code:
+            return self._everybody if self._tells_failures else {}
+        if self._who.role == self._trainer:
+            return self._followers
+        # Else they would look for it at their own end.
+        return self._together if self._follows else {}
+
+    def _has_ended(self, task: str) -> bool:
+        return self._listener is not None and self._listener.has_ended(task)
+
+    def _is_known(self, task: str) -> bool:
+        return task in self._reached or (
+            self._listener is not None and self._listener.has_begun(task)
+        )
+
+    def _call(self, task: str, address: str, **news: str | int) -> bool:
+        start = call(address, task=str(self._who), **news)
+        if start is None:
+            return False
+        self._reached.add(task)
+        if start and self._listener is not None:
+            self._listener.note_start(task, start)
+        return True
+
+    def _greet(self, start: str) -> None:
+        waiting = dict(self._everybody)
+        end = time.monotonic() + self._patience
+        while waiting and start == self._start and time.monotonic() < end:
+            for task, address in list(waiting.items()):
+                if self._call(task, address, begun=start):
+                    del waiting[task]
+            if self._closed.wait(_PAUSE):
+                return
+
+    def _begun_anew(self, task: str) -> None:
+        if task not in self._together or self._listener is None:
+            return
+        # It may need all the others once more, whatever they have told before.
+        self._listener.forget_ends()
+        if time.monotonic() > self._same_restart_until:
+            self._again.set()
+
+    def _by_task(self, addresses: dict[str, list[str]]) -> dict[str, str]:
+        """Return the addresses of all tasks but this one."""
+        found = {f"{r}:{i}": a for r, each in addresses.items() for i, a in enumerate(each)}
+        return {task: a for task, a in found.items() if task != str(self._who)}
+
+    def _listen(self) -> FinishListener | None:
+        if not self._own:
+            return None
+        counts = {role: len(in_order(hosts)) for role, hosts in self._who.cluster.items()}
+        awaited = {f"{self._trainer}:{i}" for i in range(counts.get(self._trainer, 0))}
+        cluster = {f"{r}:{i}" for r, count in counts.items() for i in range(count)}
+        try:
+            return FinishListener(
+                self._own[0],
+                awaited - {str(self._who)},
+                self._over if self._follows else lambda: None,
+                self._give_up,
+                frozenset((cluster | set(self._everybody)) - {str(self._who)}),
+                self._begun_anew,
+            )
+        except OSError as error:
+            reason = f"{self._who} can't listen at {self._own[0]} ({error.strerror})"
+            if self._follows:
+                raise InvalidArgument(f"{reason}, so it would never end.") from error
+            self._say(f"{reason}: it won't hear what becomes of the other tasks")
+            return None
+
+    def _look_after(self, listener: FinishListener) -> Absence:
+        """Look after those who train, for a server or evaluator that only they could end."""
+        hosts = in_order(self._who.cluster.get(self._trainer, []))
+        named = {f"{self._trainer}:{i}": host.rpartition(":")[0] for i, host in enumerate(hosts)}
+        return Absence(named, lambda: listener.awaited, self._patience, self._absent)
