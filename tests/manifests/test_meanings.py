@@ -91,17 +91,42 @@ class VolcanoController:
     """What a Volcano Job does after an exit code.
 
     volcano-sh/volcano, pkg/controllers/job/job_controller_util.go, ``applyPolicies``: the first
-    policy with the event or the exit code; ``maxRetry`` in pkg/controllers/job/state.
+    policy with the event or the exit code. pkg/controllers/job/state: ``running.go`` counts a
+    restart, and ``restarting.go`` fails the job where the count has reached ``maxRetry``.
+    pkg/webhooks/admission/jobs/mutate/mutate_job.go, ``patchDefaultMaxRetry``: 0 becomes 3.
     """
 
     def __init__(self, spec):
-        self.policies, self.retries = spec["policies"], spec.get("maxRetry", 3)
+        self.policies, self.most = spec["policies"], spec.get("maxRetry", 0) or 3
 
     def restarts(self, code, before):
+        count = before + 1
         for policy in self.policies:
             if policy.get("exitCode") == code or policy.get("event") == "PodFailed":
-                return policy["action"] == "RestartJob" and before < self.retries
+                return policy["action"] == "RestartJob" and count < self.most
         raise AssertionError("no policy for a failed pod")
+
+
+class TrainJobController:
+    """What becomes of a TrainJob whose program fails each time.
+
+    kubeflow/trainer v2.3, pkg/controller/trainjob_controller.go: ``Reconcile`` forgets the failure
+    (``removeFailedCondition``), looks whether the job is finished, and if not, makes a JobSet that
+    isn't there (plugins/jobset/jobset.go, ``Build``); only then it takes the JobSet's state over.
+    kubernetes-sigs/jobset, pkg/controllers/ttl_after_finished.go removes a finished set.
+    """
+
+    def __init__(self, runtime):
+        self.set = runtime["template"]["spec"]
+
+    def trainings(self, most=5):
+        """Return how often all restarts are gone through; ``most`` stands for without an end."""
+        made, there = 0, False
+        for _ in range(most):
+            if not there:
+                made, there = made + 1, True
+            there = "ttlSecondsAfterFinished" not in self.set
+        return made
 
 
 def starts_again(target, code, failures=0, **changes):
@@ -143,6 +168,31 @@ def test_restart_policy_of_a_controller(target):
 def test_restart_limit_of_a_controller(target):
     for failures, expected in ((0, True), (1, True), (2, False)):
         assert starts_again(target, 137, failures, restart_limit=2) == expected
+    assert not starts_again(target, 137, restart_limit=0)
+
+
+def test_a_trainjob_that_fails_is_not_trained_for_ever():
+    for changes in ({}, {"clean_up": "running"}, {"clean_up": "all"}, {"time_to_live": 60}):
+        job = flights(roles={"worker": Role(2)}, **changes)
+        for target, kind in (
+            ("trainjob", "TrainingRuntime"),
+            ("trainer-runtime", "ClusterTrainingRuntime"),
+        ):
+            found = [d.content for d in render(job, target, lossy=True).documents]
+            assert TrainJobController(only(kind, found)["spec"]).trainings() == 1
+    for target in ("trainjob", "trainer-runtime"):
+        for value in (0, 60):
+            with pytest.raises(JobError, match="time_to_live.*gridflow cancel.*jobset"):
+                documents(target, time_to_live=value)
+
+
+def test_all_pods_of_a_gang_have_the_scheduler_that_gathers_them():
+    """Trainer makes the pod group alone (pkg/runtime/framework/plugins/volcano/volcano.go)."""
+    roles = {"chief": Role(), "worker": Role(2)}
+    for target in ("kubernetes", "jobset", "trainjob"):
+        text = str(documents(target, roles=roles, gang=Gang(scheduler="volcano")))
+        assert text.count("'schedulerName': 'volcano'") == text.count("'containers'") == 2
+        assert text.count("'scheduling.k8s.io/group-name': 'flights'") == 2
 
 
 @pytest.mark.parametrize("target", [*INSIDE, *SPARK])

@@ -169,12 +169,13 @@ class FinishListener:
             news = json.loads(words)
             task = news.get("task") if isinstance(news, dict) else None
             is_known = isinstance(task, str) and task in self._known
+            is_start = is_known and "begun" in news
+            if is_start:
+                self.note_start(str(task), str(news["begun"]))
             with contextlib.suppress(OSError):  # it counts, though the answer doesn't arrive
                 reply = f"ok {self.start}".rstrip() if is_known else "unknown task"
                 connection.sendall(f"{reply}\n".encode())
-        if is_known and "begun" in news:
-            self.note_start(str(task), str(news["begun"]))
-        elif is_known:
+        if is_known and not is_start:
             self._judge(str(task), news.get("code"))
 
     def note_start(self, task: str, start: str) -> None:

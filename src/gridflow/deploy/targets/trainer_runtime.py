@@ -15,7 +15,7 @@ from gridflow.deploy.description.parts import Credentials, Secrets
 from gridflow.deploy.pods import env_list, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.jobset import JOBSET_ENV, inner_job, set_policies
-from gridflow.deploy.targets.trainjob import NODE, STEP
+from gridflow.deploy.targets.trainjob import NO_TIME_TO_LIVE, NODE, STEP
 from gridflow.deploy.task_start import kubernetes_text, start_words
 from gridflow.spec.tf_config import DEFAULT_PORT
 
@@ -63,8 +63,6 @@ def render(job: Job) -> list[Document]:
         **set_policies(job, NODE),
         "replicatedJobs": [{"name": NODE, "replicas": 1, "template": whole}],
     }
-    if job.time_to_live is not None:
-        spec["ttlSecondsAfterFinished"] = job.time_to_live
     about = metadata(job, job.name)
     about.pop("namespace", None)
     about["labels"] = {**about["labels"], "trainer.kubeflow.org/framework": "tensorflow"}
@@ -90,7 +88,8 @@ TARGET: Final = Target(
         "secrets": NAMESPACED,
         "credentials": NAMESPACED,
         "service_account": NAMESPACED,
-        "clean_up": "JobSet, underneath, ends what still runs; time_to_live removes it",
+        "clean_up": "JobSet, underneath, ends what still runs; whoever made a TrainJob removes it",
+        "time_to_live": NO_TIME_TO_LIVE,
     },
     leaves={
         # All nodes of such a job are alike.

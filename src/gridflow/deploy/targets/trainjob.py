@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.pods import metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
-from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
+from gridflow.deploy.targets.beside import (
+    SIDES,
+    join_group,
+    kueue_labels,
+    scheduler,
+    tensorboard,
+)
 from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
 from gridflow.deploy.task_start import addresses, meeting, start_words
 
@@ -22,6 +28,13 @@ if TYPE_CHECKING:
 NODE: Final = "node"
 STEP: Final = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 QUEUE: Final = "scheduling.volcano.sh/queue-name"
+#: kubeflow/trainer, pkg/controller/trainjob_controller.go: each reconciliation first forgets that
+#: the job has failed, and makes its JobSet anew where that is gone (issue 3779; up to 2.1 also after
+#: success, issue 2981). A TrainJob has no time to live of its own (issue 4052).
+NO_TIME_TO_LIVE: Final = (
+    "Trainer makes a failed job's JobSet anew once that has been removed, and trains for ever; "
+    "'gridflow cancel' removes the job, and the target jobset can do it by itself"
+)
 
 
 def part(job: Job, role: str) -> str:
@@ -45,6 +58,9 @@ def runtime(job: Job) -> Object:
             news=heard,
             extra_env=JOBSET_ENV,
         )
+        # Trainer makes the pod group, and leaves the choice of the scheduler to the runtime
+        # (kubeflow/trainer, pkg/runtime/framework/plugins/volcano).
+        join_group(job, template)
         whole: dict[str, Any] = {"spec": inner_job(job, name, template, NODE)}
         if name == job.main_role:
             whole = {"metadata": {"labels": dict(STEP)}, **whole}
@@ -56,10 +72,6 @@ def runtime(job: Job) -> Object:
             "replicatedJobs": parts,
         }
     }
-    if job.time_to_live is not None:
-        template_of_set["spec"]["ttlSecondsAfterFinished"] = job.time_to_live
-    elif job.clean_up == "all":
-        template_of_set["spec"]["ttlSecondsAfterFinished"] = 0
     spec: dict[str, Any] = {"mlPolicy": {"numNodes": job.roles[job.main_role].replicas}}
     if job.gang and scheduler(job) == "volcano":
         spec["podGroupPolicy"] = {"volcano": {}}
@@ -106,6 +118,8 @@ TARGET: Final = Target(
     render=render,
     cannot={
         "clean_up=none": "JobSet, underneath, ends what still runs when the job has finished",
+        "clean_up=all": NO_TIME_TO_LIVE,
+        "time_to_live": NO_TIME_TO_LIVE,
         "gang.minimum": "Trainer's pod groups start with all tasks",
     },
     leaves=SIDES,

@@ -72,8 +72,9 @@ def render(job: Job) -> list[Document]:
         spec["queue"] = gang.queue
     if job.priority_class:
         spec["priorityClassName"] = job.priority_class
-    if job.restart_policy != "never":
-        spec["maxRetry"] = job.restart_limit
+    # Volcano counts a restart and then compares, and its webhook makes 3 of 0
+    # (volcano-sh/volcano, pkg/controllers/job/state/{running,restarting}.go, mutate_job.go).
+    spec["maxRetry"] = 1 + (0 if job.restart_policy == "never" else job.restart_limit)
     if job.time_to_live is not None:
         spec["ttlSecondsAfterFinished"] = job.time_to_live
     elif job.clean_up == "all":
