@@ -242,11 +242,7 @@ class KerasEstimator(
         options = self._options(dataset)
         distributor = TensorflowDistributor(**options)
         self._check_strategy(distributor)
-        recipe = self._recipe(
-            lists=lists_of(data["train"]),
-            validates="validation" in data,
-            strategy=distributor.strategy,
-        )
+        recipe = self._recipe(data, distributor.strategy)
         with slots.turn(dataset.sparkSession, distributor):
             result = distributor.run(training.train, recipe, data=data)
         fitted = KerasModel(result.model, KerasTrainingSummary.of(result))
@@ -335,7 +331,7 @@ class KerasEstimator(
                 "an estimator has no use for an evaluator: validationIndicatorCol= validates."
             )
 
-    def _recipe(self, *, lists: frozenset[str], validates: bool, strategy: str) -> training.Recipe:
+    def _recipe(self, data: Mapping[str, DataFrame], strategy: str) -> training.Recipe:
         custom = dict(self.given("customObjects") or {})
         compiling: dict[str, Any] = {}
         for name in ("optimizer", "loss", "metrics"):
@@ -356,12 +352,12 @@ class KerasEstimator(
             source=source,
             features=self.getOrDefault("featuresCol"),
             labels=self.getOrDefault("labelCol"),
-            lists=lists,
+            lists=lists_of(data["train"]),
             weight=self.given("weightCol"),
             epochs=self.getOrDefault("epochs"),
             batch_size=self.getOrDefault("batchSize"),
             shuffle=self.getOrDefault("shuffle"),
-            validates=validates,
+            validates="validation" in data,
             hands_out_steps=strategies.of(strategy).hands_out_steps,
             compiling=compiling,
             learning_rate=self.given("learningRate"),
