@@ -196,9 +196,12 @@ class TaskRunner:
                 self._replace()
             case commands.Inspect():
                 self._life.send(child.LookAround())
-            case commands.AskToSave() | commands.SaveAfter() | commands.Met() if (
-                command.generation == self._generation
-            ):
+            case (
+                commands.AskToSave()
+                | commands.SaveAfter()
+                | commands.Met()
+                | commands.ChiefWrites()
+            ) if command.generation == self._generation:
                 self._life.send(command)
             case commands.Clear(generation=self._generation):
                 self._clear(restart=command.restart)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.coordinator import events as ev
 from gridflow.coordinator import rows
+from gridflow.coordinator.fits import Fits
 from gridflow.coordinator.job_files import JobFiles
 from gridflow.coordinator.meetings import Meetings
 from gridflow.coordinator.rows import Rows
@@ -27,6 +28,7 @@ from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.wire import commands, headers, reports
 from gridflow.wire.clock import Clock
+from gridflow.wire.failures import TaskFailure
 from gridflow.wire.headers import AN_AGENT
 from gridflow.wire.messages import parse
 
@@ -45,6 +47,10 @@ if TYPE_CHECKING:
     from gridflow.wire.reports import Report
 
 
+_ALIKE: Final = (
+    "all ranks have to restore the same: by ctx.callbacks(), or from files that all of them read, "
+    "see 'Programs with checkpoints of their own'"
+)
 _JOINED: Final = "has joined its TensorFlow server"
 
 
@@ -113,7 +119,7 @@ class Desk:
             for place, part in enumerate(parts)
             if part.runs_function and part.task.role in TRAINING_ROLES
         )
-        self._meetings = self._new_meetings(0)
+        self._meetings, self._fits = self._new_meetings(0), Fits(0)
 
     # For the job's loop --------------------------------------------------------------------------
 
@@ -145,6 +151,7 @@ class Desk:
         """Let a generation begin on every agent."""
         with self._lock:
             self._meetings = self._new_meetings(command.generation)
+            self._fits = Fits(command.generation)
             self._broadcast(command)
             for one in self._streams.begin_generation(command.generation):
                 self._broadcast(one)
@@ -341,8 +348,13 @@ class Desk:
                 self.events.put(ev.TaskSaved(now, rank, report.generation))
             case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
                 self._settle(self._rows.take(rank, report))
-            case reports.Meet() | reports.MeetingGivenUp():
-                self._meets(rank, report)
+            case (
+                reports.Meet()
+                | reports.MeetingGivenUp()
+                | reports.FitBegins()
+                | reports.FitStarts()
+            ):
+                self._among_ranks(rank, report)
             case (
                 reports.Receiving()
                 | reports.Streamed()
@@ -367,14 +379,27 @@ class Desk:
     def _new_meetings(self, generation: int) -> Meetings:
         return Meetings(generation, self._members, [str(task) for task in self._tasks])
 
-    def _meets(self, rank: int, report: reports.Meet | reports.MeetingGivenUp) -> None:
-        """Take a rank that waits for others, or does so no longer."""
-        if isinstance(report, reports.MeetingGivenUp):
-            self._meet(self._meetings.given_up(rank, report.number, report.generation))
-            return
-        told = self._meetings.came(rank, report)
-        self._say_waiting(rank, report.generation)
-        self._meet(told)
+    def _among_ranks(self, rank: int, report: Report) -> None:
+        """Do what follows where ranks do something together."""
+        match report:
+            case reports.FitBegins():
+                for place, command in self._fits.begins(rank, report):
+                    self._send(place, command)
+            case reports.FitStarts():
+                problem = self._fits.starts(rank, report)
+                if problem:
+                    self._fail(rank, report.generation, problem)
+            case reports.Meet():
+                told = self._meetings.came(rank, report)
+                self._say_waiting(rank, report.generation)
+                self._meet(told)
+            case reports.MeetingGivenUp():
+                self._meet(self._meetings.given_up(rank, report.number, report.generation))
+
+    def _fail(self, rank: int, generation: int, problem: str) -> None:
+        task, words = str(self._tasks[rank]), f"{problem}: gradients of different models would mix"
+        failure = TaskFailure(task, "", "exception", words, generation, hint=_ALIKE)
+        self.events.put(ev.TaskFailed(self._clock.now(), rank, failure))
 
     def _meet(self, told: Iterable[Answer]) -> None:
         """Tell ranks what came of a meeting."""

@@ -283,6 +283,8 @@ class JobMachine:
             return []
         member = self._members[event.rank]
         member.armed = False
+        if not event.failure.host:  # the driver has seen it, not the task
+            event = replace(event, failure=replace(event.failure, host=member.host))
         if member.leaving and event.failure.kind in _GOES_WITH_EXECUTOR:
             words = f"{member.leaving}. {event.failure.summary}"
             event = replace(event, failure=replace(event.failure, kind=PREEMPTED, summary=words))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], ending: str = "") -> Iterator[Path]:
     """Give a place to write a file or folder to, which becomes that at the path when it is whole.
 
     After an error nothing of it is left, and what was at the path is as it was. A link stays one;
@@ -27,6 +27,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ----------
     path : str or path-like
         On this machine; its folder has to be there.
+    ending : str, optional
+        Of the name of that place, for who goes by it.
 
     Raises
     ------
@@ -39,7 +41,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         return
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    beside = _beside(target)
+    beside = _beside(target, ending)
     try:
         yield beside
         if target.is_file() and beside.is_file():
@@ -69,9 +71,9 @@ def move(source: Path, target: Path) -> None:
     _delete(old)
 
 
-def _beside(target: Path) -> Path:
+def _beside(target: Path, ending: str = "") -> Path:
     """Return a new path in the same folder; Spark, and `gridflow tfrecord`, read no such names."""
-    return target.with_name(f".gridflow-{secrets.token_hex(6)}.partial")
+    return target.with_name(f".gridflow-{secrets.token_hex(6)}.partial{ending}")
 
 
 def _delete(path: Path) -> None:

@@ -1,8 +1,9 @@
 """The callbacks that ``ctx.callbacks()`` gives to ``fit``, and how to use one's own beside them.
 
 Callbacks of Keras that write files (ModelCheckpoint, BackupAndRestore, TensorBoard, CSVLogger)
-know nothing of ranks: given on all of them they write to one path. Wrap them in `chief_only`, or
-give each rank a path of its own (``ctx.work_dir``). Callbacks that decide (EarlyStopping,
+know nothing of ranks. Where all ranks train one model the chief's alone write to a path that is
+given on several; one's own are to be wrapped in `chief_only`, or given a path for each rank
+(``ctx.work_dir``). Callbacks that decide (EarlyStopping,
 ReduceLROnPlateau, LearningRateScheduler, TerminateOnNaN) belong on all ranks as they are: the logs
 that they see are the same everywhere.
 """
@@ -16,7 +17,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.keras import kubeflow, statistics
+from gridflow.keras import kubeflow, own_callbacks, statistics
 from gridflow.keras.hooks import early, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
@@ -74,9 +75,11 @@ def build(
 def chief_only(callback: Any) -> Any:
     """Return the callback on the chief, and one that does nothing on the other ranks.
 
-    For callbacks that write files. Not for those that change the training, which must do so on all
-    ranks, and not for ModelCheckpoint with a tf_keras model that has BatchNormalization: to read
-    its statistics takes all ranks, so give each rank a path of its own there.
+    For callbacks that write files. Those of Keras's own (ModelCheckpoint, TensorBoard, CSVLogger)
+    needn't be wrapped where all ranks train one model: of those that write to one path the chief's
+    alone does. Not for those that change the training, which must do so on all ranks, and not for
+    ModelCheckpoint with a tf_keras model that has BatchNormalization: to read its statistics takes
+    all ranks, so give each rank a path of its own there.
 
     Parameters
     ----------
@@ -85,9 +88,13 @@ def chief_only(callback: Any) -> Any:
 
     Raises
     ------
+    InvalidArgument
+        It is one of Keras's that change the training: EarlyStopping, LearningRateScheduler,
+        ReduceLROnPlateau, SwapEMAWeights, TerminateOnNaN; or that restore: BackupAndRestore.
     GridflowError
         Outside a training process.
     """
+    own_callbacks.refuse_on_chief_alone(callback)
     return callback if current().is_chief else NeutralCallback()
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gridflow.keras.due import Due
     from gridflow.keras.resume.pause import Pause
     from gridflow.keras.resume.writer import Writer
+    from gridflow.keras.together import Together
     from gridflow.spec.place import Place
 
 #: What a model is doing, as reported to the driver.
@@ -48,6 +49,10 @@ class Runtime(Protocol):
     @property
     def trains_together(self) -> bool:
         """Whether several ranks train one model, and make equal steps."""
+
+    @property
+    def together(self) -> Together:
+        """The fits that take all ranks."""
 
     @property
     def due(self) -> Due:

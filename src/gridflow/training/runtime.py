@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow.keras.due import Due
 from gridflow.keras.resume.pause import Pause
 from gridflow.keras.resume.writer import Writer
+from gridflow.keras.together import Together
 from gridflow.spec import strategies
 from gridflow.spec.cluster import ClusterSpec, Task
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
@@ -71,6 +72,8 @@ class TaskRuntime:
         self._has_hurried = False
         self.facts = strategies.of(setup.strategy)
         self.meetings = Meetings(self, self._members)
+        self.together = Together(channel.send, is_chief=self.is_chief)
+        inbox.listen(commands.ChiefWrites, self.together.take)
         self.due = inbox.due = Due(channel.send, setup.step_timeout)
         self.pause = Pause()
         self.writer = Writer()

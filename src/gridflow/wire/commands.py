@@ -203,6 +203,16 @@ class Met(Command):
 
 
 @dataclass(frozen=True)
+class ChiefWrites(Command):
+    """Where Keras's callbacks write on the chief, in a fit that takes all ranks."""
+
+    kind: ClassVar[str] = "chief_writes"
+    generation: int
+    fit: int
+    paths: list[str]
+
+
+@dataclass(frozen=True)
 class Clear(Command):
     """End the generation's training process; another one may follow."""
 
@@ -262,5 +272,5 @@ COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
     *(Start, Counts, Announce, Arrived, StreamStanding, EndSection, EndStreams, Committed),
     *(Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, AskToSave, SaveAfter, Met),
-    Close,
+    *(ChiefWrites, Close),
 )

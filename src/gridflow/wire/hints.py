@@ -41,6 +41,17 @@ _RAISED_BELOW: Final = re.compile(
     r"^(?:[A-Za-z_]\w*\.)+(\w+Error): (?!.*^\S+Error: )", re.MULTILINE | re.DOTALL
 )
 
+#: What it says of ranks that are in different operations: no peer has to be gone for that.
+_APART: Final = re.compile(
+    r"Collective instance \d+ expected|Shape mismatch in the collective instance"
+    r"|Inconsistent output shapes, got",
+    re.IGNORECASE,
+)
+_APART_HINT: Final = (
+    "the ranks are in different operations: one has made more steps than another, or has read or "
+    "saved the model alone. Let them decide by what is the same on all (epochs, logs), or by what "
+    "one tells the others: ctx.broadcast(value)"
+)
 _HINTS: Final = (
     (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
@@ -55,6 +66,18 @@ _HINTS: Final = (
         (
             "memory ran out: use smaller batches, or give the executors more memory "
             "(spark.executor.memoryOverhead is what the training process lives on)"
+        ),
+    ),
+    (
+        re.compile(
+            r"unable to lock file|Bad CRC-32|BadZipFile|FileExistsError|file signature not found"
+            r"|truncated file",
+            re.IGNORECASE,
+        ),
+        (
+            "if several ranks write to this path, let the chief alone do so (if ctx.is_chief, or "
+            "chief_only(callback)) and the others wait for it with ctx.barrier(); or give each a "
+            "path of its own, as in ctx.work_dir"
         ),
     ),
     (
@@ -91,6 +114,8 @@ def hint_for(exception_type: str, text: str, exit_code: int | None = None) -> tu
     exit_code : int or None
         Minus the signal's number when the process was killed.
     """
+    if exception_type and _APART.search(text):
+        return _APART_HINT, False
     aborted = exit_code == -signal.SIGABRT
     echo = (exception_type in _ECHO_TYPES) or (
         (bool(exception_type) or aborted) and bool(_ECHOES.search(text))

@@ -327,6 +327,40 @@ class Saved(OfTraining):
 
 
 @dataclass(frozen=True)
+class FitBegins(OfTraining):
+    """A fit begins that takes all ranks: the chief's, or that of a rank that asks for its paths.
+
+    Attributes
+    ----------
+    fit : int
+        Its number among those, from 0.
+    writes : list of str
+        Where Keras's callbacks write on this rank.
+    """
+
+    kind: ClassVar[str] = "fit_begins"
+    fit: int
+    writes: list[str]
+
+
+@dataclass(frozen=True)
+class FitStarts(OfTraining):
+    """Its first epoch starts: callbacks have restored what they restore.
+
+    Attributes
+    ----------
+    fit, epoch : int
+    updates : int
+        That the optimizer has made; -1: there is none.
+    """
+
+    kind: ClassVar[str] = "fit_starts"
+    fit: int
+    epoch: int
+    updates: int
+
+
+@dataclass(frozen=True)
 class Meet(OfTraining):
     """The rank waits for all others, and says something to them.
 
@@ -379,7 +413,7 @@ class Stack(OfTraining):
 RELAYED: Final = (
     *(Ready, Joined, RowsWanted, FeedingStopped, SectionTrained),
     *(Progress, StepsDue, EpochEnded, EpochFed, Pulled, Evaluated, CanSave, Saved, Stack),
-    *(Meet, MeetingGivenUp),
+    *(FitBegins, FitStarts, Meet, MeetingGivenUp),
 )
 REPORTS: Final[Family[Report]] = Family(
     "an agent",

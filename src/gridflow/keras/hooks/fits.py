@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.errors import InvalidArgument
+from gridflow.keras import own_callbacks
 from gridflow.keras.fixes import Hook
 from gridflow.keras.hooks import early
 from gridflow.keras.results import is_tensorflow
+from gridflow.keras.resume.callback import CheckpointAndResume
 from gridflow.keras.runtime import present
 
 if TYPE_CHECKING:
@@ -53,12 +57,12 @@ def hook(trainer: Any, callback_list: Any) -> Hook:
 
 
 @contextlib.contextmanager
-def counting(runtime: Runtime, *, together: bool = False) -> Iterator[None]:
-    """Let steps be due in a block, unless it waits for rows."""
+def counting(runtime: Runtime, *, together: bool = False) -> Iterator[bool]:
+    """Let steps be due in a block, unless it waits for rows; yield whether it is the outermost."""
     with runtime.due.during(together=together) as is_outer:
         if is_outer:
             early.listen(lambda waits: runtime.due.wait(waits=waits))
-        yield
+        yield is_outer
 
 
 def is_together(runtime: Runtime, model: Any) -> bool:
@@ -72,16 +76,52 @@ def is_together(runtime: Runtime, model: Any) -> bool:
 
 
 def _counted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
     @functools.wraps(method)
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
         runtime = present()
         if runtime is None:
             return method(self, *args, **kwargs)
         # One rank may predict on its own.
-        with counting(runtime, together=name == "fit" and is_together(runtime, self)):
+        together = name == "fit" and is_together(runtime, self)
+        with counting(runtime, together=together) as is_outer:
+            if name == "fit" and is_outer:
+                bound = signature.bind(self, *args, **kwargs)
+                _set_up(runtime, bound, together=together)
+                args, kwargs = bound.args[1:], bound.kwargs
             return method(self, *args, **kwargs)
 
     return counted
+
+
+def _set_up(runtime: Runtime, bound: inspect.BoundArguments, *, together: bool) -> None:
+    """Look at the callbacks of a fit before it begins."""
+    given = bound.arguments.get("callbacks")
+    is_list = type(given).__name__ == "CallbackList"  # which Keras takes as it is
+    callbacks = _flat(given.callbacks if is_list else given)  # type: ignore[union-attr]
+    if own_callbacks.restores(callbacks) and any(_resumes(each) for each in callbacks):
+        raise InvalidArgument(
+            "ctx.callbacks() and BackupAndRestore would both restore the model, each from another "
+            "place in the training. Leave BackupAndRestore out, or use "
+            "ctx.callbacks(checkpoint=False)."
+        )
+    if together:
+        found = runtime.together.begin(callbacks, bound.arguments.get("initial_epoch", 0))
+        if not is_list and given is not None:
+            bound.arguments["callbacks"] = found
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, list | tuple):
+        return [each for one in callbacks for each in _flat(one)]
+    return [callbacks]
+
+
+def _resumes(callback: Any) -> bool:
+    return isinstance(callback, CheckpointAndResume)
 
 
 def _told(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,5 +135,7 @@ def _told(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             method(self, *args, **kwargs)
         if name in _STEP_ENDS:
             runtime.due.step_ended()
+        elif name == "on_train_begin" and runtime.due.in_step:
+            runtime.together.start(self.model)
 
     return told

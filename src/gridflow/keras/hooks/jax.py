@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 import keras
 from gridflow.keras.cures import parts
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, group, group_once, returning
+from gridflow.keras.hooks import fits, group, group_once, returning, saving
 from gridflow.keras.hooks import once as _once
 from gridflow.keras.neutral import numbers
 
@@ -135,4 +135,5 @@ HOOKS: Final = (
     group_once.hook(TRAINER, _evaluating, _predicting),
     returning.hook(parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
+    saving.hook(),
 )

@@ -12,7 +12,7 @@ from gridflow.keras.cures import parts
 from gridflow.keras.cures.datasets import check_scope, endless
 from gridflow.keras.cures.keras3_steps import with_steps
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, returning, tensorflow_once
+from gridflow.keras.hooks import fits, returning, saving, tensorflow_once
 from gridflow.keras.hooks.compiling import check_optimizer, check_xla
 from gridflow.keras.hooks.early import coming_steps, iterator_of
 
@@ -112,4 +112,5 @@ HOOKS: Final = (
     tensorflow_once.hook(TRAINER, lambda model: list(model.metrics_variables)),
     returning.hook(_BASE, "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
+    saving.hook(),
 )

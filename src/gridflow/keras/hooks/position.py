@@ -127,6 +127,14 @@ def data_of(model: Any) -> Any:
     return None if found is None else found()
 
 
+def initial_epoch(model: Any) -> int:
+    """Return the epoch at which a callback lets a fit begin, 0 where none does."""
+    found = getattr(model, "_training_state", None)
+    if isinstance(found, Start):
+        return found.epoch
+    return int(getattr(model, "_initial_epoch", None) or 0)
+
+
 def begin_at(model: Any, flavour: str, start: Start) -> None:
     """Let the fit that is about to begin its first epoch begin it there."""
     if flavour == "tf_keras":

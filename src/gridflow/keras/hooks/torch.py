@@ -18,7 +18,7 @@ import keras
 from gridflow.keras.cures import parts
 from gridflow.keras.cures.torch_groups import is_group
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, group, group_once, returning
+from gridflow.keras.hooks import fits, group, group_once, returning, saving
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:
@@ -134,4 +134,5 @@ HOOKS: Final = (
     ),
     returning.hook(parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
+    saving.hook(),
 )

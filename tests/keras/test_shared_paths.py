@@ -1,0 +1,164 @@
+"""Programs that write files and checkpoints of their own, on all ranks to one path."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ranks import run_job
+
+import keras
+from gridflow import errors
+from gridflow.keras import callbacks, own_callbacks
+from gridflow.keras.neutral import NeutralCallback
+
+X = np.linspace(0, 1, 64, dtype="float32").reshape(16, 4)
+
+
+@pytest.mark.parametrize(
+    ("callback", "words"),
+    [
+        (keras.callbacks.BackupAndRestore("/b"), "restores weights and epoch"),
+        (keras.callbacks.EarlyStopping(), "ends the training"),
+        (keras.callbacks.TerminateOnNaN(), "ends the training"),
+        (keras.callbacks.ReduceLROnPlateau(), "sets the learning rate"),
+        (keras.callbacks.LearningRateScheduler(lambda epoch: 0.1), "sets the learning rate"),
+        (keras.callbacks.SwapEMAWeights(), "swaps weights"),
+        (type("Mine", (keras.callbacks.EarlyStopping,), {})(), "Mine ends the training"),
+    ],
+)
+def test_chief_only_refuses_what_changes_the_training(callback, words):
+    with pytest.raises(errors.InvalidArgument) as caught:
+        callbacks.chief_only(callback)
+    assert words in str(caught.value)
+    assert "give it to fit on all ranks" in str(caught.value)
+
+
+def test_only_keras_own_writers_to_the_chiefs_paths_are_replaced():
+    class Mine(keras.callbacks.CSVLogger):
+        pass
+
+    mine, other = Mine("/shared/a.csv"), keras.callbacks.CSVLogger("/own/a.csv")
+    backup = keras.callbacks.BackupAndRestore("/shared/backup")
+    given = [
+        keras.callbacks.CSVLogger("/shared/a.csv"),
+        keras.callbacks.ModelCheckpoint("/shared/{epoch}.keras"),
+        keras.callbacks.TensorBoard("/shared/logs"),
+        backup,
+        other,
+        mine,
+        keras.callbacks.EarlyStopping(),
+    ]
+    paths = own_callbacks.paths_of(given)
+    assert paths == [
+        *("/shared/a.csv", "/shared/{epoch}.keras", "/shared/logs", "/shared/backup"),
+        "/own/a.csv",
+    ]
+    found = own_callbacks.without_writing(given, paths[:4])
+    kinds = [NeutralCallback] * 3 + [own_callbacks.RestoreOnly]
+    assert [type(each) for each in found[:4]] == kinds
+    assert found[4:] == given[4:]
+
+
+def train(ctx, folder):
+    """Write in all the ways of Keras to one place, and fail once in the middle."""
+    folder = Path(folder)
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    epochs = []
+
+    class Failing(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            epochs.append(epoch)
+            if ctx.generation == 0 and epoch == 2:
+                raise RuntimeError("once more")
+
+    own = keras.callbacks
+    given = [
+        own.ModelCheckpoint(folder / "best.weights.h5", save_weights_only=True),
+        own.ModelCheckpoint(str(folder / "{epoch}.keras")),
+        own.CSVLogger(folder / "log.csv"),
+        own.TensorBoard(folder / "logs"),
+        own.BackupAndRestore(folder / "backup"),
+        own.CSVLogger(folder / f"rank-{ctx.rank}.csv"),
+        Failing(),
+    ]
+    model.fit(X, X[:, :1], batch_size=4, epochs=4, shuffle=False, verbose=0, callbacks=given)
+    for _ in range(20):
+        model.save(folder / "model.keras")
+        model.save_weights(folder / "model.weights.h5")
+    ctx.barrier()
+    again = keras.models.load_model(folder / "model.keras", compile=False)
+    again.load_weights(folder / "best.weights.h5")
+    ctx.barrier()
+    return epochs, model.get_weights(), again.get_weights(), int(model.optimizer.iterations.numpy())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_all_ranks_may_write_to_one_path_and_go_on_from_it(tmp_path):
+    values, result = run_job(
+        train, 2, "multi_worker_mirrored", arguments=(str(tmp_path),), max_restarts=1
+    )
+    assert [attempt.generation for attempt in result.attempts] == [0, 1]
+    for epochs, weights, again, steps in values:
+        assert epochs == [2, 3]
+        assert steps == 16
+        for one, other, chief in zip(weights, again, values[0][1], strict=True):
+            np.testing.assert_array_equal(one, chief)
+            np.testing.assert_array_equal(one, other)
+    for path in [*tmp_path.glob("*.keras")]:
+        assert zipfile.ZipFile(path).testzip() is None
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        *("best.weights.h5", "log.csv", "logs", "model.keras", "model.weights.h5"),
+        *("rank-0.csv", "rank-1.csv", *(f"{epoch}.keras" for epoch in range(1, 5))),
+    }
+    logged = (tmp_path / "log.csv").read_text().splitlines()
+    assert [line.partition(",")[0] for line in logged] == ["epoch", "2", "3"]
+    # One for each life of the chief.
+    assert len([*(tmp_path / "logs").rglob("*.v2")]) == len(result.attempts)
+
+
+def resume_apart(ctx, folder):
+    """Restore on the chief alone, which has what the other lacks."""
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    backup = keras.callbacks.BackupAndRestore(f"{folder}/{ctx.rank}", delete_checkpoint=False)
+    model.fit(X, X[:, :1], batch_size=4, epochs=3, verbose=0, callbacks=[backup])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_ranks_that_restore_something_else_are_refused(tmp_path):
+    arguments = (str(tmp_path),)
+    run_job(resume_apart, 2, "multi_worker_mirrored", arguments=arguments)
+    shutil.rmtree(tmp_path / "1")
+    with pytest.raises(errors.TrainingFailed) as caught:
+        run_job(resume_apart, 2, "multi_worker_mirrored", arguments=arguments)
+    first = caught.value.first
+    assert "starts at epoch" in first.summary
+    assert "12 updates" in first.summary
+    assert "gradients of different models" in first.summary
+    assert "all ranks have to restore the same" in first.hint
+
+
+def restore_twice(ctx, folder):
+    """Let two restore one model."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    given = [*ctx.callbacks(), keras.callbacks.BackupAndRestore(folder)]
+    with pytest.raises(errors.InvalidArgument) as caught:
+        model.fit(X, X[:, :1], verbose=0, callbacks=given)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_two_that_restore_one_model_are_refused(tmp_path):
+    (words,), _ = run_job(restore_twice, arguments=(str(tmp_path),))
+    assert "ctx.callbacks(checkpoint=False)" in words

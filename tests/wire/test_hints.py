@@ -1,0 +1,36 @@
+"""What is known of causes by their words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridflow.wire.hints import hint_for
+
+APART = (
+    "InternalError: Collective ops is aborted by: Collective instance 382 expected type 0 and "
+    "data_type 1 but got type 2 and data_type 1"
+)
+
+
+def test_ranks_in_different_operations_are_no_echo_of_one_that_is_gone():
+    for kind in ("InternalError", "AbortedError"):
+        hint, is_echo = hint_for(kind, APART)
+        assert not is_echo
+        assert "ctx.broadcast(value)" in hint
+    assert hint_for("AbortedError", "Collective ops is aborted by: Socket closed") == ("", True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "BlockingIOError: [Errno 11] Unable to synchronously create file (unable to lock file)",
+        "FileExistsError: [Errno 17] File exists: '/shared/logs'",
+        "zipfile.BadZipFile: Bad CRC-32 for file 'model.weights.h5'",
+        "OSError: Unable to synchronously open file (file signature not found)",
+    ],
+)
+def test_files_that_several_ranks_write_have_a_hint(words):
+    hint, is_echo = hint_for(words.partition(":")[0], words)
+    assert not is_echo
+    assert "several ranks" in hint
+    assert "ctx.barrier()" in hint
