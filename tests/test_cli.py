@@ -346,7 +346,7 @@ def test_marathon_is_asked_over_http(printed, job, monkeypatch):
         assert printed("cancel", "-t", "marathon", job)[0] == 0
         code, _, err = printed("status", "-t", "marathon", job)
         assert code == Exit.OTHER
-        assert "Marathon answers 404" in err
+        assert "there is no job 'flights' on the target marathon" in err
 
 
 def test_marathon_without_an_address_says_which_variable(printed, job, monkeypatch):

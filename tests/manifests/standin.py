@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 import threading
 from contextlib import contextmanager
@@ -60,6 +61,10 @@ class Server(ThreadingHTTPServer):
         self.calls = []
         self.objects = {}
         self.logs = {}
+        #: How many lines a broken stream has, for each that is to break.
+        self.cuts = []
+        #: While it is set, the server is being started again.
+        self.away = threading.Event()
         self.lock = threading.RLock()
         self.news = threading.Condition(self.lock)
         self.closing = threading.Event()
@@ -115,7 +120,9 @@ class Kubernetes(Server):
     def handle_call(self, handler):
         url = urlsplit(handler.path)
         parts = url.path.strip("/").split("/")
-        if parts[0] not in {"api", "apis"}:
+        if self.away.is_set():
+            handler._answer({"kind": "Status", "status": "Failure", "code": 503}, 503)
+        elif parts[0] not in {"api", "apis"}:
             handler._answer(not_found(), 404)
         elif len(parts) < (3 if parts[0] == "api" else 4):
             handler._answer(self._discovery(parts))
@@ -172,7 +179,7 @@ class Kubernetes(Server):
             elif key is None:
                 handler._answer(self._list(version, kind, query))
             elif rest[2:] == ["log"]:
-                handler._answer(self.logs.get(rest[1], ""), kind="text/plain")
+                handler._answer(self._log(rest[1], query), kind="text/plain")
             elif key not in self.objects:
                 handler._answer(not_found(), 404)
             elif handler.command == "DELETE":
@@ -184,6 +191,18 @@ class Kubernetes(Server):
             else:
                 handler._answer(self.objects[key])
 
+    def _log(self, name, query):
+        """Play the kubelet: lines have their times if asked for; ``sinceTime`` is in seconds."""
+        lines = self.logs.get(name, "").splitlines(keepends=True)
+        cut = self.cuts.pop(0) if self.cuts else len(lines)
+        if query.get("timestamps", [""])[0] == "true":
+            # Three lines a second, two at the same moment.
+            times = [f"2026-01-01T00:00:{i // 3:02}.{i % 3 // 2}5Z" for i in range(len(lines))]
+            since = query.get("sinceTime", [""])[0].removesuffix("Z")
+            lines = [f"{t} {line}" for t, line in zip(times, lines, strict=True)][:cut]
+            lines = [line for line in lines if line[:19] >= since]
+        return "".join(lines[:cut])
+
     def set_status(self, kind, name, status):
         """Play the controller."""
         key = ("batch/v1" if kind == "Job" else "apps/v1", kind, name)
@@ -192,25 +211,37 @@ class Kubernetes(Server):
 
     def _list(self, version, kind, query):
         named = query.get("fieldSelector", [""])[0].partition("=")[2]
-        wanted = query.get("labelSelector", [""])[0].partition("=")
+        wanted = query.get("labelSelector", [""])[0]
         items = [
             item
             for (v, k, name), item in self.objects.items()
             if (v, k) == (version, kind)
             and named in {"", name}
-            and (not wanted[0] or item["metadata"]["labels"].get(wanted[0]) == wanted[2])
+            and selected(item["metadata"].get("labels", {}), wanted)
         ]
         about = {"resourceVersion": str(len(self.events))}
         return {"kind": f"{kind}List", "apiVersion": version, "metadata": about, "items": items}
 
-    def add_pod(self, name, job, phase, log, **status):
+    def add_pod(self, name, job, phase, log, component="worker", **status):
         """Play the kubelet."""
-        labels = {"app.kubernetes.io/name": job}
+        labels = {"app.kubernetes.io/name": job, "app.kubernetes.io/component": component}
         about = {"name": name, "namespace": "default", "labels": labels}
         box = {"name": "tensorflow", "image": "a"}
         self.logs[name] = log
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": {"containers": [box]}}
         self.put(("v1", "Pod", name), {**pod, "status": {"phase": phase, **status}})
+
+
+def selected(labels, words):
+    """Whether a label selector takes labels: equality and sets."""
+    for word in re.split(r",(?![^(]*\))", words) if words else ():
+        name, _, values = word.partition(" in ")
+        if values:
+            if labels.get(name) not in values.strip("()").split(","):
+                return False
+        elif labels.get(word.partition("=")[0]) != word.partition("=")[2]:
+            return False
+    return True
 
 
 def merge(base, change):

@@ -199,6 +199,122 @@ def test_a_pod_says_why_it_waits_and_how_it_ended(server, job, printed):
     ]
 
 
+def failed(reason, message, pod_code):
+    """Play a Job that fails, its pod having ended with a code."""
+
+    def play(server):
+        ended = {"terminated": {"reason": "Error", "exitCode": pod_code}}
+        boxes = [{"state": ended}]
+        server.add_pod("flights-worker-0-x", "flights", "Failed", "", containerStatuses=boxes)
+        condition = {"type": "Failed", "status": "True", "reason": reason, "message": message}
+        server.set_status("Job", "flights-worker", {"conditions": [condition]})
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "expected"),
+    [
+        ("DeadlineExceeded", 143, Exit.OVERDUE),  # the controller's, of a pod that came up late
+        ("PodFailurePolicy", 124, Exit.OVERDUE),  # the launcher's
+        ("PodFailurePolicy", 3, Exit.PROGRAM),
+    ],
+)
+def test_the_end_at_a_deadline_is_told_from_others(server, job, printed, reason, code, expected):
+    play = failed(reason, "Job was active longer than specified deadline", code)
+    with playing(server, lambda: play(server)):
+        found, _, err = printed("run", "-t", "kubernetes", job)
+    assert found == expected
+    assert f"{reason}: Job was active longer than specified deadline" in err
+    assert ("it was not done at its deadline" in err) == (expected == Exit.OVERDUE)
+
+
+def test_one_of_several_jobs_may_be_removed_before_the_others_end(server, job, printed):
+    """Each has a time to live of its own."""
+    chief = ("batch/v1", "Job", "flights-chief")
+
+    def play():
+        server.set_status("Job", "flights-chief", COMPLETE)
+        looks = len(server.calls)
+        until(server, lambda: sum("flights-chief" in p for _, p in server.calls[looks:]) > 2)
+        server.remove(chief)
+        looks = len(server.calls)
+        until(server, lambda: sum("flights-chief" in p for _, p in server.calls[looks:]) > 4)
+        server.set_status("Job", "flights-worker", COMPLETE)
+
+    with playing(server, play):
+        changes = ("--set", "roles.chief.replicas=1", "--set", "time_to_live=200")
+        code, _, err = printed("run", "-t", "kubernetes", job, *changes)
+    assert code == 0, err
+
+
+def test_a_server_that_is_away_for_a_while_ends_no_job(server, job, printed):
+    def play():
+        server.away.set()
+        looks = len(server.calls)
+        until(server, lambda: len(server.calls) > looks + 3)
+        server.away.clear()
+        complete(server)()
+
+    with playing(server, play):
+        code, out, err = printed("run", "-t", "kubernetes", job)
+    assert code == 0, err
+    assert "trying again for 10 minutes" in err
+    assert "kubectl gets through again" in err
+    assert "epoch 1 done" in out
+
+
+def test_a_server_that_stays_away_leaves_the_job_alone(server, job, printed, monkeypatch):
+    monkeypatch.setattr("gridflow.deploy.drivers.kubectl._AWAY", 0.3)
+    with playing(server, server.away.set):
+        code, _, err = printed("run", "-t", "kubernetes", job)
+    assert code == Exit.OTHER
+    assert f"the job goes on; 'gridflow logs --follow -t kubernetes {job}' shows it" in err
+
+
+def test_output_is_whole_though_its_stream_breaks(server, job, printed):
+    """Some lines have the same time; the last one of a broken stream may be cut off."""
+    lines = "".join(f"line {i}\n" for i in range(30))
+    pod = ("flights-worker-0-x", "flights")
+
+    def play():
+        server.cuts += [14, 0, 19]
+        server.add_pod(*pod, "Running", lines)
+        until(server, lambda: not server.cuts)
+        key = ("v1", "Pod", pod[0])
+        server.put(key, {**server.objects[key], "status": {"phase": "Succeeded"}})
+        server.set_status("Job", "flights-worker", COMPLETE)
+
+    with playing(server, play):
+        code, out, err = printed("run", "-t", "kubernetes", job)
+    assert code == 0, err
+    said = [line.rpartition("] ")[2] for line in out.splitlines()]
+    assert said == lines.splitlines()
+    assert out.startswith("[pod/flights-worker-0-x/tensorflow] line 0")
+
+
+def test_pods_of_a_server_of_the_same_name_are_not_the_jobs(server, job, printed):
+    server.add_pod("flights-worker-0-x", "flights", "Running", "mine\n")
+    server.add_pod("flights-serving-x", "flights", "Running", "another's\n", "serving")
+    for target, pod in (("kubernetes", "flights-worker-0-x"), ("serving", "flights-serving-x")):
+        found = json.loads(printed("status", "-t", target, job, "--json")[1])
+        assert [task["task"] for task in found] == [pod]
+    _, out, _ = printed("logs", "-t", "kubernetes", job)
+    assert "mine" in out
+    assert "another's" not in out
+
+
+def test_a_job_that_is_not_there_is_no_empty_one(server, job, printed):
+    for call in ("status", "logs"):
+        code, out, err = printed(call, "-t", "kubernetes", job)
+        assert (code, out) == (Exit.OTHER, "")
+        assert "there is no job 'flights' on the target kubernetes" in err
+    printed("run", "-t", "kubernetes", job, "--detach")
+    code, out, err = printed("status", "-t", "kubernetes", job)
+    assert (code, out) == (0, "")
+    assert "job.v1.batch/flights-worker: not finished" in err
+
+
 def test_a_second_model_gets_new_pods():
     annotations = [
         render(parse_job(JOB.replace("models/flights", path)), "serving")

@@ -245,46 +245,51 @@ def test_a_program_that_is_killed_for_ever_is_started_as_often_as_the_limit_says
     assert (code, out.count("one run")) == (137, 2)
 
 
+def limits_of(tree):
+    """Return all deadlines of controllers in a document."""
+    if isinstance(tree, dict):
+        own = [tree["activeDeadlineSeconds"]] if "activeDeadlineSeconds" in tree else []
+        return own + [limit for child in tree.values() for limit in limits_of(child)]
+    return [limit for child in tree for limit in limits_of(child)] if isinstance(tree, list) else []
+
+
+#: Kubernetes' controllers that count a deadline of their own.
+CONTROLLED = {"kubernetes": 1, "jobset": 1, "trainjob": 2, "tfjob": 2, "volcano": 1}
+
+
 @pytest.mark.parametrize("target", [*TRAINING, *SPARK])
 def test_deadline(target):
+    """A controller deletes what is over time, output included, and all its ends look the same.
+
+    kubernetes/kubernetes, pkg/controller/job/job_controller.go (``deleteActivePods``);
+    kubeflow/trainer, pkg/controller/trainjob_controller.go (``reconcileDeadline`` deletes the
+    JobSet); v1.9, pkg/controller.v1/common/job.go (``DeletePodsAndServices``). So the launcher ends
+    the program, with a code and a message, and the controller what never came up.
+    """
     found = documents(target, deadline=60)
-    if target in {"local", "docker", "compose", "marathon"}:
-        # Restarts included: test_launch.py, test_a_deadline_ends_a_task_and_its_restarts.
-        assert "--deadline=60" in words_of(target, deadline=60)
-    elif target in SPARK:
+    if target in SPARK:
         assert "--deadline=60" in str(found[-1])
-    elif target == "kubernetes":
-        assert only("Job", found)["spec"]["activeDeadlineSeconds"] == 60
-    elif target in {"jobset", "trainjob"}:
+        return
+    # Restarts included: test_launch.py, test_a_deadline_ends_a_task_and_its_restarts.
+    assert "--deadline=60" in words_of(target, deadline=60)
+    assert limits_of(found) == [660] * CONTROLLED.get(target, 0)
+    if target in CONTROLLED:
+        # Where pods are made anew, each would have the whole deadline before it.
+        assert counts_over_restarts(found)
+    if target in OUTSIDE:
+        for policy in ("on-failure", "exit-code"):
+            changes = {"restart_policy": policy, "deadline": 60}
+            assert not starts_again(target, Exit.OVERDUE, **changes)
+            assert starts_again(target, 137, **changes)
+    if target in {"jobset", "trainjob"}:
         kind = "JobSet" if target == "jobset" else "TrainingRuntime"
         spec = only(kind, found)["spec"]
         spec = spec if target == "jobset" else spec["template"]["spec"]
-        assert spec["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] == 60
         assert not JobSetController(spec).restarts("DeadlineExceeded", 0)
         assert JobSetController(spec).restarts("BackoffLimitExceeded", 0)
-        if target == "jobset":
-            # Its Jobs are made anew: over restarts the launcher counts.
-            assert "--deadline=60" in words_of(target, deadline=60)
-            assert counts_over_restarts(found)
-            for policy in ("on-failure", "exit-code"):
-                changes = {"restart_policy": policy, "deadline": 60}
-                assert not starts_again(target, Exit.OVERDUE, **changes)
-                assert starts_again(target, 137, **changes)
-        else:
-            # Of all its restarts: kubeflow/trainer v2.3, TrainJobSpec.ActiveDeadlineSeconds.
-            assert only("TrainJob", found)["spec"]["activeDeadlineSeconds"] == 60
-    elif target == "tfjob":
-        spec = only("TFJob", found)["spec"]
-        assert spec["runPolicy"]["activeDeadlineSeconds"] == 60
-        pod = spec["tfReplicaSpecs"]["Worker"]["template"]["spec"]
-        assert pod["activeDeadlineSeconds"] == 60
-    else:
-        assert "--deadline=60" in words_of(target, deadline=60)
-        assert not VolcanoController(only("Job", found)["spec"]).restarts(Exit.OVERDUE, 0)
-        assert counts_over_restarts(found)
 
 
-def test_run_notes_when_a_job_begins_that_is_started_again_as_a_whole():
+def test_run_notes_when_a_job_begins_whose_pods_are_started_again():
     job = flights(deadline=60, annotations={"note": "x"})
     assert begun(job, "jobset", 1234.5).annotations == {"note": "x", "gridflow/began": "1234"}
     assert begun(job, "volcano", 1234.5).annotations["gridflow/began"] == "1234"
@@ -293,7 +298,7 @@ def test_run_notes_when_a_job_begins_that_is_started_again_as_a_whole():
     assert template["metadata"]["annotations"]["gridflow/began"] == "1"
     # Waiting in a queue is no training, and the others count by themselves.
     assert begun(flights(deadline=60, gang=Gang(queue="q")), "jobset", 1.0).annotations == {}
-    assert begun(job, "kubernetes", 1.0) is job
+    assert begun(job, "compose", 1.0) is job
     assert begun(flights(), "jobset", 1.0).annotations == {}
 
 

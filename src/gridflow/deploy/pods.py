@@ -27,9 +27,11 @@ GCS_DIRECTORY: Final = "/etc/gridflow/gcs"
 #: TensorFlow's cluster can't be reached through an Istio sidecar, which would also keep a finished
 #: pod running. Istio reads the label; up to 1.9, and Kubeflow's documents, the annotation.
 NO_SIDECAR: Final = {"sidecar.istio.io/inject": "false"}
-#: When a job was started, which `gridflow run` notes for the deadline of those that start again as
-#: a whole.
+#: When a job was started, which `gridflow run` notes for the deadline of those that start pods
+#: again.
 BEGAN: Final = "gridflow/began"
+#: The label that says which part of a job an object is: a role, or what stands beside.
+COMPONENT: Final = "app.kubernetes.io/component"
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
@@ -41,14 +43,14 @@ def names(job: Job, component: str | None = None) -> dict[str, str]:
         "app.kubernetes.io/managed-by": "gridflow",
     }
     if component:
-        labels["app.kubernetes.io/component"] = component
+        labels[COMPONENT] = component
     return labels
 
 
 def selector(job: Job, component: str | None = None) -> dict[str, str]:
     """Return the labels that select the pods of a job, or of one component of it."""
     labels = {"app.kubernetes.io/name": job.name}
-    return {**labels, "app.kubernetes.io/component": component} if component else labels
+    return {**labels, COMPONENT: component} if component else labels
 
 
 def metadata(job: Job, name: str, component: str | None = None) -> Metadata:

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 from gridflow.deploy.commands import warn
 from gridflow.deploy.description.loading import load_job
-from gridflow.deploy.drivers.base import say
+from gridflow.deploy.drivers.base import NotThere, say
 from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.pods import BEGAN
 from gridflow.deploy.rendering import render
-from gridflow.errors import InvalidArgument
+from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.spec.printable import printable
 
 if TYPE_CHECKING:
     import argparse
 
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.drivers.base import Driver
+    from gridflow.deploy.drivers.base import Driver, TaskStatus
 
 _IN_THIS_PROCESS = ("local", "spark")
-#: Where no controller counts the deadline over restarts.
-_AS_A_WHOLE = ("jobset", "volcano")
+#: Where pods are started again, and nobody else tells them when the job began.
+_STARTED_AGAIN = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     driver.start(replace=arguments.replace)
     code = 0 if arguments.detach else _follow(driver, arguments)
     if arguments.json:
-        _print_status(driver, as_json=True)
+        _print_status(driver.status(), as_json=True)
     return code
 
 
@@ -63,17 +63,24 @@ def _follow(driver: Driver, arguments: argparse.Namespace) -> int:
         words = f"gridflow cancel -t {arguments.target} {arguments.job}"
         say(f"the job goes on; '{words}' ends it")
         raise
+    except GridflowError:
+        words = f"gridflow logs --follow -t {arguments.target} {arguments.job}"
+        say(f"the job goes on; '{words}' shows it")
+        raise
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Print a job's tasks."""
-    _print_status(_driver(arguments), as_json=arguments.json)
+    driver = _driver(arguments)
+    _print_status(_there(driver, arguments), as_json=arguments.json)
     return 0
 
 
 def logs(arguments: argparse.Namespace) -> int:
     """Print a job's output."""
-    return _driver(arguments).logs(follow=arguments.follow)
+    driver = _driver(arguments)
+    _there(driver, arguments)
+    return driver.logs(follow=arguments.follow)
 
 
 def cancel(arguments: argparse.Namespace) -> int:
@@ -82,8 +89,15 @@ def cancel(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_status(driver: Driver, *, as_json: bool) -> None:
+def _there(driver: Driver, arguments: argparse.Namespace) -> list[TaskStatus]:
+    """Return the tasks of a job that is there."""
     tasks = driver.status()
+    if not tasks and not driver.is_there():
+        raise NotThere(arguments.target, load_job(arguments.job, arguments.assignments).name)
+    return tasks
+
+
+def _print_status(tasks: list[TaskStatus], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps([dataclasses.asdict(task) for task in tasks], indent=2) + "\n")
         return
@@ -95,12 +109,12 @@ def _print_status(driver: Driver, *, as_json: bool) -> None:
 
 
 def begun(job: Job, target: str, now: float) -> Job:
-    """Return a job that says when it was started, for targets that start it again as a whole.
+    """Return a job that says when it was started, for targets that start pods again.
 
     Their deadline counts from there. What waits in a queue hasn't started: it counts each start.
     """
     waits = job.gang is not None and job.gang.queue is not None
-    if target not in _AS_A_WHOLE or job.deadline is None or waits:
+    if target not in _STARTED_AGAIN or job.deadline is None or waits:
         return job
     return dataclasses.replace(job, annotations={BEGAN: str(int(now)), **job.annotations})
 

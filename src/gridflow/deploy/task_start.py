@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 #: The exit code of every retryable failure where a target can name single codes only.
 RETRYABLE: Final = 130
 PERMANENT: Final = tuple(range(1, 128))
+#: Seconds that a pod may need to come up. A controller's own deadline deletes pods with their
+#: output, and starts to count before they have begun: so the launcher ends them, with a code and a
+#: word of its own, and the controller those that never came up.
+UNSTARTED: Final = 600
 
 
 def start_words(

@@ -24,6 +24,7 @@ _IMAGE: Final = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
 )
 _QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(m|k|[MGTPE]|[KMGTPE]i|[eE][+-]?\d+)?\Z")
+_LEAST_MEMORY: Final = 1 << 20
 _DURATION: Final = re.compile(r"(\d+)(s|m|h|d)?\Z")
 _POWERS: Final = {
     "m": Decimal("0.001"),
@@ -140,7 +141,8 @@ def quantity(text: str) -> Decimal:
     if not match:
         if text.endswith("K") and _QUANTITY.match(f"{text}i"):
             reason = f"{text!r} is no quantity: thousands are 'k', 1024s are 'Ki'."
-            raise InvalidArgument(f"{reason} Did you mean {text + 'i'!r}?")
+            hint = f" Did you mean {text + 'i'!r}?" if quantity(f"{text}i") >= _LEAST_MEMORY else ""
+            raise InvalidArgument(reason + hint)
         raise InvalidArgument(
             f"{text!r} is no quantity: a number and one of m, k, M, G, T, Ki, Mi, Gi, Ti, "
             "for example '500m' (cpu) or '4Gi' (memory)."
@@ -171,10 +173,12 @@ def memory(text: str) -> str | None:
         size = quantity(text)
     except InvalidArgument as error:
         return str(error)
-    least = 1 << 20
-    if size < least:
-        better = text.rstrip("mk") + "Gi"
-        return f"memory counts bytes, got {text!r} = {size} bytes. Did you mean {better!r}?"
+    if size <= 0:
+        return f"memory is more than 0, got {text!r}."
+    if size < _LEAST_MEMORY:
+        better = re.sub(r"[a-zA-Z].*", "", text) + "Gi"
+        hint = f" Did you mean {better!r}?" if quantity(better) >= _LEAST_MEMORY else ""
+        return f"memory counts bytes, got {text!r} = {size} bytes; at least 1Mi is needed.{hint}"
     return None
 
 

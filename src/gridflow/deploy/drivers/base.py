@@ -42,6 +42,9 @@ class Driver(Protocol):
     def status(self) -> list[TaskStatus]:
         """Return its tasks."""
 
+    def is_there(self) -> bool:
+        """Return whether there is such a job, though it has no tasks; say what is known of it."""
+
     def logs(self, *, follow: bool) -> int:
         """Print its output."""
 
@@ -61,6 +64,20 @@ class AlreadyThere(JobExists):
 
     def __reduce__(self) -> tuple[type[AlreadyThere], tuple[str, str]]:
         return type(self), (self.name, self.what)
+
+
+class NotThere(GridflowError):
+    """There is no job of this name."""
+
+    def __init__(self, target: str, name: str) -> None:
+        self.target, self.name = target, name
+        super().__init__(
+            f"there is no job {name!r} on the target {target}: it was never started there, in this "
+            "namespace or project, or is removed."
+        )
+
+    def __reduce__(self) -> tuple[type[NotThere], tuple[str, str]]:
+        return type(self), (self.target, self.name)
 
 
 def tool(name: str, hint: str) -> str:

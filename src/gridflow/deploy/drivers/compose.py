@@ -82,6 +82,10 @@ class ComposeDriver:
             for task in self._services()
         ]
 
+    def is_there(self) -> bool:
+        """Return whether there are containers."""
+        return bool(self._services())
+
     def logs(self, *, follow: bool) -> int:
         """Print the output of all containers."""
         words = [*self._words, "logs", *(["--follow"] if follow else [])]

@@ -5,25 +5,45 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
-from gridflow.deploy.drivers.objects import BAD, GOOD, STANDING, Pod, resource, state_of
+from gridflow.deploy.drivers.objects import (
+    BAD,
+    GOOD,
+    STANDING,
+    Pod,
+    reason_of,
+    resource,
+    state_of,
+)
+from gridflow.deploy.drivers.streams import LogStream
 from gridflow.deploy.drivers.watch import Watch
+from gridflow.deploy.pods import COMPONENT
 from gridflow.errors import GridflowError
 from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.rendering import Rendering
 
+_T = TypeVar("_T")
 _POLL: Final = 2.0
 _LAST_WORDS: Final = 10.0
 _GONE: Final = "120s"
+#: Seconds that the API server may be away while a job is followed, and that one call may take.
+_AWAY: Final = 600.0
+_ONE_CALL: Final = "--request-timeout=30s"
+#: The reason that controllers give for a passed deadline.
+_LATE: Final = "DeadlineExceeded"
+#: What another try won't change.
+_REFUSED: Final = ("(Forbidden)", "(Unauthorized)", "must be logged in")
 #: Looks that an object may be missing from while its watch still has to tell of its end.
 _MISSES: Final = 2
 #: An object that is kept for less time than this may be gone between two looks.
-_SHORT_LIVED: Final = 60
+_SHORT_LIVED: Final = 120
 #: Kinds that neither train nor serve.
 _BESIDE: Final = (
     "Service",
@@ -46,8 +66,9 @@ class KubectlDriver:
         self._poll = poll
         self._trains = rendering.target.name in _ONGOING
         self._seen: dict[tuple[str, str], str] = {}
-        self._streams: dict[tuple[str, str, int], subprocess.Popen[bytes]] = {}
-        self._ended: set[tuple[str, str, int]] = set()
+        self._streams: dict[tuple[str, str, int], LogStream] = {}
+        self._exit_codes: set[int] = set()
+        self._last: dict[str, Any] = {}
         self._missed: dict[str, int] = {}
 
     def start(self, *, replace: bool = False) -> None:
@@ -98,21 +119,60 @@ class KubectlDriver:
 
     def follow(self, output: TextIO) -> int:
         """Show pods and their output until the job has ended, or its service is ready."""
-        wanted = self._watched()
-        watches = {name: Watch(self._words("get", name)) for name in wanted if self._is_brief()}
+        wanted = self._watched() if self._is_brief() else []
+        watches = {name: Watch(self._words("get", name)) for name in wanted}
         try:
             while True:
-                self._show_all(output)
-                items = {name: self._now(name, watches.get(name)) for name in wanted}
+                items = self._patiently(lambda: self._look(output, watches))
                 code = self._verdict(items)
                 if code is not None:
-                    self._show_all(output)  # of a pod that came and ended since the last look, too
-                    return code
+                    # Of a pod that came and ended since the last look, too.
+                    self._patiently(lambda: self._show_all(output))
+                    return self._told(code, items)
                 time.sleep(self._poll)
         finally:
             for watch in watches.values():
                 watch.close()
             self._end_streams()
+
+    def _look(self, output: TextIO, watches: dict[str, Watch]) -> dict[str, Any]:
+        self._show_all(output)
+        return {name: self._now(name, watches.get(name)) for name in self._watched()}
+
+    def _patiently(self, look: Callable[[], _T]) -> _T:
+        """Look again where a look fails: a server that is away for minutes ends no job."""
+        until = None
+        while True:
+            try:
+                found = look()
+            except GridflowError as error:
+                now = time.monotonic()
+                if until is None:
+                    until = now + _AWAY
+                    say(f"{error}; trying again for {_AWAY / 60:g} minutes, the job goes on")
+                if now > until or any(word in str(error) for word in _REFUSED):
+                    raise
+                time.sleep(self._poll)
+            else:
+                if until is not None:
+                    say("kubectl gets through again")
+                return found
+
+    def _told(self, code: int, items: dict[str, Any]) -> int:
+        """Say how the job has ended, and return its exit code."""
+        name = self._job.name
+        if code == Exit.SUCCEEDED:
+            say(f"{name} succeeded" if self._trains else f"{name} is ready")
+        elif code == Exit.OTHER:
+            say(f"{name} was removed before its end was seen")
+        else:
+            reasons = [reason_of(item) for item in items.values() if item and state_of(item) in BAD]
+            late = Exit.OVERDUE in self._exit_codes or _LATE in {reason for reason, _ in reasons}
+            code = int(Exit.OVERDUE) if late else code
+            why = [": ".join(filter(None, pair)) for pair in reasons if any(pair)]
+            why = ["it was not done at its deadline", *why] if late else why
+            say("; ".join([f"{name} failed", *dict.fromkeys(why), "'gridflow cancel' removes it"]))
+        return code
 
     def status(self) -> list[TaskStatus]:
         """Return the job's pods."""
@@ -140,13 +200,10 @@ class KubectlDriver:
         followers = {f"{self._job.name}-{role}" for role in self._job.followers}
         decisive = [s for n, s in states.items() if n.rpartition("/")[2] not in followers]
         if all(state in GOOD for state in decisive):
-            say(f"{self._job.name} succeeded" if self._trains else f"{self._job.name} is ready")
-            return 0
+            return int(Exit.SUCCEEDED)
         if any(state in BAD for state in states.values()):
-            say(f"{self._job.name} failed; 'gridflow cancel' removes it")
             return int(Exit.PROGRAM)
         if "gone" in decisive:
-            say(f"{self._job.name} was removed before its end was seen")
             return int(Exit.OTHER)
         return None
 
@@ -154,13 +211,24 @@ class KubectlDriver:
         """Return an object as it is, or as it was when it was seen last."""
         if item := self._get(name):
             self._missed.pop(name, None)
+            self._last[name] = item
             return item
-        last = watch.last() if watch else None
+        last = (watch.last() if watch else None) or self._last.get(name)
+        # One of several may be removed, its time to live over, while others go on.
         if last and state_of(last) in GOOD | BAD:
             return last
         # The watch may be a moment behind.
         self._missed[name] = self._missed.get(name, 0) + 1
         return None if self._missed[name] > _MISSES else last or {"kind": "", "status": {}}
+
+    def is_there(self) -> bool:
+        """Return whether the server has anything of the job; what has no pods says its state."""
+        there = {name: item for name in self._watched() if (item := self._get(name))}
+        for name, item in there.items():
+            why = ": ".join(filter(None, reason_of(item)))
+            state = state_of(item) or "not finished"
+            say(f"{name}: {state} ({why})" if why else f"{name}: {state}")
+        return bool(there)
 
     def _is_brief(self) -> bool:
         brief = self._job.time_to_live is not None and self._job.time_to_live < _SHORT_LIVED
@@ -179,11 +247,11 @@ class KubectlDriver:
 
     def _get(self, name: str) -> Any:
         """Return an object of the server, None if it isn't there."""
-        text = self._call("get", name, "--output=json", "--ignore-not-found")
+        text = self._call("get", name, "--output=json", "--ignore-not-found", _ONE_CALL)
         return json.loads(text) if text.strip() else None
 
     def _pods(self) -> list[Pod]:
-        listing = json.loads(self._call("get", "pods", *self._labels(), "--output=json"))
+        listing = json.loads(self._call("get", "pods", *self._labels(), "--output=json", _ONE_CALL))
         return [Pod.of(item) for item in listing["items"]]
 
     def _show_all(self, output: TextIO) -> None:
@@ -197,22 +265,34 @@ class KubectlDriver:
             # Volcano starts a pod of the same name again, the kubelet a container of the same pod.
             attempt = (pod.name, pod.uid, pod.restarts)
             if pod.has_output and attempt not in self._streams:
-                words = self._words("logs", f"pod/{pod.name}", "--follow", "--prefix")
-                self._streams[attempt] = subprocess.Popen(words, stdout=output)
-            if pod.has_ended:
-                self._ended.add(attempt)
+                for (name, *_), stream in self._streams.items():
+                    if name == pod.name:
+                        stream.close(0.0)
+                words = self._words("logs", f"pod/{pod.name}")
+                self._streams[attempt] = LogStream(words, output, self._poll)
+            if pod.has_ended and attempt in self._streams:
+                self._streams[attempt].end()
+            if pod.exit_code is not None:
+                self._exit_codes.add(pod.exit_code)
 
     def _end_streams(self) -> None:
-        for attempt, stream in self._streams.items():
-            try:
-                # The output of an ended pod comes to its end by itself.
-                stream.wait(timeout=_LAST_WORDS if attempt in self._ended else 0)
-            except subprocess.TimeoutExpired:
-                stream.terminate()
-                stream.wait()
+        # The output of an ended pod comes to its end by itself.
+        until = time.monotonic() + _LAST_WORDS
+        cut = [
+            name
+            for (name, *_), stream in self._streams.items()
+            if not stream.close(max(0.0, until - time.monotonic()))
+        ]
+        if cut:
+            say(f"the end of the output of {', '.join(cut)} is missing; 'gridflow logs' prints it")
 
     def _labels(self) -> list[str]:
-        return [f"--selector=app.kubernetes.io/name={self._job.name}"]
+        """Return the words that select the pods of this target, of all that have the job's name."""
+        found = [d.content for d in self._rendering.documents if d.content["kind"] not in _BESIDE]
+        parts = set(self._job.roles) if self._trains else set()
+        parts |= {c["metadata"]["labels"].get(COMPONENT, "") for c in found} - {""}
+        chosen = f",{COMPONENT} in ({','.join(sorted(parts))})" if parts else ""
+        return [f"--selector=app.kubernetes.io/name={self._job.name}{chosen}"]
 
     def _words(self, *words: str) -> list[str]:
         return [self._kubectl, f"--namespace={self._job.namespace}", *words]

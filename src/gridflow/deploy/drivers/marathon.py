@@ -65,14 +65,15 @@ class MarathonDriver:
 
     def status(self) -> list[TaskStatus]:
         """Return the apps."""
-        apps = self._apps()
-        if apps is None:
-            raise GridflowError(f"Marathon has no group /{self._name}: Marathon answers 404.")
         found = []
-        for app in apps:
+        for app in self._apps() or ():
             running = app.get("tasksRunning", 0) >= app.get("instances", 1)
             found.append(TaskStatus(app["id"], "running" if running else "waiting"))
         return found
+
+    def is_there(self) -> bool:
+        """Return whether there is such a group."""
+        return self._apps() is not None
 
     def logs(self, *, follow: bool) -> int:  # noqa: ARG002  (the same call for all drivers)
         """Say where the output is."""

@@ -33,6 +33,18 @@ def state_of(item: Any) -> str:
     return str(status.get("applicationState", {}).get("state", ""))
 
 
+def reason_of(item: Any) -> tuple[str, str]:
+    """Return why an object has ended badly, in a word and a sentence; both may be empty."""
+    status = item.get("status") or {}
+    for condition in status.get("conditions") or []:
+        if condition.get("status") == "True" and condition.get("type") in BAD:
+            return str(condition.get("reason", "")), str(condition.get("message", ""))
+    state = status.get("state")
+    if isinstance(state, dict):
+        return str(state.get("reason", "")), str(state.get("message", ""))
+    return "", str(status.get("applicationState", {}).get("errorMessage", ""))
+
+
 def _is_ready(item: Any, status: Any) -> bool:
     # Kubeflow's controllers don't say which generation their status is of.
     silent = 0 if item["kind"] == "Deployment" else item["metadata"].get("generation", 0)
@@ -64,6 +76,8 @@ class Pod:
         Why it waits, or how it ended.
     restarts : int
         Of its containers.
+    exit_code : int or None
+        The first of its containers' that is no success.
     has_output, has_ended, is_leaving : bool
         Whether a container has begun, whether the pod is at its end, and whether it is removed.
     """
@@ -73,6 +87,7 @@ class Pod:
     phase: str
     detail: str
     restarts: int
+    exit_code: int | None
     has_output: bool
     has_ended: bool
     is_leaving: bool
@@ -90,10 +105,16 @@ class Pod:
             phase,
             _detail(status),
             sum(box.get("restartCount", 0) for box in boxes),
+            next((code for box in boxes if (code := _exit_code(box))), None),
             begun or (not boxes and phase not in {"", "Pending"}),
             phase in {"Succeeded", "Failed"},
             "deletionTimestamp" in item["metadata"],
         )
+
+
+def _exit_code(box: Any) -> int | None:
+    code = box.get("state", {}).get("terminated", {}).get("exitCode")
+    return code if isinstance(code, int) else None
 
 
 def _first_line(message: str | None) -> list[str]:

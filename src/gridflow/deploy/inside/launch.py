@@ -272,7 +272,7 @@ class _Task:
     def _is_final(self, code: int) -> bool:
         """Return whether the target won't start this task again after a failure."""
         policy = self.options.pod_restart_policy
-        if policy is None or policy == "never":
+        if policy is None or policy == "never" or code == Exit.OVERDUE:
             return True
         if policy == "exit-code" and code < SIGNALLED:
             return True

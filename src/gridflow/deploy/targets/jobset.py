@@ -14,7 +14,7 @@ from gridflow.deploy.targets.beside import (
     tensorboard,
 )
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
-from gridflow.deploy.task_start import addresses, meeting, start_words
+from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_words
 from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
@@ -33,16 +33,14 @@ def host(job: Job, part: str, index: int) -> str:
     return f"{job.name}-{part}-0-{index}.{job.name}.{job.namespace}.svc"
 
 
-def set_policies(job: Job, main: str, *, counted: bool = False) -> dict[str, Any]:
-    """Return when the set has succeeded, and what a failed Job means to it.
-
-    ``counted`` is whether the launcher counts the deadline, and ends with a code of its own.
-    """
+def set_policies(job: Job, main: str) -> dict[str, Any]:
+    """Return when the set has succeeded, and what a failed Job means to it."""
     failure: dict[str, Any] = {"maxRestarts": 0}
     if job.restart_policy != "never":
         failure["maxRestarts"] = job.restart_limit
-    final = ["PodFailurePolicy"] if job.restart_policy == "exit-code" or counted else []
-    final += ["DeadlineExceeded"] if job.deadline is not None else []
+    final = ["PodFailurePolicy"] if job.restart_policy == "exit-code" else []
+    if job.deadline is not None:
+        final = ["PodFailurePolicy", "DeadlineExceeded"]
     if final and failure["maxRestarts"]:
         rule = {"name": "permanent", "action": "FailJobSet"}
         failure["rules"] = [{**rule, "onJobFailureReasons": final}]
@@ -52,11 +50,8 @@ def set_policies(job: Job, main: str, *, counted: bool = False) -> dict[str, Any
     }
 
 
-def inner_job(job: Job, role: str, template: Any, container: str, *final: int) -> dict[str, Any]:
-    """Return the spec of a role's Job inside a set: one failure of a pod fails it.
-
-    ``final`` are exit codes after which the set doesn't start again.
-    """
+def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, Any]:
+    """Return the spec of a role's Job inside a set: one failure of a pod fails it."""
     spec: dict[str, Any] = {
         "completions": job.roles[role].replicas,
         "parallelism": job.roles[role].replicas,
@@ -64,7 +59,9 @@ def inner_job(job: Job, role: str, template: Any, container: str, *final: int) -
         "backoffLimit": 0,
     }
     if job.deadline is not None:
-        spec["activeDeadlineSeconds"] = job.deadline
+        spec["activeDeadlineSeconds"] = job.deadline + UNSTARTED
+    # Each restart makes new Jobs, with the whole deadline before them: the launcher counts it.
+    final = () if job.deadline is None else (int(Exit.OVERDUE),)
     spec["podFailurePolicy"] = failure_policy(job, container, *final)
     spec["template"] = template
     return spec
@@ -74,8 +71,6 @@ def render(job: Job) -> list[Document]:
     """Return the JobSet and what stands beside it."""
     cluster = addresses(job, lambda role, index: host(job, role, index), lambda *_: job.port)
     heard = meeting(job, lambda role, index: host(job, role, index))
-    # Each restart makes new Jobs, with the whole deadline before them: the launcher counts it.
-    final = () if job.deadline is None else (int(Exit.OVERDUE),)
     parts = []
     for name, _ in job.role_items():
         template = task_pod(
@@ -93,7 +88,7 @@ def render(job: Job) -> list[Document]:
             {
                 "name": name,
                 "replicas": 1,
-                "template": {"spec": inner_job(job, name, template, CONTAINER, *final)},
+                "template": {"spec": inner_job(job, name, template, CONTAINER)},
             }
         )
     spec: dict[str, Any] = {
@@ -102,7 +97,7 @@ def render(job: Job) -> list[Document]:
             "subdomain": job.name,
             "publishNotReadyAddresses": True,
         },
-        **set_policies(job, job.main_role, counted=bool(final)),
+        **set_policies(job, job.main_role),
         "replicatedJobs": parts,
     }
     if job.time_to_live is not None:

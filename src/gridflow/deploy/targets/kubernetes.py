@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description.problems import Problem
-from gridflow.deploy.pods import field_env, metadata, service, task_pod
+from gridflow.deploy.pods import began_env, field_env, metadata, service, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import (
     SIDES,
@@ -14,7 +14,14 @@ from gridflow.deploy.targets.beside import (
     pod_group,
     tensorboard,
 )
-from gridflow.deploy.task_start import PERMANENT, addresses, meeting, news, start_words
+from gridflow.deploy.task_start import (
+    PERMANENT,
+    UNSTARTED,
+    addresses,
+    meeting,
+    news,
+    start_words,
+)
 from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
@@ -40,7 +47,8 @@ def failure_policy(job: Job, container: str, *final: int) -> dict[str, Any]:
         return {"rules": [{"action": "FailJob", "onPodConditions": [_DISRUPTED]}]}
     rules: list[dict[str, Any]] = [{"action": "Ignore", "onPodConditions": [_DISRUPTED]}]
     if final := PERMANENT if job.restart_policy == "exit-code" else final:
-        codes = {"containerName": container, "operator": "In", "values": list(final)}
+        values = [int(code) for code in final]
+        codes = {"containerName": container, "operator": "In", "values": values}
         rules.append({"action": "FailJob", "onExitCodes": codes})
     return {"rules": rules}
 
@@ -49,7 +57,7 @@ def limits(job: Job) -> dict[str, int]:
     """Return the fields of a ``batch/v1`` Job's spec for deadline and time to live."""
     fields = {}
     if job.deadline is not None:
-        fields["activeDeadlineSeconds"] = job.deadline
+        fields["activeDeadlineSeconds"] = job.deadline + UNSTARTED
     if job.time_to_live is not None:
         fields["ttlSecondsAfterFinished"] = job.time_to_live
     elif job.clean_up == "all":
@@ -69,7 +77,9 @@ def render(job: Job) -> list[Document]:
     several = len(job.roles) > 1
     heard = news(job, host, lambda *_: job.port + 1) if several else meeting(job, host)
     # Whoever was ended because another task has failed for good isn't started again.
-    final = (int(Exit.GIVEN_UP),) if several else ()
+    final = [Exit.GIVEN_UP] if several else []
+    # Nor who has run over time.
+    final += [Exit.OVERDUE] if job.deadline is not None else []
     if heard:
         ports["finish"] = job.port + 1
     documents = [object_document(service(job, job.name, ports, None, headless=True))]
@@ -78,13 +88,13 @@ def render(job: Job) -> list[Document]:
         template = task_pod(
             job,
             name,
-            words=start_words(job, pod_restarts=bool(heard)),
+            words=start_words(job, pod_restarts=bool(heard), deadline=True),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=cluster,
             news=heard,
             subdomain=job.name,
-            extra_env=(FAILED_BEFORE,) if several else (),
+            extra_env=(*((FAILED_BEFORE,) if several else ()), *began_env(job)),
         )
         join_group(job, template)
         spec: KubernetesJobSpec = {

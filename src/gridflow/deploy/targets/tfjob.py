@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.pods import env_list, metadata, task_pod
+from gridflow.deploy.pods import began_env, env_list, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
-from gridflow.deploy.task_start import meeting, start_words
+from gridflow.deploy.task_start import UNSTARTED, meeting, start_words
 from gridflow.spec.roles import CHIEF, EVALUATOR, PS, WORKER
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def run_policy(job: Job) -> dict[str, Any]:
     """Return the ``runPolicy`` of a job."""
     policy: dict[str, Any] = {"cleanPodPolicy": (job.clean_up or "running").capitalize()}
     if job.deadline is not None:
-        policy["activeDeadlineSeconds"] = job.deadline
+        policy["activeDeadlineSeconds"] = job.deadline + UNSTARTED
     if job.time_to_live is not None:
         policy["ttlSecondsAfterFinished"] = job.time_to_live
     if job.gang and scheduler(job) == "volcano":
@@ -54,17 +54,17 @@ def render(job: Job) -> list[Document]:
         template = task_pod(
             job,
             name,
-            words=start_words(job, restarts=True),
+            words=start_words(job, restarts=True, deadline=True),
             container=CONTAINER,
             port_name=PORT_NAME,
             cluster=None,
             news=heard,
             restart=None,
-            extra_env=tuple(env_list(alone)),
+            extra_env=(*env_list(alone), *began_env(job)),
         )
         if job.deadline is not None:
             # The operator looks at the job's deadline only when something else happens to it.
-            template["spec"]["activeDeadlineSeconds"] = job.deadline
+            template["spec"]["activeDeadlineSeconds"] = job.deadline + UNSTARTED
         replicas[ROLE_NAMES[name]] = {
             "replicas": role.replicas,
             "restartPolicy": "Never",

@@ -47,7 +47,7 @@ def render(job: Job) -> list[Document]:
     template = task_pod(
         job,
         role,
-        words=[*start_words(job), "--"],
+        words=[*start_words(job, deadline=True), "--"],
         container=NODE,
         port_name="tensorflow",
         cluster=None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.pods import metadata, task_pod
+from gridflow.deploy.pods import began_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import (
     SIDES,
@@ -18,7 +18,7 @@ from gridflow.deploy.targets.beside import (
     tensorboard,
 )
 from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
-from gridflow.deploy.task_start import addresses, meeting, start_words
+from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -51,12 +51,12 @@ def runtime(job: Job) -> Object:
         template = task_pod(
             job,
             name,
-            words=start_words(job),
+            words=start_words(job, deadline=True),
             container=NODE,
             port_name="tensorflow",
             cluster=cluster,
             news=heard,
-            extra_env=JOBSET_ENV,
+            extra_env=(*JOBSET_ENV, *began_env(job)),
         )
         # Trainer makes the pod group, and leaves the choice of the scheduler to the runtime
         # (kubeflow/trainer, pkg/runtime/framework/plugins/volcano).
@@ -99,7 +99,8 @@ def render(job: Job) -> list[Document]:
         "trainer": {"image": job.image, "numNodes": job.roles[job.main_role].replicas},
     }
     if job.deadline is not None:
-        spec["activeDeadlineSeconds"] = job.deadline
+        # It removes the JobSet, pods and output included.
+        spec["activeDeadlineSeconds"] = job.deadline + UNSTARTED
     top = metadata(job, job.name)
     top["labels"] = {**top["labels"], **kueue_labels(job)}
     whole: Object = {

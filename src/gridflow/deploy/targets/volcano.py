@@ -8,16 +8,12 @@ from gridflow.deploy.pods import began_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.beside import SIDES, tensorboard
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME
-from gridflow.deploy.task_start import RETRYABLE, addresses, meeting, start_words
+from gridflow.deploy.task_start import RETRYABLE, UNSTARTED, addresses, meeting, start_words
 from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
-
-
-#: Seconds that a pod may need to come up.
-UNSTARTED: Final = 600
 
 
 def policies(job: Job) -> list[dict[str, Any]]:
@@ -56,8 +52,6 @@ def render(job: Job) -> list[Document]:
             extra_env=began_env(job),
         )
         if job.deadline is not None:
-            # Volcano starts the job again when a pod is over time, as after any failure. So the
-            # launcher ends it, with a code of its own, and this is for pods that never came up.
             template["spec"]["activeDeadlineSeconds"] = job.deadline + UNSTARTED
         task: dict[str, Any] = {"name": name, "replicas": role.replicas}
         if name == job.main_role:
