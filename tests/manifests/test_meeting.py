@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -205,14 +206,14 @@ def company():
     with contextlib.ExitStack() as stack:
         ports = free_ports(4)
 
-        def make(index, patience=30.0):
+        def make(index, patience=30.0, variable="GRIDFLOW_MEET", give_up=pytest.fail):
             cluster = {"worker": [f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"]}
             places = {"worker": [f"127.0.0.1:{ports[2]}", f"127.0.0.1:{ports[3]}"]}
             env = {
                 "GRIDFLOW_ROLE": "worker",
                 "GRIDFLOW_INDEX": str(index),
                 "GRIDFLOW_CLUSTER": json.dumps(cluster),
-                "GRIDFLOW_MEET": json.dumps(places),
+                variable: json.dumps(places),
             }
             others = Others(
                 identify(env),
@@ -220,7 +221,7 @@ def company():
                 patience=patience,
                 meets=True,
                 over=pytest.fail,
-                give_up=pytest.fail,
+                give_up=give_up,
                 absent=pytest.fail,
                 say=said.append,
             )
@@ -235,6 +236,20 @@ def test_those_who_are_gone_for_good_are_waited_for_as_long_as_a_start_takes(com
     alone = company(0, patience=0.3)
     assert alone.meet(threading.Event())
     assert "nothing was heard of worker:1 for 0.3 s; ending" in company.said
+
+
+def test_who_has_not_begun_is_told_of_a_failure_once_it_has(company, monkeypatch):
+    monkeypatch.setattr("gridflow.deploy.inside.others._TELL_FAILURE", 0.1)
+    failed = company(0, variable="GRIDFLOW_GIVE_UP")
+    telling = threading.Thread(target=failed.tell, args=(3, threading.Event()))
+    telling.start()
+    telling.join(1)
+    assert telling.is_alive()
+    told = queue.Queue()
+    company(1, variable="GRIDFLOW_GIVE_UP", give_up=lambda *news: told.put(news))
+    assert told.get(timeout=30) == ("worker:0", 3)
+    telling.join(30)
+    assert not telling.is_alive()
 
 
 def test_a_start_that_is_told_twice_is_one(company):

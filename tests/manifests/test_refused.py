@@ -11,6 +11,7 @@ import pytest
 from jobs import SCHEMAS, full, needs_schemas
 
 from gridflow.cli import main
+from gridflow.deploy.description import rules
 from gridflow.job import JobError, parse_job
 from gridflow.manifests import render, validate
 from gridflow.spec.exits import Exit
@@ -385,3 +386,14 @@ def test_the_old_templates_are_refused():
         "spec: {replicas: 1}\n"
     )
     assert validate("kubernetes", text).problems
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "0k", "0Gi", "0K", "4", "0.5", "900m", "1Ki", "512K", "2048K"]
+)
+def test_what_is_proposed_instead_of_too_little_memory_is_taken(text):
+    reason = rules.memory(text)
+    assert reason is not None
+    for hint in re.findall(r"Did you mean '(.*)'", reason):
+        assert rules.memory(hint) is None
+    assert ("Did you mean" in reason) == (text in {"4", "0.5", "900m", "1Ki", "2048K"})
