@@ -92,6 +92,19 @@ def test_each_probe_no_longer_sees_its_bug_once_it_is_cured(place):
     assert [line for line in found.splitlines() if not line.endswith("False")] == []
 
 
+#: A TensorFlow without its own bugs, see below.
+HEALTHY_TENSORFLOW = {
+    "arrays that are written into": (
+        "tensorflow.python.ops.script_ops:FuncRegistry",
+        "__call__",
+        "lambda self, token, device, args: self.get(token)(*args).copy()",
+    ),
+    "lookup tables in branches": (
+        "tensorflow.python.distribute.ps_values:DistributedTable",
+        "resource_handle",
+        "property(lambda self: Handle(graph=tf.compat.v1.get_default_graph().outer_graph))",
+    ),
+}
 #: A Keras without the bug, made by hand: what to put where. No probe may look for gridflow's cure.
 HEALTHY = {
     "build": (
@@ -146,6 +159,17 @@ HEALTHY = {
         "__array__",
         "lambda self, dtype=None: tf.concat(self.value.variables, 0).numpy()",
     ),
+    "sharded checkpoints": (
+        "keras.src.backend:Variable",
+        "_serialize_to_tensors",
+        "lambda self: {str(n): each for n, each in enumerate(self.value.variables)}",
+    ),
+    "predict_on_batch": (
+        "trainer",
+        "predict_on_batch",
+        "lambda self, x: self.distribute_strategy.run(self.predict_step, (x,)).numpy()",
+    ),
+    **HEALTHY_TENSORFLOW,
     "building draws no batch": (
         "trainer",
         None,
@@ -158,6 +182,12 @@ HEALTHY = {
     ),
 }
 HEALTHY_TF_KERAS = {
+    **HEALTHY_TENSORFLOW,
+    "logs of a batch": (
+        "tf_keras:Model",
+        "test_on_batch",
+        "lambda self, *given, **options: self.get_metrics_result()",
+    ),
     "distributed_without_steps": (
         "tf_keras.src.engine.data_adapter:DatasetAdapter",
         "_validate_args",
@@ -194,6 +224,7 @@ def test_each_probe_sees_that_a_keras_is_healthy(place):
     found = in_new_process(
         f"""
         import importlib
+        from types import SimpleNamespace as Handle
         from unittest import mock
         from gridflow.keras import fixes
         from gridflow.keras.cures import parts

@@ -114,6 +114,32 @@ def test_a_gan_trains_as_in_one_process_and_what_cant_be_is_refused():
         assert "with ctx.strategy.scope()" in found[flavour, "outside"]
 
 
+def rows_of_ones_own(ctx):
+    """Return what each rank predicts for other rows than its peers, alone in the end."""
+    import keras
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+    mine = X[ctx.rank * 7 : ctx.rank * 7 + 7 - ctx.rank]
+    found = [model.predict_on_batch(mine)]
+    with ctx.strategy.scope():
+        model.compile("sgd", "mse")
+    model.set_weights([2 * each for each in model.get_weights()])
+    if ctx.is_chief:  # nobody else takes part
+        found.append(model.predict_on_batch(mine) / 2)
+    expected = mine @ model.get_weights()[0] / 2
+    return [float(np.abs(each - expected).max()) for each in found]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_each_rank_predicts_its_own_batch_by_itself():
+    chief, other = run_job(rows_of_ones_own, 2, "multi_worker_mirrored")[0]
+    assert (len(chief), len(other)) == (2, 1)
+    assert max(chief + other) < 1e-6
+
+
 def helper(losses):
     import tensorflow as tf
 

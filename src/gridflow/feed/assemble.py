@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gridflow.feed.reading import Reader
     from gridflow.feed.selection import Tensor
 
-__all__ = ["aligned_empty", "assemble", "window_rows_for"]
+__all__ = ["aligned_empty", "assemble", "is_own", "window_rows_for"]
 
 _SHUFFLE_BYTES: Final = 64 << 20
 _ORDERED_BYTES: Final = 4 << 20
@@ -66,6 +66,14 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
     if dtype.hasobject or not size:
         return np.empty(shape, dtype)
     return np.frombuffer(pa.allocate_buffer(size), np.uint8).view(dtype).reshape(shape)
+
+
+def is_own(array: np.ndarray) -> bool:
+    """Return whether an array lies in memory of `aligned_empty`, which is used once."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, pa.Buffer) and base.is_mutable
 
 
 def assemble(

@@ -16,7 +16,13 @@ from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 import keras
 from gridflow.errors import InvalidArgument
-from gridflow.keras.cures import keras3_replicas, keras3_steps, parameter_servers
+from gridflow.keras.cures import (
+    aliasing,
+    keras3_replicas,
+    keras3_steps,
+    parameter_servers,
+    tables,
+)
 from gridflow.keras.cures.datasets import (
     map_distributed,
     steps_after_distribution,
@@ -304,7 +310,9 @@ FIXES: Final = (
         _counts_before_distribution,
         _cure_counting,
     ),
+    aliasing.fix("keras"),
     *keras3_steps.FIXES,
     *keras3_replicas.FIXES,
     *parameter_servers.FIXES,
+    tables.fix("keras"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+import weakref
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -175,6 +176,102 @@ def _cure_many_steps() -> None:
     TRAINER._make_function = _make_function
 
 
+# --- predict_on_batch: every replica predicts all rows, and they come as often ------------------
+
+
+class _GatheredError(Exception):
+    """Raised where predictions of all replicas would be put together."""
+
+
+class _TwoReplicas(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
+    """Runs steps as one of two workers would, without any cluster."""
+
+    num_replicas_in_sync = 2
+    extended = SimpleNamespace(_in_multi_worker_mode=lambda: True)
+
+    def __init__(self) -> None:
+        """Leave the base's start of a cluster out."""
+
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Make a step at once."""
+        del kwargs, options
+        return fn(*args)
+
+    def experimental_local_results(self, value: Any) -> Any:
+        """Return what the replicas of this worker found."""
+        return (value,)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Ask other workers for what they found."""
+        del value, axis
+        raise _GatheredError
+
+
+class _Predicting:
+    """A model as far as Keras asks before it predicts; its predictions are a number."""
+
+    make_predict_function = TRAINER.make_predict_function
+    predict_function = None
+
+    def __init__(self) -> None:
+        vars(self).update(vars(probing.model(distribute_strategy=_TwoReplicas())))
+
+    def predict_step(self, data: Any) -> Any:
+        """Return what can be asked for its value."""
+        del data
+        return SimpleNamespace(numpy=lambda: 1.0)
+
+
+def _all_replicas_predict_a_batch() -> bool:
+    try:
+        TRAINER.predict_on_batch(_Predicting(), 1.0)
+    except _GatheredError:
+        return True
+    return False
+
+
+class _OfFirstReplica:
+    """A model that makes its ``predict_function`` for the first replica of this process alone."""
+
+    predict_function = None
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.distribute_strategy = SimpleNamespace(run=self._run)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def _run(self, step: Callable[..., Any], args: Any) -> Any:
+        strategy = self._model.distribute_strategy
+        found = strategy.run(step, args=args)
+        return tf.nest.map_structure(lambda one: strategy.experimental_local_results(one)[0], found)
+
+
+def _cure_predicting_a_batch() -> None:
+    original = TRAINER.predict_on_batch
+    make = TRAINER.make_predict_function
+    #: By model: the function of all replicas, which Keras drops where the model changes, and ours.
+    functions: Any = weakref.WeakKeyDictionary()
+
+    @functools.wraps(original)
+    def predict_on_batch(self: Any, x: Any) -> Any:
+        if self.distribute_strategy.num_replicas_in_sync == 1:
+            return original(self, x)
+        self.make_predict_function()
+        known, function = functions.get(self, (None, None))
+        if known is not self.predict_function:
+            alone = _OfFirstReplica(self)
+            make(alone)
+            function = alone.predict_function
+            functions[self] = self.predict_function, function
+        # In a list, as Keras gives the batches of several steps.
+        found = function([(x,)])
+        return tf.nest.map_structure(trainer.convert_to_np_if_not_ragged, found)
+
+    TRAINER.predict_on_batch = predict_on_batch
+
+
 def with_steps(adapter: Any, steps: int | None) -> Any:
     """Let an adapter of Keras say that its data have so many steps."""
 
@@ -206,5 +303,12 @@ FIXES: Final = (
         "steps_per_execution > 1 fails with several replicas (missing placeholder)",
         _many_steps_are_made_in_a_branch,
         _cure_many_steps,
+    ),
+    Fix(
+        "predict_on_batch",
+        "keras",
+        "predict_on_batch predicts all rows on each of several replicas, and returns them as often",
+        _all_replicas_predict_a_batch,
+        _cure_predicting_a_batch,
     ),
 )

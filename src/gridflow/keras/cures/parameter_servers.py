@@ -18,6 +18,9 @@ from gridflow.keras.fixes import Fix
 
 # No probe makes a tensor, see `keras3`.
 
+#: By which Keras's variables are known in TensorFlow's checkpoints.
+_VALUE: Final = "VARIABLE_VALUE"
+
 
 class _SharedNative(ps_values.AggregatingVariable):  # type: ignore[misc]
     """A variable that workers share, as far as Keras asks; knows whether it was added to."""
@@ -158,6 +161,35 @@ def _cure_arrays() -> None:
     backend.Variable.__array__ = __array__
 
 
+def _checkpoints_need_a_whole() -> bool:
+    """Return whether a variable gives all of its shards to a checkpoint as if they were one."""
+    try:
+        found = _InShards()._serialize_to_tensors()
+    except _AskedForShardsError:
+        return False
+    return any(isinstance(each, ShardedVariable) for each in found.values())
+
+
+def _cure_checkpoints() -> None:
+    serialize = backend.Variable._serialize_to_tensors
+    restore = backend.Variable._restore_from_tensors
+
+    def _serialize_to_tensors(self: Any) -> Any:
+        if not isinstance(self._value, ShardedVariable):
+            return serialize(self)
+        # Whole, as in all other files: what reads it may have other shards, or none.
+        return {_VALUE: tf.convert_to_tensor(self._value)}
+
+    def _restore_from_tensors(self: Any, restored_tensors: Any) -> Any:
+        if not isinstance(self._value, ShardedVariable):
+            return restore(self, restored_tensors)
+        self._value.assign(restored_tensors[_VALUE])
+        return self._value
+
+    backend.Variable._serialize_to_tensors = _serialize_to_tensors
+    backend.Variable._restore_from_tensors = _restore_from_tensors
+
+
 FIXES: Final = (
     Fix(
         "lost counts",
@@ -180,5 +212,12 @@ FIXES: Final = (
         "a model whose variables lie in shards on parameter servers can't be saved",
         _arrays_need_a_whole,
         _cure_arrays,
+    ),
+    Fix(
+        "sharded checkpoints",
+        "keras",
+        "tf.train.Checkpoint fails on a model whose variables lie in shards on parameter servers",
+        _checkpoints_need_a_whole,
+        _cure_checkpoints,
     ),
 )

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tf_keras.src.engine import data_adapter
 
-from gridflow.keras.cures import tf_keras_replicas
+from gridflow.keras.cures import aliasing, tables, tf_keras_replicas
 from gridflow.keras.cures.datasets import (
     is_distributed,
     map_distributed,
@@ -268,5 +268,7 @@ FIXES: Final = (
         _counts_before_distribution,
         _cure_counting,
     ),
+    aliasing.fix("tf_keras"),
+    tables.fix("tf_keras"),
     *tf_keras_replicas.FIXES,
 )

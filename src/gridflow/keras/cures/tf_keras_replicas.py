@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 from tf_keras.src import losses
 from tf_keras.src.engine import training
 from tf_keras.src.optimizers import utils as optimizer_utils
-from tf_keras.src.utils import losses_utils
+from tf_keras.src.utils import losses_utils, tf_utils
 
 from gridflow.keras.cures import own_steps, probing
 from gridflow.keras.fixes import Fix
@@ -98,7 +101,70 @@ def _wrap_making(kind: str) -> None:
     setattr(training.Model, name, make_function)
 
 
+# --- train_on_batch and test_on_batch: what the workers found is added up ------------------------
+
+
+class _OneBatch:
+    """A model of several replicas as far as tf_keras asks to test on a batch; its loss is 1."""
+
+    metrics_names: Final = ("loss",)
+    distribute_strategy = SimpleNamespace(
+        num_replicas_in_sync=2,
+        scope=contextlib.nullcontext,
+        experimental_distribute_dataset=lambda dataset: [dataset],
+    )
+    _assert_compile_was_called = _check_call_args = reset_metrics = lambda *_: None
+
+    def make_test_function(self) -> Any:
+        """Return one whose logs are sums over the replicas."""
+        return lambda _: {"loss": 2.0}
+
+    def get_metrics_result(self) -> dict[str, float]:
+        """Return what the metrics have counted, on all replicas."""
+        return {"loss": 1.0}
+
+    _validate_and_get_metrics_result = training.Model._validate_and_get_metrics_result
+
+
+def _logs_of_a_batch_are_added_up() -> bool:
+    with tf.Graph().as_default():  # the batch becomes a tensor
+        batch = np.zeros((1, 1))
+        logs = training.Model.test_on_batch(_OneBatch(), batch, return_dict=True)
+    return bool(logs["loss"] == _OneBatch().make_test_function()(None)["loss"])
+
+
+def _cure_logs_of_a_batch() -> None:
+    for name in ("train_on_batch", "test_on_batch"):
+        _ask_the_metrics(name)
+
+
+def _ask_the_metrics(name: str) -> None:
+    original = getattr(training.Model, name)
+    parameters = inspect.signature(original)
+
+    @functools.wraps(original)
+    def on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.distribute_strategy.num_replicas_in_sync == 1:
+            return original(self, *args, **kwargs)
+        given = parameters.bind(self, *args, **kwargs)
+        as_dict = given.arguments.get("return_dict", False)
+        given.arguments["return_dict"] = True
+        # As fit and evaluate do at the end.
+        logs = self._validate_and_get_metrics_result(original(*given.args, **given.kwargs))
+        logs = tf_utils.sync_to_numpy_or_python_type(logs)
+        return logs if as_dict else training.flatten_metrics_in_order(logs, self.metrics_names)
+
+    setattr(training.Model, name, on_batch)
+
+
 FIXES: Final = (
+    Fix(
+        "logs of a batch",
+        "tf_keras",
+        "train_on_batch and test_on_batch return N times the losses and metrics with N workers",
+        _logs_of_a_batch_are_added_up,
+        _cure_logs_of_a_batch,
+    ),
     Fix(
         "own steps",
         "tf_keras",
