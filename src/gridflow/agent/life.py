@@ -15,7 +15,7 @@ from gridflow.errors import WireError
 from gridflow.spec.printable import shortened
 from gridflow.wire import child, reports
 from gridflow.wire.clock import Clock
-from gridflow.wire.commands import Met
+from gridflow.wire.commands import Met, StopAt
 from gridflow.wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, TaskFailure
 from gridflow.wire.hints import hint_for, lost_a_peer
 
@@ -98,7 +98,7 @@ class Life:
 
     def send(self, message: Message) -> None:
         """Tell the process something."""
-        if isinstance(message, Met):
+        if isinstance(message, Met | StopAt):
             self._meets = False
         if self._process is not None:
             self._process.channel.send(message)
@@ -208,7 +208,7 @@ class Life:
             case reports.OfTraining():
                 self._is_ready |= isinstance(message, reports.Ready)
                 self._serves |= isinstance(message, reports.Joined)
-                self._meets |= isinstance(message, reports.Meet)
+                self._meets |= isinstance(message, reports.Meet | reports.CanStop)
                 self._reporter.report(replace(message, generation=self._generation))
             case WireError():
                 self.fail("exception", str(message))

@@ -186,6 +186,10 @@ class TaskRunner:
         """Carry out a command of the coordinator."""
         if any(feature.obey(command) for feature in self._features):
             return
+        if isinstance(command, commands.AMONG_RANKS):
+            if command.generation == self._generation:
+                self._life.send(command)
+            return
         match command:
             case commands.Start():
                 self._start(command)
@@ -196,13 +200,6 @@ class TaskRunner:
                 self._replace()
             case commands.Inspect():
                 self._life.send(child.LookAround())
-            case (
-                commands.AskToSave()
-                | commands.SaveAfter()
-                | commands.Met()
-                | commands.ChiefWrites()
-            ) if command.generation == self._generation:
-                self._life.send(command)
             case commands.Clear(generation=self._generation):
                 self._clear(restart=command.restart)
 

@@ -22,6 +22,7 @@ from gridflow.coordinator.job_files import JobFiles
 from gridflow.coordinator.meetings import Meetings
 from gridflow.coordinator.rows import Rows
 from gridflow.coordinator.steps import RETURNED
+from gridflow.coordinator.stops import Stops
 from gridflow.coordinator.streams import Streams
 from gridflow.errors import GridflowError, WireError
 from gridflow.feed.ledger import DatasetCounts, Ledger
@@ -120,6 +121,7 @@ class Desk:
             if part.runs_function and part.task.role in TRAINING_ROLES
         )
         self._meetings, self._fits = self._new_meetings(0), Fits(0)
+        self._stops = Stops(0, self._members)
 
     # For the job's loop --------------------------------------------------------------------------
 
@@ -152,6 +154,7 @@ class Desk:
         with self._lock:
             self._meetings = self._new_meetings(command.generation)
             self._fits = Fits(command.generation)
+            self._stops = Stops(command.generation, self._members)
             self._broadcast(command)
             for one in self._streams.begin_generation(command.generation):
                 self._broadcast(one)
@@ -334,6 +337,7 @@ class Desk:
                 self.results[rank] = report.result
                 self.events.put(ev.TaskSucceeded(now, rank, report.generation))
                 self._meet(self._meetings.left(rank, RETURNED, report.generation))
+                self._send_each(self._stops.left(rank, report.generation))
             case reports.Joined():
                 self.events.put(ev.TaskJoined(now, rank, report.generation))
                 self._meet(self._meetings.left(rank, _JOINED, report.generation))
@@ -348,12 +352,7 @@ class Desk:
                 self.events.put(ev.TaskSaved(now, rank, report.generation))
             case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
                 self._settle(self._rows.take(rank, report))
-            case (
-                reports.Meet()
-                | reports.MeetingGivenUp()
-                | reports.FitBegins()
-                | reports.FitStarts()
-            ):
+            case _ if isinstance(report, reports.AMONG_RANKS):
                 self._among_ranks(rank, report)
             case (
                 reports.Receiving()
@@ -383,8 +382,9 @@ class Desk:
         """Do what follows where ranks do something together."""
         match report:
             case reports.FitBegins():
-                for place, command in self._fits.begins(rank, report):
-                    self._send(place, command)
+                self._send_each(self._fits.begins(rank, report))
+            case reports.CanStop():
+                self._send_each(self._stops.named(rank, report))
             case reports.FitStarts():
                 problem = self._fits.starts(rank, report)
                 if problem:
@@ -395,6 +395,10 @@ class Desk:
                 self._meet(told)
             case reports.MeetingGivenUp():
                 self._meet(self._meetings.given_up(rank, report.number, report.generation))
+
+    def _send_each(self, told: Iterable[tuple[int, Command]]) -> None:
+        for rank, command in told:
+            self._send(rank, command)
 
     def _fail(self, rank: int, generation: int, problem: str) -> None:
         task, words = str(self._tasks[rank]), f"{problem}: gradients of different models would mix"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gridflow.keras.due import Due
     from gridflow.keras.resume.pause import Pause
     from gridflow.keras.resume.writer import Writer
+    from gridflow.keras.stopping import Stopping
     from gridflow.keras.together import Together
     from gridflow.spec.place import Place
 
@@ -53,6 +54,10 @@ class Runtime(Protocol):
     @property
     def together(self) -> Together:
         """The fits that take all ranks."""
+
+    @property
+    def stopping(self) -> Stopping:
+        """Where these fits end that a callback ends."""
 
     @property
     def due(self) -> Due:

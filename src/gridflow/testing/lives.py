@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gridflow.keras.due import Due
 from gridflow.keras.resume.pause import Pause
 from gridflow.keras.resume.writer import Writer
+from gridflow.keras.stopping import Stopping
 from gridflow.keras.together import Together
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Life:
         self.resume_from = resume_from
         self.trains_together: bool = ctx.num_workers > 1
         self.due = Due(lambda _: None, None)
+        self.stopping = Stopping(lambda _: None)
         self.together = Together(lambda _: None, is_chief=ctx.is_chief)
         self.pause = Pause()
         self.writer = Writer()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow.keras.due import Due
 from gridflow.keras.resume.pause import Pause
 from gridflow.keras.resume.writer import Writer
+from gridflow.keras.stopping import Stopping
 from gridflow.keras.together import Together
 from gridflow.spec import strategies
 from gridflow.spec.cluster import ClusterSpec, Task
@@ -74,6 +75,9 @@ class TaskRuntime:
         self.meetings = Meetings(self, self._members)
         self.together = Together(channel.send, is_chief=self.is_chief)
         inbox.listen(commands.ChiefWrites, self.together.take)
+        self.stopping = Stopping(channel.send)
+        inbox.listen(commands.AskToStop, self.stopping.ask)
+        inbox.listen(commands.StopAt, self.stopping.agree)
         self.due = inbox.due = Due(channel.send, setup.step_timeout)
         self.pause = Pause()
         self.writer = Writer()

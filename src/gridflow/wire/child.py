@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from gridflow.spec.place import Place
-from gridflow.wire.commands import (
-    Arrived,
-    AskToSave,
-    ChiefWrites,
-    Counts,
-    EndEvaluation,
-    Met,
-    SaveAfter,
-)
+from gridflow.wire.commands import AMONG_RANKS, Arrived, Counts, EndEvaluation
 from gridflow.wire.messages import Family, Message
 from gridflow.wire.reports import RELAYED
 
@@ -270,7 +262,7 @@ class StreamResults(Message):
 TO_CHILD: Final[Family[Message]] = Family(
     "the agent",
     *(Setup, Arrived, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave, StreamNews),
-    *(AskToSave, SaveAfter, Met, ChiefWrites),
+    *AMONG_RANKS,
 )
 FROM_CHILD: Final[Family[Message]] = Family(
     "the training process",

@@ -213,6 +213,29 @@ class ChiefWrites(Command):
 
 
 @dataclass(frozen=True)
+class AskToStop(Command):
+    """Some rank wants a fit to end: say at which point this one can, and wait there."""
+
+    kind: ClassVar[str] = "ask_to_stop"
+    generation: int
+    fit: int
+
+
+@dataclass(frozen=True)
+class StopAt(Command):
+    """Let a fit end at the first point that isn't before this one."""
+
+    kind: ClassVar[str] = "stop_at"
+    generation: int
+    fit: int
+    point: int
+
+
+#: What ranks that do something together are told, in a generation.
+AMONG_RANKS: Final = (AskToSave, SaveAfter, Met, ChiefWrites, AskToStop, StopAt)
+
+
+@dataclass(frozen=True)
 class Clear(Command):
     """End the generation's training process; another one may follow."""
 
@@ -271,6 +294,6 @@ class Close(Command):
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
     *(Start, Counts, Announce, Arrived, StreamStanding, EndSection, EndStreams, Committed),
-    *(Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, AskToSave, SaveAfter, Met),
-    *(ChiefWrites, Close),
+    *(Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
+    *AMONG_RANKS,
 )

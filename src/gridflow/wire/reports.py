@@ -361,6 +361,25 @@ class FitStarts(OfTraining):
 
 
 @dataclass(frozen=True)
+class CanStop(OfTraining):
+    """At which point a fit that takes all ranks can end on this one, who waits there.
+
+    Attributes
+    ----------
+    fit : int
+    point : int
+        See `gridflow.keras.stopping`; -1: the rank isn't in that fit.
+    wants : bool
+        Whether a callback wants it; else the rank was asked.
+    """
+
+    kind: ClassVar[str] = "can_stop"
+    fit: int
+    point: int
+    wants: bool = False
+
+
+@dataclass(frozen=True)
 class Meet(OfTraining):
     """The rank waits for all others, and says something to them.
 
@@ -410,10 +429,12 @@ class Stack(OfTraining):
     idle: float | None = None
 
 
+#: What a rank says that does something together with others.
+AMONG_RANKS: Final = (FitBegins, FitStarts, CanStop, Meet, MeetingGivenUp)
 RELAYED: Final = (
     *(Ready, Joined, RowsWanted, FeedingStopped, SectionTrained),
     *(Progress, StepsDue, EpochEnded, EpochFed, Pulled, Evaluated, CanSave, Saved, Stack),
-    *(FitBegins, FitStarts, Meet, MeetingGivenUp),
+    *AMONG_RANKS,
 )
 REPORTS: Final[Family[Report]] = Family(
     "an agent",

@@ -29,6 +29,8 @@ _METHODS: Final = ("fit", "evaluate", "predict")
 _KINDS: Final = ("train", "test", "predict")
 #: After these a step is over.
 _STEP_ENDS: Final = tuple(f"on_{kind}_batch_end" for kind in _KINDS)
+#: After these Keras looks whether a callback wants to stop.
+_ENDS: Final = ("on_train_batch_end", "on_epoch_end")
 _OCCASIONS: Final = (
     *("on_epoch_begin", "on_epoch_end"),
     *(f"on_{kind}_{when}" for kind in _KINDS for when in ("begin", "end", "batch_begin")),
@@ -90,7 +92,11 @@ def _counted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
                 bound = signature.bind(self, *args, **kwargs)
                 _set_up(runtime, bound, together=together)
                 args, kwargs = bound.args[1:], bound.kwargs
-            return method(self, *args, **kwargs)
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                if is_outer:
+                    runtime.stopping.end()
 
     return counted
 
@@ -107,6 +113,7 @@ def _set_up(runtime: Runtime, bound: inspect.BoundArguments, *, together: bool) 
             "ctx.callbacks(checkpoint=False)."
         )
     if together:
+        runtime.stopping.begin()
         found = runtime.together.begin(callbacks, bound.arguments.get("initial_epoch", 0))
         if not is_list and given is not None:
             bound.arguments["callbacks"] = found
@@ -131,11 +138,23 @@ def _told(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         if runtime is None:
             method(self, *args, **kwargs)
             return
+        is_groups = runtime.due.in_step  # not a fit of another model, in a callback
         with runtime.due.in_callbacks():
             method(self, *args, **kwargs)
         if name in _STEP_ENDS:
             runtime.due.step_ended()
-        elif name == "on_train_begin" and runtime.due.in_step:
+        if is_groups and name == "on_train_begin":
             runtime.together.start(self.model)
+        elif is_groups and name in _ENDS:
+            _agree_to_stop(runtime, self, ends_epoch=name == "on_epoch_end")
 
     return told
+
+
+def _agree_to_stop(runtime: Runtime, callbacks: Any, *, ends_epoch: bool) -> None:
+    """Let all ranks stop where one wants to, or none."""
+    model = callbacks.model
+    wants = bool(model.stop_training)
+    stops = runtime.stopping.reach(ends_epoch=ends_epoch, wants=wants)
+    if stops != wants:
+        model.stop_training = stops
