@@ -35,6 +35,11 @@ def test_a_plain_program_trains(snippets):
 
 
 @pytest.mark.slow
+def test_an_old_program_with_a_strategy_of_its_own_runs_as_it_is(snippets):
+    assert list(snippets["tutorial"]().values) == [2, 2]
+
+
+@pytest.mark.slow
 def test_programs_fed_by_arrays_train(snippets):
     assert len(snippets["arrays"]().history["loss"]) == 2
 
