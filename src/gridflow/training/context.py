@@ -48,7 +48,8 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
     cluster_spec : ClusterSpec
         Who listens where.
     work_dir : Path
-        This task's own folder, empty at first, deleted at the end. Also the working directory.
+        This task's own folder, empty at first, deleted at the end; the log then names what was in
+        it. Also the working directory.
     seed : int or None
         The job's seed.
     gpus : tuple of str
@@ -65,7 +66,7 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
         self.rank: int = runtime.rank
         self.num_workers: int = runtime.num_workers
         self.generation: int = runtime.generation
-        self.work_dir: Path = runtime.work_dir
+        self.work_dir: Path = runtime.folder
         self.seed: int | None = runtime.seed
         self.gpus: tuple[str, ...] = tuple(runtime.setup.gpus)
         self.checkpoint_every: int | None = runtime.checkpoint_every

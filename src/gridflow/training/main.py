@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.spec import modules
 from gridflow.spec.printable import shortened
-from gridflow.training import no_spark, tensorflow_server
+from gridflow.training import leftovers, no_spark, tensorflow_server
 from gridflow.training.inbox import Inbox
 from gridflow.wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow.wire.child import Hello, Imported, Leave, Raised, Returned, Setup
@@ -35,18 +35,20 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Live one generation of one task."""
-    channel = Channel.inherited(int(os.environ.pop(CHANNEL_VARIABLE)))
+    channel, work_dir = Channel.inherited(int(os.environ.pop(CHANNEL_VARIABLE))), Path.cwd()
     channel.send(Hello(os.getpid()))
     faulthandler.enable()
     inbox = Inbox(channel)
     try:
-        code = _live(channel, inbox)
+        code = _live(channel, inbox, work_dir)
     except SystemExit as error:
         code = _exit_code(error)
         if code:
+            _say_what_goes(work_dir)
             _raised(channel, error, f"the function called sys.exit({error.code!r})", code)
     except BaseException as error:  # noqa: BLE001 (a KeyboardInterrupt of the function's own, too)
         code = 1
+        _say_what_goes(work_dir)
         _raised(channel, error, _summary(error), None)
     _leave(code)
 
@@ -60,7 +62,7 @@ def _preload() -> str | None:
     return preload
 
 
-def _live(channel: Channel, inbox: Inbox) -> int:
+def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     preload = _preload()
     # Keras says it of every distributed dataset, whatever was passed.
     warnings.filterwarnings("ignore", message="`shuffle=True` was passed", module="keras")
@@ -100,6 +102,7 @@ def _live(channel: Channel, inbox: Inbox) -> int:
     runtime.close()
     if runtime.stream is not None and not runtime.facts.hands_out_steps:  # else the chief counts
         runtime.stream.give_up()
+    _say_what_goes(work_dir)
     sys.stdout.flush()
     sys.stderr.flush()
     channel.send(Returned(result, str(folder)))
@@ -160,6 +163,13 @@ def _load(path: Path) -> Any:
     # It came over the agent's mutually authenticated connection.
     with open_own(path) as file:
         return cloudpickle.load(file)
+
+
+def _say_what_goes(folder: Path) -> None:
+    """Name the user's files that are deleted with the task."""
+    with contextlib.suppress(OSError):  # the function may have deleted its folder itself
+        words = leftovers.describe(folder)
+        sys.stdout.write(f"{words}\n" if words else "")
 
 
 def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int | None) -> None:

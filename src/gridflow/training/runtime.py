@@ -14,7 +14,7 @@ from gridflow.keras.together import Together
 from gridflow.spec import strategies
 from gridflow.spec.cluster import ClusterSpec, Task
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
-from gridflow.training import modes
+from gridflow.training import leftovers, modes
 from gridflow.training.meetings import Meetings
 from gridflow.wire import child, commands, reports
 
@@ -47,6 +47,8 @@ class TaskRuntime:
         Of the strategy that was asked for.
     mode : Mode
         How this process trains.
+    folder : Path
+        The task's own, which is the user's.
     context : TrainingContext
         Made of this, see `gridflow.training.context.make_context`.
     """
@@ -61,7 +63,7 @@ class TaskRuntime:
         self.rank: int = -1 if rank is None else rank
         self.num_workers = len(self.cluster_spec.ranks)
         self.generation: int = setup.generation
-        self.work_dir = Path.cwd()
+        self.folder = Path.cwd()
         self.seed: int | None = setup.seed
         self.checkpoint_every: int | None = setup.checkpoint_every
         self.resume_from = Path(setup.resume) if setup.resume else None
@@ -86,6 +88,13 @@ class TaskRuntime:
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.backend: str = setup.backend
         self.mode = modes.mode_of(self)
+
+    @property
+    def work_dir(self) -> Path:
+        """For files of gridflow's own, apart from those of the user's."""
+        own = self.folder / leftovers.OWN_FOLDER
+        own.mkdir(exist_ok=True)
+        return own
 
     @property
     def is_chief(self) -> bool:
