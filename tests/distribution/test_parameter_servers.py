@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 
 import numpy as np
@@ -212,6 +213,8 @@ def test_loops_of_ones_own_and_files_work_and_no_step_is_lost(distribute, tmp_pa
 
 def misuse(ctx):
     """Use ctx.fit in ways that it refuses; return what it says."""
+    import tensorflow as tf
+
     import keras
     from gridflow import GridflowError
 
@@ -230,8 +233,16 @@ def misuse(ctx):
         adds_up.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
     columns = {"batch_size": 8, "features": "x", "label": "y"}
     batches = ctx.dataset("train", **columns)
+    slices = tf.data.Dataset.from_tensor_slices((np.zeros((9, 4)), np.zeros(9))).batch(3)
+    of_python = tf.data.Dataset.from_generator(
+        lambda: iter([(np.zeros((3, 4)), np.zeros(3))]), output_signature=slices.element_spec
+    )
     attempts = {
         "outside": lambda: ctx.fit(outside, batches),
+        "outside, of Keras": lambda: outside.fit(slices),
+        "Python": lambda: ctx.fit(inside, of_python, steps_per_epoch=1),
+        "Python in a function": lambda: inside.fit(lambda: of_python, steps_per_epoch=1),
+        "arrays": lambda: inside.fit(np.zeros((9, 4)), np.zeros(9)),
         "steps": lambda: ctx.fit(inside, lambda: batches()),
         "array": lambda: ctx.fit(inside, np.zeros(3)),
         "own": lambda: ctx.fit(own, batches),
@@ -251,6 +262,10 @@ def misuse(ctx):
 def test_what_fit_cant_do_is_refused_with_a_way_out(distribute):
     said = distribute("parameter_server", ps=1, worker=1).run(misuse, data=data()).value
     assert "with ctx.strategy.scope()" in said["outside"]
+    assert "with ctx.alone()" in said["outside, of Keras"]
+    assert "from_generator" in said["Python"]
+    assert "from_generator" in said["Python in a function"]
+    assert "can't take y under" in said["arrays"]
     assert "steps_per_epoch is needed" in said["steps"]
     assert "got ndarray" in said["array"]
     assert "train_step of its own" in said["own"]
@@ -288,7 +303,8 @@ def one_step_beside_keras(ctx, class_weight):
     x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
     kind = (np.arange(24) % 3).astype("int64")
     plain = make()
-    expected = plain.train_on_batch(x, kind, class_weight=class_weight)
+    with ctx.alone():
+        expected = plain.train_on_batch(x, kind, class_weight=class_weight)
     with ctx.strategy.scope():
         model = make()
     columns = {"batch_size": 24, "features": "x", "label": "kind"}
@@ -314,3 +330,121 @@ def test_losses_of_layers_weights_and_classes_count_as_in_keras(distribute, serv
     assert ours == pytest.approx(keras_own, rel=1e-5)
     for one, other in zip(weights, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def programs_of_others(ctx, folder):
+    """Do what programs for plain Keras and TensorFlow do; return what came of it."""
+    import tensorflow as tf
+
+    import keras
+
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    y = x[:, :1].copy()
+
+    def made(scope):
+        keras.utils.set_random_seed(1)
+        with scope:
+            model = keras.Sequential(
+                [keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)]
+            )
+            model.compile(keras.optimizers.SGD(0.05), "mse", metrics=["mae"])
+        return model
+
+    made_before = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(10).batch(8)
+    tensors = tf.constant(x), tf.constant(y)
+
+    def using_values():
+        size = int(tf.constant(8).numpy())
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
+
+    model = made(ctx.strategy.scope())
+    plain = made(contextlib.nullcontext())
+    plain.set_weights(model.get_weights())  # shards draw numbers of their own
+    found = {"predicted": np.abs(model.predict(x, verbose=0) - plain.predict(x, verbose=0)).max()}
+    of_ours, of_keras = (each.evaluate(x, y, verbose=0) for each in (model, plain))
+    found["evaluated"] = np.abs(np.subtract(of_ours, of_keras)).max()
+    found["data"] = {}
+    for name, data in {
+        "a dataset": made_before,
+        "made before": lambda: made_before,
+        "of one made before": lambda: made_before.unbatch().batch(4),
+        "of tensors": lambda: tf.data.Dataset.from_tensor_slices(tensors).batch(8),
+        "of values": using_values,
+    }.items():
+        before = int(model.optimizer.iterations.numpy())
+        history = model.fit(
+            data,
+            epochs=2,
+            steps_per_epoch=9,  # more than there are batches
+            validation_data=made_before,
+            validation_steps=3,
+            verbose=0,
+        )
+        found["data"][name] = (
+            int(model.optimizer.iterations.numpy()) - before,
+            sorted(history.history),
+            history.history["loss"][-1] < 2,
+        )
+    found["on workers"] = model.evaluate(lambda: made_before, steps=4, return_dict=True)["loss"]
+    with ctx.alone():
+        found["alone"] = plain.fit(x, y, verbose=0).history["loss"][0]
+
+    weights = model.get_weights()
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    path = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1).save()
+    model.set_weights([0 * each for each in weights])
+    checkpoint.restore(path)
+    pairs = zip(model.get_weights(), weights, strict=True)
+    found["restored"] = max(np.abs(one - other).max() for one, other in pairs)
+    return found
+
+
+def test_programs_for_plain_keras_run_as_they_are(distribute, tmp_path):
+    options = {"variable_partitioner": FixedShardsPartitioner(2)}
+    found = (
+        distribute("parameter_server", ps=2, worker=2, options=options)
+        .run(programs_of_others, str(tmp_path / "checkpoints"))
+        .value
+    )
+    names = ["loss", "mae", "val_loss", "val_mae"]
+    assert found["predicted"] < 1e-6
+    assert found["evaluated"] < 1e-6
+    assert found["data"] == dict.fromkeys(found["data"], (18, names, True))
+    assert len(found["data"]) == 5
+    assert found["on workers"] < 2
+    assert found["alone"] > 0
+    assert found["restored"] == 0
+
+
+def one_step_on_words(ctx, flavour):
+    """Return loss and weights after a step on all words: of ctx.fit, and of Keras by itself."""
+    keras = importlib.import_module(flavour)
+    words, numbers = np.array(list("abcd") * 6), np.arange(24.0).astype("float32")
+
+    def made(scope):
+        with scope:
+            word = keras.layers.Input((), dtype="string")
+            place = keras.layers.StringLookup(vocabulary=["a", "b", "c"])(word)
+            table = keras.layers.Embedding(4, 2, embeddings_initializer="ones")(place)
+            model = keras.Model(word, keras.layers.Dense(1, kernel_initializer="ones")(table))
+            model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model
+
+    model, plain = made(ctx.strategy.scope()), made(contextlib.nullcontext())
+    with ctx.alone():
+        expected = plain.train_on_batch(words, numbers)
+    columns = {"batch_size": 24, "features": "word", "label": "number"}
+    ours = ctx.fit(model, **columns).history["loss"][0]
+    return [ours, expected], [model.get_weights(), plain.get_weights()]
+
+
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_words_are_looked_up_in_the_model(distribute, flavour):
+    words = {"word": np.array(list("abcd") * 6), "number": np.arange(24.0).astype("float32")}
+    job = distribute("parameter_server", ps=1, worker=1)
+    (ours, expected), (weights, plain) = job.run(
+        one_step_on_words, flavour, data={"train": words}
+    ).value
+    assert ours == pytest.approx(expected, rel=1e-5)
+    for one, other in zip(weights, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

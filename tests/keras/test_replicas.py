@@ -78,7 +78,8 @@ def brought_along(ctx):
             ),
         ]:
             model = gan_of(keras, strategy)
-            history = model.fit(rows, epochs=2, verbose=0).history["critic_loss"]
+            with ctx.alone():
+                history = model.fit(rows, epochs=2, verbose=0).history["critic_loss"]
             found[flavour, name] = [*history, *np.ravel(model.generator.get_weights()[0])]
 
         def compiled(scope, keras=keras, **options):
@@ -138,6 +139,82 @@ def test_each_rank_predicts_its_own_batch_by_itself():
     chief, other = run_job(rows_of_ones_own, 2, "multi_worker_mirrored")[0]
     assert (len(chief), len(other)) == (2, 1)
     assert max(chief + other) < 1e-6
+
+
+def models_of_nobody(ctx, captured):
+    """Return what is said of models that aren't the group's, and that others train."""
+    import tensorflow as tf
+
+    found = {}
+    for flavour in ("keras", "tf_keras"):
+        keras = importlib.import_module(flavour)
+
+        def made(scope, layer=None, keras=keras):
+            with scope.scope():
+                taken = keras.layers.Input((4,))
+                model = keras.Model(taken, (layer or keras.layers.Dense(1))(taken))
+                model.compile("sgd", "mse")
+            return model
+
+        nobody = tf.distribute.get_strategy()
+        one_device = tf.distribute.OneDeviceStrategy("/cpu:0")
+        outside = made(nobody)
+        attempts = {
+            "outside": lambda outside=outside: outside.fit(X, X[:, :1], verbose=0),
+            "on a batch": lambda outside=outside: outside.train_on_batch(X, X[:, :1]),
+            "another's": lambda made=made, one=one_device: made(one).fit(X, X[:, :1], verbose=0),
+        }
+        if flavour == "keras":  # the other looks by itself
+            layer = keras.layers.Dense(1)
+            layer.build((None, 4))
+            mixed = made(ctx.strategy, layer)
+            attempts["a layer of it"] = lambda mixed=mixed: mixed.fit(X, X[:, :1], verbose=0)
+            attempts["captured"] = lambda: captured.fit(X, X[:, :1], verbose=0)
+        for name, attempt in attempts.items():
+            with pytest.raises(ValueError, match=r"with ctx\.strategy\.scope") as caught:
+                attempt()
+            found[flavour, name] = str(caught.value)
+        with ctx.alone():
+            outside.fit(X, X[:, :1], verbose=0)
+        assert np.isfinite(outside.evaluate(X, X[:, :1], verbose=0))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_a_model_of_another_strategy_is_not_trained_as_many_models():
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    said, _ = run_job(models_of_nobody, 2, "multi_worker_mirrored", arguments=(model,))[0]
+    assert len(said) == 8
+    assert "a model of its own" in said["keras", "outside"]
+    assert "with ctx.alone()" in said["keras", "captured"]
+
+
+def own_strategy(ctx):
+    """Return the losses of a program that makes its strategy by itself."""
+    import tensorflow as tf
+
+    import keras
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    rows = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(BATCH)
+    return model.fit(rows, epochs=2, verbose=0).history["loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_a_program_may_make_its_strategy_by_itself():
+    (one, other), _ = run_job(own_strategy, 2, "multi_worker_mirrored")
+    assert one == pytest.approx(other)
+    assert one[1] < one[0]
 
 
 def helper(losses):

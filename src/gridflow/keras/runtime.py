@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gridflow.keras.due import Due
@@ -78,6 +80,13 @@ class Runtime(Protocol):
     @property
     def seed(self) -> int | None:
         """Seed of the job, None where none was given."""
+
+    @property
+    def group(self) -> Any:
+        """The strategy by which a model is trained here, None where none is."""
+
+    def trainer(self, model: Any) -> Any:
+        """Return what trains a model by ``ctx.fit``."""
 
     @property
     def resume_from(self) -> Path | None:
@@ -167,6 +176,29 @@ def current() -> Runtime:
             "script that TensorflowDistributor.run() was given."
         )
     return _current
+
+
+_trains_alone = threading.local()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Let this thread train models that aren't the group's, in a block."""
+    _trains_alone.depth = getattr(_trains_alone, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _trains_alone.depth -= 1
+
+
+def is_alone() -> bool:
+    """Return whether this thread is in a block of `alone`."""
+    return getattr(_trains_alone, "depth", 0) > 0
+
+
+def group() -> Any:
+    """Return the strategy by which this process trains; None where it isn't a task that does."""
+    return None if _current is None else _current.group
 
 
 _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()

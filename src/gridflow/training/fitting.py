@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError
+from gridflow.keras import runtime as _runtime
 from gridflow.keras.hooks import fits
 from gridflow.wire.reports import Evaluated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from gridflow.training.runtime import TaskRuntime
 
@@ -55,19 +57,19 @@ class Fitting:
         ----------
         model
             Made and compiled in ``ctx.strategy.scope()``.
-        data : str, WorkerDataset or callable, default "train"
+        data : str, WorkerDataset, tf.data.Dataset or callable, default "train"
             What ``ctx.dataset`` returns; or a dataset's name, with the arguments of
-            ``ctx.dataset`` as `columns`; or a function without arguments that returns a
-            ``tf.data.Dataset`` of batches, endless, made of operations alone: it runs inside the
-            workers' servers, where no Python lives. Or what ``ctx.stream`` returns, in one epoch.
+            ``ctx.dataset`` as `columns`; or a ``tf.data.Dataset`` of batches, or a function without
+            arguments that returns one, made of operations alone: it runs inside the workers'
+            servers, where no Python lives. Or what ``ctx.stream`` returns, in one epoch.
         epochs : int, default 1
         steps_per_epoch : int, optional
             Steps of all workers together, who draw their rows without end. Default: each row of
-            ``run(data=…)`` is trained on once; needed with a function.
+            ``run(data=…)`` is trained on once; needed with other data.
         validation : optional
             Like `data`; rows of ``run(data=…)`` are tested once each.
         validation_steps : int, optional
-            Needed with a function.
+            Needed with other data than rows of ``run(data=…)``.
         callbacks : sequence, optional
             Keras callbacks. Default: ``ctx.callbacks()``.
         verbose : int, default 0
@@ -108,6 +110,20 @@ class Fitting:
                 initial_epoch=initial_epoch,
                 class_weight=class_weight,
             )
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Let this process train models by itself in a block, beside the group's.
+
+        Where several processes or devices train one model, ``fit`` and ``train_on_batch`` refuse a
+        model that was made outside of ``ctx.strategy.scope()``: each process would train its own.
+        In this block they don't.
+
+        Examples
+        --------
+        >>> with ctx.alone():
+        ...     baseline.fit(x, y)
+        """
+        return _runtime.alone()
 
     def evaluate(
         self,

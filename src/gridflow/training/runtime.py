@@ -118,6 +118,15 @@ class TaskRuntime:
         return sum(ranks) if self.trains else 0
 
     @property
+    def group(self) -> Any:
+        """The strategy by which a model is trained here, None where none is."""
+        return self.mode.strategy if self.trains else None
+
+    def trainer(self, model: Any) -> Any:
+        """Return what trains a model by ``ctx.fit``."""
+        return self.mode.trainer(model)
+
+    @property
     def trains_together(self) -> bool:
         """Whether several ranks train one model, and make equal steps."""
         return self.facts.exchanges_gradients and self.num_workers > 1

@@ -177,7 +177,7 @@ def _cure_checkpoints() -> None:
     def _serialize_to_tensors(self: Any) -> Any:
         if not isinstance(self._value, ShardedVariable):
             return serialize(self)
-        # Whole, as in all other files: what reads it may have other shards, or none.
+        # Whole, as in all other files of gridflow's.
         return {_VALUE: tf.convert_to_tensor(self._value)}
 
     def _restore_from_tensors(self: Any, restored_tensors: Any) -> Any:

@@ -261,6 +261,14 @@ def was_made(remote: Any) -> bool:
     return part(remote, "_values") is not None
 
 
+def graph_of(dataset: Any) -> Any:
+    """Return the graph of a dataset, with its functions."""
+    import tensorflow as tf
+
+    content = tf.raw_ops.DatasetToGraphV2(input_dataset=part(dataset, "_variant_tensor"))
+    return tf.compat.v1.GraphDef.FromString(content.numpy())
+
+
 @contextlib.contextmanager
 def hearing_of_repeats(
     coordinator: Any, tell: Callable[[int, tuple[Any, ...]], None]

@@ -12,7 +12,7 @@ from gridflow.keras.cures import parts
 from gridflow.keras.cures.datasets import check_scope, endless
 from gridflow.keras.cures.keras3_steps import with_steps
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, returning, saving, tensorflow_once
+from gridflow.keras.hooks import fits, returning, saving, scope, sent, tensorflow_once
 from gridflow.keras.hooks.compiling import check_optimizer, check_xla
 from gridflow.keras.hooks.early import coming_steps, iterator_of
 
@@ -110,7 +110,9 @@ HOOKS: Final = (
     Hook("a model that was made outside of the strategy's scope is refused", _check_scope),
     Hook("what can't be compiled for several replicas is refused", _check_compiling),
     tensorflow_once.hook(TRAINER, lambda model: list(model.metrics_variables)),
+    sent.hook(),
     returning.hook(_BASE, "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
+    scope.hook(TRAINER),
 )

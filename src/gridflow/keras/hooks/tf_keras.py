@@ -11,7 +11,7 @@ from tf_keras.src.engine import data_adapter, training
 
 from gridflow.keras.cures.datasets import check_scope, endless, is_distributed
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, returning, tensorflow_once
+from gridflow.keras.hooks import fits, returning, scope, tensorflow_once
 from gridflow.keras.hooks.compiling import check_xla
 from gridflow.keras.hooks.early import refuse
 
@@ -89,4 +89,5 @@ HOOKS: Final = (
     Hook("what fails in the first step is refused before", _check),
     returning.hook(training.Model, "tf_keras"),
     fits.hook(training.Model, callbacks.CallbackList),
+    scope.hook(training.Model),
 )

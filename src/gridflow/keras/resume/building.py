@@ -50,7 +50,7 @@ def build_sharded(model: Any, spec: Any) -> None:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
         symbols = tf.nest.map_structure(lambda one: keras.KerasTensor(one.shape, one.dtype), x)
         parts.compute_output_spec(model, symbols)
-    if not model.optimizer.built:
+    if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(sharded.trainable_variables(model))
 
 

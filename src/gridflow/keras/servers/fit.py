@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,21 +23,20 @@ from gridflow.keras.neutral import numbers
 from gridflow.keras.results import flavour_of
 from gridflow.keras.resume import building
 from gridflow.keras.servers.data import WorkerDataset
+from gridflow.keras.servers.given import check, given
 from gridflow.keras.servers.pulled import Puller
 from gridflow.keras.servers.pushed import Dealer, PushedRows
 from gridflow.keras.servers.steps import fetch, make_steps, updates
 from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gridflow.keras.servers.given import Data
     from gridflow.keras.servers.steps import Steps
 
 #: Steps that are handed out for each worker before the first of them is taken in.
 _AHEAD: Final = 3
-
-#: What a dataset is given as: rows of ``run(data=…)``, or a function that returns batches.
-Data = WorkerDataset | Callable[[], Any]
 
 
 class Trainer:
@@ -95,19 +93,19 @@ class Trainer:
         if isinstance(data, PushedRows):
             _check_pass(epochs, steps_per_epoch)
         else:
-            _check(data)
+            check(data)
             steps = _steps(data, steps_per_epoch, "steps_per_epoch")
         if validation is not None:
-            _check(validation)
+            check(validation)
             if not isinstance(validation, WorkerDataset):
                 _steps(validation, validation_steps, "validation_steps")
-        spec = data.spec if isinstance(data, PushedRows) else _element_spec(data)
-        held = position.Held(spec)
+        seen = given(data)
+        held = position.Held(seen.spec)
         position.hold(model, held)
-        self._build(spec)
+        self._build(seen.spec)
         made = make_steps(model, self._flavour, self._coordinator.strategy, class_weight)
         by_row = steps_per_epoch is None
-        train = self._trainer_of(data, made, steps, held, by_row=by_row)
+        train = self._trainer_of(data, seen.source, made, steps, held, by_row=by_row)
         flavour = importlib.import_module(self._flavour)
         every = flavour.callbacks.CallbackList(
             list(callbacks),
@@ -138,11 +136,10 @@ class Trainer:
 
     def evaluate(self, data: Data, *, steps: int | None) -> dict[str, float]:
         """Return losses and metrics by name; see `TrainingContext.evaluate`."""
-        _check(data)
+        check(data)
         if not isinstance(data, WorkerDataset):
             _steps(data, steps, "steps")
-        spec = _element_spec(data)
-        self._build(spec)
+        self._build(given(data).spec)
         made = make_steps(self._model, self._flavour, self._coordinator.strategy)
         flavour = importlib.import_module(self._flavour)
         every = flavour.callbacks.CallbackList([], model=self._model)
@@ -159,6 +156,7 @@ class Trainer:
     def _trainer_of(
         self,
         data: Data | PushedRows,
+        source: Any,
         made: Steps,
         steps: int | None,
         held: position.Held,
@@ -171,7 +169,7 @@ class Trainer:
         if by_row and isinstance(data, WorkerDataset):
             puller = Puller(self._coordinator, data, made.train_step, made.nothing, self._most)
             return functools.partial(self._train_on_each, made, data, puller, held)
-        iterator = iter(self._coordinator.create_per_worker_dataset(data))
+        iterator = iter(self._coordinator.create_per_worker_dataset(source))
         assert steps is not None
         return functools.partial(self._train_epoch, made, iterator, steps)
 
@@ -261,7 +259,7 @@ class Trainer:
             puller = Puller(self._coordinator, data, made.test_step, made.nothing, self._most)
             yield from puller.results(data.account())
             return
-        iterator = iter(self._coordinator.create_per_worker_dataset(data))
+        iterator = iter(self._coordinator.create_per_worker_dataset(given(data).source))
         under_way: deque[Any] = deque()
         for handed_out in range(steps or 0):
             under_way.append(self._coordinator.schedule(made.test, args=(iterator,)))
@@ -269,19 +267,6 @@ class Trainer:
                 yield fetch(under_way.popleft())
         while under_way:
             yield fetch(under_way.popleft())
-
-
-def _check(data: Any) -> None:
-    if isinstance(data, PushedRows):
-        raise InvalidArgument(
-            "rows of ctx.stream() come once, to be trained on: they can't be tested on. Give "
-            "rows of run(data=…), or a function that returns a tf.data.Dataset."
-        )
-    if not callable(data):
-        raise InvalidArgument(
-            "data is a dataset's name, what ctx.dataset() returns, or a function that returns "
-            f"a tf.data.Dataset; got {type(data).__name__}, which can't reach the workers."
-        )
 
 
 def _check_pass(epochs: int, steps_per_epoch: int | None) -> None:
@@ -300,20 +285,6 @@ def _steps(data: Data, steps: int | None, what: str) -> int:
     if isinstance(data, WorkerDataset):
         return data.steps
     raise InvalidArgument(
-        f"{what} is needed with a function that makes a dataset: workers read it without end, "
-        "each at its own pace. Rows given to run(data=…) have a known number."
+        f"{what} is needed with a dataset of one's own: workers read it without end, each at its "
+        "own pace. Rows given to run(data=…) have a known number."
     )
-
-
-def _element_spec(data: Data) -> Any:
-    """Return what the batches look like, without running anything of the pipeline here."""
-    import tensorflow as tf
-
-    with tf.Graph().as_default():
-        dataset = data()
-        if not isinstance(dataset, tf.data.Dataset):
-            raise InvalidArgument(
-                "a function that is given as data returns a tf.data.Dataset of batches; this one "
-                f"returned {type(dataset).__name__}."
-            )
-        return dataset.element_spec
