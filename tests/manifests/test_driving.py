@@ -12,7 +12,7 @@ from standin import Kubernetes, configured, serving
 
 from gridflow.cli import main
 from gridflow.deploy.drivers.kubectl import KubectlDriver
-from gridflow.deploy.drivers.objects import state_of
+from gridflow.deploy.drivers.objects import components, state_of
 from gridflow.job import parse_job
 from gridflow.manifests import render
 from gridflow.spec.exits import Exit
@@ -302,6 +302,21 @@ def test_pods_of_a_server_of_the_same_name_are_not_the_jobs(server, job, printed
     _, out, _ = printed("logs", "-t", "kubernetes", job)
     assert "mine" in out
     assert "another's" not in out
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("kubernetes", {"worker"}),
+        ("trainjob", {"worker"}),
+        ("sparkapplication", {"driver", "executor"}),
+        ("serving", {"serving"}),
+    ],
+)
+def test_a_targets_pods_are_those_that_its_documents_make(target, expected):
+    found = [d.content for d in render(parse_job(JOB), target, lossy=True).documents]
+    assert components(found) >= expected
+    assert ("serving" in components(found)) == (target == "serving")
 
 
 def test_a_job_that_is_not_there_is_no_empty_one(server, job, printed):

@@ -13,6 +13,7 @@ from gridflow.deploy.drivers.objects import (
     GOOD,
     STANDING,
     Pod,
+    components,
     reason_of,
     resource,
     state_of,
@@ -288,10 +289,8 @@ class KubectlDriver:
 
     def _labels(self) -> list[str]:
         """Return the words that select the pods of this target, of all that have the job's name."""
-        found = [d.content for d in self._rendering.documents if d.content["kind"] not in _BESIDE]
-        parts = set(self._job.roles) if self._trains else set()
-        parts |= {c["metadata"]["labels"].get(COMPONENT, "") for c in found} - {""}
-        chosen = f",{COMPONENT} in ({','.join(sorted(parts))})" if parts else ""
+        parts = sorted(components([d.content for d in self._rendering.documents]))
+        chosen = f",{COMPONENT} in ({','.join(parts)})" if parts else ""
         return [f"--selector=app.kubernetes.io/name={self._job.name}{chosen}"]
 
     def _words(self, *words: str) -> list[str]:

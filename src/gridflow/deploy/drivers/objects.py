@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from gridflow.deploy.pods import COMPONENT
+
 #: What ends well and badly: Job, JobSet, TFJob, TrainJob; Volcano's phases; Spark's states.
 GOOD: Final = frozenset({"Complete", "Completed", "Succeeded", "COMPLETED"})
 BAD: Final = frozenset({"Failed", "Aborted", "Terminated", "FAILED", "SUBMISSION_FAILED"})
@@ -17,6 +19,14 @@ def resource(content: Any) -> str:
     group, slash, version = content["apiVersion"].rpartition("/")
     kind = str(content["kind"]).lower()
     return f"{kind}.{version}.{group}" if slash else kind
+
+
+def components(tree: Any) -> set[str]:
+    """Return the parts of a job that documents label pods as."""
+    if isinstance(tree, dict):
+        own = {tree[COMPONENT]} if isinstance(tree.get(COMPONENT), str) else set()
+        return own.union(*map(components, tree.values()))
+    return set().union(*map(components, tree)) if isinstance(tree, list) else set()
 
 
 def state_of(item: Any) -> str:
