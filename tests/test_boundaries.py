@@ -203,6 +203,7 @@ def test_the_context_has_what_users_need_and_no_more():
         "absolute_path",
         "adapt_dataset",
         "all_gather",
+        "alone",
         "barrier",
         "broadcast",
         "callbacks",

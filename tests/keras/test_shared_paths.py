@@ -158,6 +158,7 @@ def restore_twice(ctx, folder):
     return str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
 def test_two_that_restore_one_model_are_refused(tmp_path):
     (words,), _ = run_job(restore_twice, arguments=(str(tmp_path),))

@@ -11,6 +11,8 @@ import pytest
 from gridflow import BarrierTimeout, BrokenBarrier, LocalLauncher, Role, TensorflowDistributor
 from gridflow.errors import GridflowError, InvalidArgument, StepTimeout, TrainingFailed
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
+
 QUIET = {"logs": "none", "progress": False}
 
 

@@ -42,6 +42,7 @@ def leave(ctx, fails):
         raise ValueError("no such luck")
 
 
+@pytest.mark.slow
 def test_the_log_says_what_is_gone(tmp_path):
     result = TensorflowDistributor(1, "none", **QUIET).run(leave, False)
     said = "gridflow: deleted with this task's folder: logs/ (1 file, 13 bytes). To keep such files"

@@ -1,4 +1,7 @@
-"""The cases of the conformance table, each for a rank of a group and for one plain process."""
+"""The cases of the conformance table, each for a rank of a group and for one plain process.
+
+Longer than other modules: each case is a row of the table, and they are read beside one another.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Of those that a training process begins with (`gridflow.wire.child`) the agent adds in which
 generation it was.
+
+Longer than other modules: one message after the other, each with its fields.
 """
 
 from __future__ import annotations
