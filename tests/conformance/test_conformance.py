@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow.testing import asynchronous, conformance, uneven
+from gridflow.testing import asynchronous, conformance, uneven, weighted
 from gridflow.testing.cases import DATA_CASES, MODELS, TENSORFLOW_CASES, TENSORFLOW_MODELS
 from gridflow.testing.step_cases import STEP_CASES, cases_of
 from suite.schedule import made_once
@@ -21,6 +21,15 @@ STEP_CELLS = [
 BACKEND_STEP_CELLS = [
     (flavour, (case, MODELS[0])) for flavour in conformance.BACKENDS for case in cases_of(flavour)
 ]
+#: A single process computes the same whoever started it; `make conformance` runs those, too.
+ON_SPARK = ("multi_worker_mirrored",)
+#: What doesn't count alike on all replicas.
+WEIGHTED_CELLS = [
+    (strategy, flavour, (case, MODELS[0]))
+    for strategy in conformance.STRATEGIES
+    for flavour in (*conformance.FLAVOURS, *(conformance.BACKENDS if strategy in ON_SPARK else ()))
+    for case in weighted.cases_of(flavour)
+]
 #: The same for Keras 3 on JAX and torch.
 BACKEND_CELLS = [
     (case, model)
@@ -31,8 +40,6 @@ SPARK_CELLS = [(flavour, cell) for flavour in conformance.FLAVOURS for cell in C
 SPARK_CELLS += [(backend, cell) for backend in conformance.BACKENDS for cell in BACKEND_CELLS]
 #: There all rows of a run have to lie as they are, and so are of one dataset.
 SPARK_CELLS = [(flavour, cell) for flavour, cell in SPARK_CELLS if cell[0] not in uneven.CASES]
-#: A single process computes the same whoever started it; `make conformance` runs those, too.
-ON_SPARK = ("multi_worker_mirrored",)
 #: Where cures, feed and groups are tried by one model, the others only try Keras again; but one of
 #: them has replicas that meet in each layer. `--all` trains all of them everywhere.
 OTHER_MODELS = tuple(cell for cell in CELLS if cell[1] != MODELS[0])
@@ -60,6 +67,7 @@ def outcomes(request, tmp_path_factory):
         return {
             "models": len(MODELS) if whole else several,
             "steps": whole or (flavour == "keras" and has_steps),
+            "weights": whole or flavour != "jax",
         }
 
     def expected_of(flavour):
@@ -114,6 +122,18 @@ def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, s
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.full(flavour="jax")  # a global batch is one batch there
+@pytest.mark.full(strategy=("none", "mirrored"), flavour="tf_keras")
+@pytest.mark.parametrize(("strategy", "flavour", "cell"), WEIGHTED_CELLS, ids=str)
+def test_what_counts_differently_on_replicas_counts_as_in_one_process(
+    outcomes, cell, strategy, flavour
+):
+    if flavour not in conformance.installed():
+        pytest.skip(f"{flavour} isn't installed")
+    check(outcomes(strategy, flavour)[cell], cell)
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.full  # what a step computes there is the same code; what spreads it has cells above
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), BACKEND_STEP_CELLS, ids=str)
@@ -161,5 +181,6 @@ def test_the_table_has_a_row_for_each_cell(outcomes, strategy, flavour, pytestco
     cells = [cell for cell in CELLS if cell[1] in models]
     column = conformance.compare([expected], expected, flavour, 1)
     lines = conformance.table({(strategy, flavour): column}).splitlines()
-    assert len(lines) == 2 + len(cells) + len(STEP_CASES) + len(asynchronous.CELLS)
+    others = (*STEP_CASES, *weighted.CASES, *asynchronous.CELLS)
+    assert len(lines) == 2 + len(cells) + len(others)
     assert f"{strategy} {flavour}" in lines[0]

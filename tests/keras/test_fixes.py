@@ -144,6 +144,16 @@ HEALTHY = {
         "scale_loss_for_distribution",
         "lambda value: value",
     ),
+    "masked losses": (
+        "keras.src.losses.loss",
+        "reduce_weighted_values",
+        "lambda *_, **__: tf.distribute.get_replica_context().all_reduce('SUM', tf.ones([]))",
+    ),
+    "loss scaling": (
+        "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer",
+        "_tf_apply",
+        "lambda self, *given: self.check_finite(self._all_reduce_sum_gradients(zip(*given)))",
+    ),
     "lost counts": (
         "keras.src.backend:Variable",
         "assign_add",
@@ -212,6 +222,11 @@ HEALTHY_TF_KERAS = {
         "tf_keras.src.utils.losses_utils",
         "scale_loss_for_distribution",
         "lambda value: value",
+    ),
+    "masked losses": (
+        "tf_keras.src.utils.losses_utils",
+        "apply_valid_mask",
+        "lambda *_: tf.distribute.get_replica_context().all_reduce('SUM', tf.ones([]))",
     ),
 }
 

@@ -31,7 +31,7 @@ import cloudpickle
 from gridflow.spec.backends import KERAS_VARIABLE
 from gridflow.spec.options import WARM_SECONDS
 from gridflow.spec.tasks import Role
-from gridflow.testing import asynchronous, uneven
+from gridflow.testing import asynchronous, uneven, weighted
 from gridflow.testing.cases import (
     MODELS,
     Lab,
@@ -78,6 +78,7 @@ def column(
     in_full: bool = True,
     models: int = len(MODELS),
     steps: bool = True,
+    weights: bool = True,
 ) -> None:
     """Be one rank of all cells of one strategy and flavour; a training function.
 
@@ -95,8 +96,8 @@ def column(
         depend on who started the process.
     models : int, default all
         How many of `MODELS` to train.
-    steps : bool, default True
-        Whether those of `step_results` are among them.
+    steps, weights : bool, default True
+        Whether those of `step_results` are among them, and of `weighted`.
     """
     if replicas > 1:
         _split_the_cpu(replicas)
@@ -112,6 +113,8 @@ def column(
         others |= uneven.results(ctx, lab)
     if in_full and steps:
         others |= step_results(ctx, lab)
+    if in_full and weights:
+        others |= weighted.results(ctx, lab)
     for case, result in others.items():
         found[case, MODELS[0]] = result
     Path(shared, f"rank-{ctx.rank}").write_bytes(cloudpickle.dumps(found))
@@ -126,7 +129,7 @@ def _split_the_cpu(devices: int) -> None:
     )
 
 
-def plain(flavour: str, found_in: str, models: int, *, steps: bool) -> None:
+def plain(flavour: str, found_in: str, models: int, *, steps: bool, weights: bool) -> None:
     """Compute what cells of a flavour are compared with, in a process without gridflow."""
     keras = _keras_of(flavour)
     lab = Lab(keras, _Alone())
@@ -137,6 +140,8 @@ def plain(flavour: str, found_in: str, models: int, *, steps: bool) -> None:
     others = {**plain_data_results(lab), **uneven.plain_results(lab)}
     if steps:
         others |= plain_step_results(lab)
+    if weights:
+        others |= weighted.plain_results(lab)
     for case, result in others.items():
         found[case, MODELS[0]] = result
     if lab.is_tensorflow:
@@ -164,7 +169,12 @@ def installed() -> tuple[str, ...]:
 
 
 def run_plain(
-    flavour: str, directory: Path, *, models: int = len(MODELS), steps: bool = True
+    flavour: str,
+    directory: Path,
+    *,
+    models: int = len(MODELS),
+    steps: bool = True,
+    weights: bool = True,
 ) -> dict[Cell, Result]:
     """Return what a flavour computes in one plain process.
 
@@ -173,11 +183,11 @@ def run_plain(
     flavour : {"keras", "tf_keras", "jax", "torch"}
     directory : Path
         For a file of this function's own.
-    models, steps
+    models, steps, weights
         See `run_column`.
     """
     place = directory / f"plain-{flavour}"
-    arguments = f"{flavour!r}, {str(place)!r}, {models}, steps={steps}"
+    arguments = f"{flavour!r}, {str(place)!r}, {models}, steps={steps}, weights={weights}"
     call = f"from gridflow.testing import conformance; conformance.plain({arguments})"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", call],
@@ -244,6 +254,7 @@ def run_column(
     warm_seconds: float = WARM_SECONDS,
     models: int = len(MODELS),
     steps: bool = True,
+    weights: bool = True,
 ) -> dict[Cell, Outcome]:
     """Run one column and return the outcomes.
 
@@ -258,8 +269,8 @@ def run_column(
         See `run_table`.
     models : int, default all
         How many of `MODELS` to train.
-    steps : bool, default True
-        Whether to compute the cases of `step_results`, too.
+    steps, weights : bool, default True
+        Whether to compute the cases of `step_results`, and of `weighted`, too.
     """
     from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 
@@ -269,7 +280,7 @@ def run_column(
     data: Any = asynchronous.rows() if is_asynchronous else rows(workers)
     launcher: Any = LocalLauncher()
     if spark is None and not is_asynchronous:
-        data |= uneven.datasets()
+        data |= uneven.datasets() | weighted.datasets(workers)
     if spark is not None:
         # The rows are to stay where they are: only so the global batches are the same.
         fed = 2 if is_asynchronous else workers
@@ -291,7 +302,8 @@ def run_column(
     if is_asynchronous:
         distributor.run(asynchronous.column, flavour, str(shared), data=data)
     else:
-        more = {"in_full": spark is None, "models": models, "steps": steps}
+        more = {"in_full": spark is None, "models": models}
+        more |= {"steps": steps, "weights": weights}
         distributor.run(column, flavour, replicas, str(shared), **more, data=data)
     ranks = [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
     return compare(ranks, expected, flavour, math.prod(STRATEGIES.get(strategy, (1, 1))))

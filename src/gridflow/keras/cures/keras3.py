@@ -19,6 +19,7 @@ from gridflow.errors import InvalidArgument
 from gridflow.keras.cures import (
     aliasing,
     keras3_replicas,
+    keras3_scaling,
     keras3_steps,
     parameter_servers,
     tables,
@@ -313,6 +314,7 @@ FIXES: Final = (
     aliasing.fix("keras"),
     *keras3_steps.FIXES,
     *keras3_replicas.FIXES,
+    *keras3_scaling.FIXES,
     *parameter_servers.FIXES,
     tables.fix("keras"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -13,16 +14,26 @@ from keras.src.losses import loss as losses
 from keras.src.optimizers import base_optimizer
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras.cures import own_steps, probing
+from gridflow.keras.cures import keras3_losses, own_steps, probing, shares
 from gridflow.keras.cures.parts import trainer as trainer_class
+from gridflow.keras.cures.tensorflow_shares import part_of, sum_gradients
 from gridflow.keras.fixes import Fix
 from gridflow.keras.servers.steps import refuse_asynchronous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-#: Whether the gradients of this replica's thread are those of all replicas already.
-_summed = threading.local()
+
+class _Summed(threading.local):
+    """Whether the gradients that this replica's thread has are those of all replicas already."""
+
+    #: As the optimizer updates variables by them.
+    now = False
+    #: When the optimizer is given them.
+    before = False
+
+
+_summed = _Summed()
 _plain_update = optimizers.TFOptimizer._backend_update_step
 TRAINER: Final = trainer_class()
 
@@ -69,34 +80,32 @@ def _cure_gradients() -> None:
         if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
             original(self, grads, variables)
             return
-        natives = [_native(each) for each in variables]
+        natives = [native_of(each) for each in variables]
         if isinstance(tf.distribute.get_strategy(), _ASYNCHRONOUS):
             refuse_asynchronous(self)
-        grads = [each for each, _ in self._all_reduce_sum_gradients(_averaged(grads, natives))]
+        if not _summed.before:
+            grads = sums_of(self, grads, natives)
         if self.gradient_accumulation_steps:
             _accumulate(self, grads, variables, natives)
         else:
             grads = self._clip_gradients(grads)
             self._apply_weight_decay(variables)
             # An optimizer may do more there than update variables: Nadam does.
-            _summed.now = True
-            try:
+            with knowing(now=True):
                 self._backend_update_step(grads, variables, self.learning_rate)
-            finally:
-                _summed.now = False
         if self.use_ema:
             _move_averages(self)
 
     def _backend_update_step(
         self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
     ) -> None:
-        if not getattr(_summed, "now", False):
+        if not _summed.now:
             _plain_update(self, grads, trainable_variables, learning_rate)
             return
-        _on_each_device(
+        on_each_device(
             self._distributed_tf_update_step,
             self._distribution_strategy,
-            list(zip(grads, map(_native, trainable_variables), strict=True)),
+            list(zip(grads, map(native_of, trainable_variables), strict=True)),
             learning_rate,
         )
 
@@ -117,19 +126,29 @@ def _cure_gradients() -> None:
 
 
 _ASYNCHRONOUS: Final = tf.distribute.experimental.ParameterServerStrategy
-_on_each_device = tf.__internal__.distribute.interim.maybe_merge_call
+on_each_device = tf.__internal__.distribute.interim.maybe_merge_call
 
 
-def _native(variable: Any) -> Any:
+def native_of(variable: Any) -> Any:
+    """Return TensorFlow's variable of one of Keras's."""
     return variable.value if isinstance(variable, backend.Variable) else variable
 
 
-def _averaged(grads: Sequence[Any], natives: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return gradients and variables, those of a step of the user's as parts of a mean."""
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if own_steps.is_active() and replicas > 1:
-        grads = [None if each is None else ops.multiply(each, 1.0 / replicas) for each in grads]
-    return list(zip(grads, natives, strict=True))
+@contextlib.contextmanager
+def knowing(**summed: bool) -> Iterator[None]:
+    """Let this replica's thread know of its gradients what `_Summed` says."""
+    outer = {name: getattr(_summed, name) for name in summed}
+    vars(_summed).update(summed)
+    try:
+        yield
+    finally:
+        vars(_summed).update(outer)
+
+
+def sums_of(optimizer: Any, grads: Sequence[Any], natives: Sequence[Any]) -> list[Any]:
+    """Return the gradients of the whole batch."""
+    pairs = list(zip(grads, natives, strict=True))
+    return [each for each, _ in sum_gradients(optimizer._all_reduce_sum_gradients, pairs)]
 
 
 def _accumulate(
@@ -170,7 +189,7 @@ def _accumulate(
         for native, *parts in zip(natives, grads, sums, means, strict=True):
             strategy.extended.update(native, one, args=(*parts, now, rate), group=False)
 
-    _on_each_device(
+    on_each_device(
         all_of_them,
         self._distribution_strategy,
         grads,
@@ -183,7 +202,7 @@ def _accumulate(
 
 def _move_averages(self: Any) -> None:
     pairs = [
-        (_native(variable), _native(average))
+        (native_of(variable), native_of(average))
         for variable, average in zip(
             self._trainable_variables, self._model_variables_moving_average, strict=True
         )
@@ -205,7 +224,7 @@ def _move_averages(self: Any) -> None:
         for (native, _), average in zip(pairs, averages, strict=True):
             strategy.extended.update(native, one, args=(average, *more), group=False)
 
-    _on_each_device(
+    on_each_device(
         all_of_them,
         self._distribution_strategy,
         [average for _, average in pairs],
@@ -255,7 +274,7 @@ def _cure_own_steps() -> None:
 
     def reduce_values(values: Any, sample_weight: Any = None, reduction: Any = None) -> Any:
         value = reduce(values, sample_weight, reduction)
-        if reduction == "sum" and own_steps.is_active():
+        if reduction == "sum" and own_steps.is_active() and shares.current() is None:
             # A sum stays one where gradients are averaged.
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             value = ops.multiply(value, ops.cast(replicas, value.dtype))
@@ -267,9 +286,30 @@ def _cure_own_steps() -> None:
     losses.reduce_values = reduce_values
 
     def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Any:
-        return make(self, own_steps.within(self, step_function))
+        return make(self, own_steps.within(self, step_function, part_of))
 
     TRAINER._make_function = _make_function
+
+
+# --- what a loss divides by --------------------------------------------------------------------
+
+
+class _WithSharedLosses(_OwnModel):
+    """A model whose step has losses that divide by a mask, or by weights."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Make them."""
+        keras3_losses.make_those_that_ask(data, tf.ones_like(data))
+        return {}
+
+
+def _parts_divide_by_their_own() -> bool:
+    """Return whether a replica's losses divide by what counts in its own part of a batch."""
+    with probing.in_replica() as graph:
+        model = _WithSharedLosses()
+        values = tf.compat.v1.placeholder(tf.float32, [2])
+        TRAINER._make_function(model, model.train_step)([values])
+        return probing.times_asked(graph) < keras3_losses.ASKING
 
 
 FIXES: Final = (
@@ -289,5 +329,12 @@ FIXES: Final = (
         "too large with N replicas",
         _losses_are_scaled_in_own_steps,
         _cure_own_steps,
+    ),
+    Fix(
+        "masked losses",
+        "keras",
+        "a loss divides by the mask, or by the weights, of one replica's part of a batch",
+        _parts_divide_by_their_own,
+        keras3_losses.install,
     ),
 )

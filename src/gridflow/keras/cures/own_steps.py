@@ -14,9 +14,11 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.keras.cures import shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,23 +49,38 @@ def unscaled() -> Iterator[None]:
         _state.depth -= 1
 
 
-def within(model: Any, step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the step, to be made with nothing scaled if the model's class makes it necessary."""
-    is_made = getattr(step, _MARK, False)
-    if is_made or not has_own(type(model)) or scales_itself(type(model)):
-        return step
+def within(
+    model: Any, step: Callable[..., Any], part_of: Callable[[Any], shares.Part | None]
+) -> Callable[..., Any]:
+    """Return the step so that the replicas' parts of a batch make up what one process computes.
 
+    Parameters
+    ----------
+    model
+        Its class says whether nothing is to be scaled in the step, or whether it is left as it is.
+    step : callable
+        Takes one replica's part of a batch.
+    part_of : callable
+        Returns the `Part` for it.
+    """
     replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
+    own = has_own(type(model))
+    if getattr(step, _MARK, False) or (own and scales_itself(type(model))):
+        return step
+    if not own and replicas == 1:
+        return step
+    if own and replicas > 1:
         _say(type(model).__name__, replicas)
 
     @functools.wraps(step)
-    def own_step(*args: Any, **kwargs: Any) -> Any:
-        with unscaled():
-            return step(*args, **kwargs)
+    def step_of_part(batch: Any) -> Any:
+        if shares.current() is not None:  # a step around this one knows of empty batches
+            return step(batch)
+        with unscaled() if own else nullcontext(), shares.of(part_of(batch)):
+            return step(batch)
 
-    setattr(own_step, _MARK, True)
-    return own_step
+    setattr(step_of_part, _MARK, True)
+    return step_of_part
 
 
 @functools.cache

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 REPLICAS: Final = 3
 
 
+#: Name of the operations that stand for those that add up over replicas.
+_ASKED: Final = "asked_other_replicas"
+
+
 class StepMadeError(Exception):
     """Raised by a probe's step: what comes behind it would run operations."""
 
@@ -27,6 +31,10 @@ class StepMadeError(Exception):
 class _Extended(tf.distribute.StrategyExtended):  # type: ignore[misc]
     def _use_merge_call(self) -> bool:
         return False
+
+    def _replica_ctx_all_reduce(self, reduce_op: object, value: Any, options: object = None) -> Any:
+        del reduce_op, options
+        return tf.nest.map_structure(lambda each: tf.identity(each, name=_ASKED), value)
 
     def _get_local_replica_id(self, replica_id: int) -> int:
         return replica_id
@@ -62,6 +70,12 @@ def waits_for(operation: Any, other: Any) -> bool:
             seen.add(each)
             left += [*(tensor.op for tensor in each.inputs), *each.control_inputs]
     return False
+
+
+def times_asked(graph: Any) -> int:
+    """Return how often something is added up over the replicas in a graph."""
+    names = [operation.name.split("/")[-1] for operation in graph.get_operations()]
+    return sum(name.startswith(_ASKED) for name in names)
 
 
 def multiplies_by(graph: Any, factor: float) -> bool:

@@ -15,7 +15,8 @@ from tf_keras.src.engine import training
 from tf_keras.src.optimizers import utils as optimizer_utils
 from tf_keras.src.utils import losses_utils, tf_utils
 
-from gridflow.keras.cures import own_steps, probing
+from gridflow.keras.cures import own_steps, probing, shares
+from gridflow.keras.cures.tensorflow_shares import part_of, sum_gradients
 from gridflow.keras.fixes import Fix
 
 #: Looked up by this: a step that names the function takes care of the replicas by itself.
@@ -62,13 +63,7 @@ def _cure_own_steps() -> None:
         return value if own_steps.is_active() else scale_loss(value)
 
     def all_reduce_sum_gradients(grads_and_vars: Any) -> Any:
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if own_steps.is_active() and replicas > 1:
-            grads_and_vars = [
-                (None if grad is None else tf.math.scalar_mul(1.0 / replicas, grad), variable)
-                for grad, variable in grads_and_vars
-            ]
-        return add_up(grads_and_vars)
+        return sum_gradients(add_up, grads_and_vars)
 
     def _get_reduction(self: Any) -> Any:
         # A mean of each replica's part is right there, which tf_keras can't know.
@@ -92,7 +87,7 @@ def _wrap_making(kind: str) -> None:
     @functools.wraps(make)
     def make_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         plain = getattr(self, step)
-        own = own_steps.within(self, plain)
+        own = own_steps.within(self, plain, part_of)
         if own is not plain:
             # Past tf_keras's own __setattr__, which would track it as a part of the model.
             vars(self)[step] = own
@@ -157,6 +152,57 @@ def _ask_the_metrics(name: str) -> None:
     setattr(training.Model, name, on_batch)
 
 
+# --- what a loss divides by --------------------------------------------------------------------
+
+
+class _MaskedModel(_OwnModel):
+    """A model whose step has a loss that divides by a mask."""
+
+    def train_step(self, data: Any) -> None:
+        """Make its weights."""
+        losses_utils.apply_valid_mask(data, None, tf.ones_like(data), _MEAN)
+        raise probing.StepMadeError
+
+
+_MEAN: Final = losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
+
+
+def _parts_divide_by_their_own() -> bool:
+    """Return whether a replica's losses divide by what counts in its own part of a batch."""
+    with probing.in_replica() as graph:
+        model: Any = _MaskedModel()
+        training.Model.make_train_function(model)
+        with contextlib.suppress(probing.StepMadeError):
+            model.train_function(probing.Batches())
+        return probing.times_asked(graph) == 0
+
+
+def _cure_dividing() -> None:
+    apply_valid_mask, reduce = losses_utils.apply_valid_mask, losses_utils.reduce_weighted_loss
+
+    @functools.wraps(apply_valid_mask)
+    def masked(losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
+        if mask is None or reduction not in {losses_utils.ReductionV2.AUTO, _MEAN}:
+            return apply_valid_mask(losses, sw, mask, reduction)
+        part = shares.reachable("A masked loss")
+        if part is None:
+            return apply_valid_mask(losses, sw, mask, reduction)
+        mask = tf.cast(mask, losses.dtype)
+        entries = tf.cast(tf.size(mask), losses.dtype)
+        density = part.density(tf.reduce_sum(mask), entries)
+        return losses_utils.apply_mask(losses, sw, mask / tf.cast(density, mask.dtype))
+
+    @functools.wraps(reduce)
+    def reduced(weighted_losses: Any, reduction: Any = _MEAN) -> Any:
+        loss = reduce(weighted_losses, reduction)
+        if reduction != losses_utils.ReductionV2.SUM:
+            return loss
+        part = shares.reachable("A loss that is a sum")
+        return loss if part is None else loss * tf.cast(part.times_a_sum(), loss.dtype)
+
+    losses_utils.apply_valid_mask, losses_utils.reduce_weighted_loss = masked, reduced
+
+
 FIXES: Final = (
     Fix(
         "logs of a batch",
@@ -172,5 +218,12 @@ FIXES: Final = (
         "N replicas, or is refused",
         _losses_are_scaled_in_own_steps,
         _cure_own_steps,
+    ),
+    Fix(
+        "masked losses",
+        "tf_keras",
+        "a loss divides by the mask of one replica's part of a batch",
+        _parts_divide_by_their_own,
+        _cure_dividing,
     ),
 )

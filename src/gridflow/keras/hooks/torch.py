@@ -15,7 +15,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from torch import distributed
 
 import keras
-from gridflow.keras.cures import parts
+from gridflow.keras.cures import keras3_losses, parts, shares
 from gridflow.keras.cures.torch_groups import is_group
 from gridflow.keras.fixes import Hook
 from gridflow.keras.hooks import fits, group, group_once, returning, saving
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TRAINER: Final = parts.trainer()
 FIT: Final = group.FIT
 _applying: list[bool] = []
+#: On an optimizer: its gradients are those of a loss that was divided by the number of ranks.
+_DIVIDED: Final = "_gridflow_divided"
 
 
 def average(tensors: Sequence[Any]) -> list[Any]:
@@ -70,7 +72,9 @@ def _average_in(cls: type) -> None:
         grads = list(grads)
         there = [place for place, grad in enumerate(grads) if grad is not None]
         if there:
-            means = average([grads[place] for place in there])
+            means = _average_of_rows([grads[place] for place in there])
+            if self.__dict__.pop(_DIVIDED, False):
+                means = [each * distributed.get_world_size() for each in means]
             for place, mean in zip(there, means, strict=True):
                 grads[place] = mean
         _applying.append(True)
@@ -82,9 +86,58 @@ def _average_in(cls: type) -> None:
     cls.apply = apply  # type: ignore[attr-defined]
 
 
+def _average_of_rows(grads: Sequence[Any]) -> list[Any]:
+    """Return the means of gradients over the rows of all ranks."""
+    part = shares.current()
+    if part is None:
+        return average(grads)
+    rows, *sums = add_up([part.rows, *(each * part.rows for each in grads)])
+    return [each / rows for each in sums]
+
+
 def _average_gradients() -> None:
+    scaling = loss_scale_optimizer.LossScaleOptimizer
+    scale_loss = scaling.scale_loss
+
+    def scale_part(self: Any, loss: Any) -> Any:
+        # As much as in one process, where the mean is over more rows: else float16 overflows here.
+        object.__setattr__(self, _DIVIDED, True)
+        return scale_loss(self, loss) / distributed.get_world_size()
+
+    scaling.scale_loss = scale_part
     for cls in (BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer):
         _average_in(cls)
+
+
+def _part_of(batch: Any) -> shares.Part:
+    first = next(each for each in keras.tree.flatten(batch) if each is not None)
+    rows = keras.ops.convert_to_tensor(float(first.shape[0]), "float32")
+
+    def together(numbers: Sequence[Any]) -> Any:
+        return add_up([torch.stack([each.to(rows) for each in numbers])])[0]
+
+    return shares.Part(rows, together)
+
+
+def _know_parts() -> None:
+    """Let ranks know their part of a batch in training: they test in steps of different numbers."""
+    make = TRAINER.make_train_function
+
+    def make_train_function(self: Any, force: bool = False) -> None:
+        known = self.train_function
+        make(self, force)
+        function = self.train_function
+        if function is known:
+            return
+
+        def of_part(data: Any) -> Any:
+            with shares.of(_part_of(data)):
+                return function(data)
+
+        self.train_function = of_part
+
+    TRAINER.make_train_function = make_train_function
+    keras3_losses.install()
 
 
 def _add_up_logs() -> None:
@@ -125,6 +178,7 @@ HOOKS: Final = (
     group.ending(),
     group.same_weights(TRAINER, _broadcast, is_group),
     Hook("gradients are averaged over all processes", _average_gradients, is_group),
+    Hook("losses divide by what counts in all processes", _know_parts, is_group),
     Hook("logs are those of all processes", _add_up_logs, is_group),
     # Each rank tests alone as it is, and its logs are those of all.
     group_once.hook(
