@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridflow.coordinator.meetings import Meetings
-from gridflow.wire.reports import Meet
+from gridflow.wire.ranks import Meet
 
 TASKS = ["worker:0", "worker:1", "worker:2", "worker:3", "worker:4"]
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
 from gridflow.errors import WireError
 from gridflow.spec.printable import shortened
-from gridflow.wire import child, reports
+from gridflow.wire import child, ranks, reports
 from gridflow.wire.clock import Clock
 from gridflow.wire.commands import Met, StopAt
 from gridflow.wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, TaskFailure
 from gridflow.wire.hints import hint_for, lost_a_peer
+from gridflow.wire.messages import OfTraining
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,10 +206,10 @@ class Life:
                 self._hand_over(message.result, Path(message.folder))
             case child.Imported():
                 self._on_imported(message.packages)
-            case reports.OfTraining():
+            case OfTraining():
                 self._is_ready |= isinstance(message, reports.Ready)
                 self._serves |= isinstance(message, reports.Joined)
-                self._meets |= isinstance(message, reports.Meet | reports.CanStop)
+                self._meets |= isinstance(message, ranks.Meet | ranks.CanStop)
                 self._reporter.report(replace(message, generation=self._generation))
             case WireError():
                 self.fail("exception", str(message))

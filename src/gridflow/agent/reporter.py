@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gridflow.wire.client import CoordinatorClient
     from gridflow.wire.commands import Command
-    from gridflow.wire.reports import Report
+    from gridflow.wire.messages import Report
 
 #: Characters of output that wait to be sent; beyond them the training process waits at its pipe.
 _MOST_PENDING: Final = 4 << 20

@@ -27,7 +27,7 @@ from gridflow.coordinator.streams import Streams
 from gridflow.errors import GridflowError, WireError
 from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
-from gridflow.wire import commands, headers, reports
+from gridflow.wire import commands, headers, ranks, reports
 from gridflow.wire.clock import Clock
 from gridflow.wire.failures import TaskFailure
 from gridflow.wire.headers import AN_AGENT
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gridflow.spec.tasks import Part
     from gridflow.wire.commands import Command
     from gridflow.wire.headers import Sender
-    from gridflow.wire.reports import Report
+    from gridflow.wire.messages import Report
 
 
 _ALIKE: Final = (
@@ -352,7 +352,7 @@ class Desk:
                 self.events.put(ev.TaskSaved(now, rank, report.generation))
             case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
                 self._settle(self._rows.take(rank, report))
-            case _ if isinstance(report, reports.AMONG_RANKS):
+            case _ if isinstance(report, ranks.AMONG_RANKS):
                 self._among_ranks(rank, report)
             case (
                 reports.Receiving()
@@ -381,19 +381,19 @@ class Desk:
     def _among_ranks(self, rank: int, report: Report) -> None:
         """Do what follows where ranks do something together."""
         match report:
-            case reports.FitBegins():
+            case ranks.FitBegins():
                 self._send_each(self._fits.begins(rank, report))
-            case reports.CanStop():
+            case ranks.CanStop():
                 self._send_each(self._stops.named(rank, report))
-            case reports.FitStarts():
+            case ranks.FitStarts():
                 problem = self._fits.starts(rank, report)
                 if problem:
                     self._fail(rank, report.generation, problem)
-            case reports.Meet():
+            case ranks.Meet():
                 told = self._meetings.came(rank, report)
                 self._say_waiting(rank, report.generation)
                 self._meet(told)
-            case reports.MeetingGivenUp():
+            case ranks.MeetingGivenUp():
                 self._meet(self._meetings.given_up(rank, report.number, report.generation))
 
     def _send_each(self, told: Iterable[tuple[int, Command]]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gridflow.wire import commands
 
 if TYPE_CHECKING:
-    from gridflow.wire.reports import FitBegins, FitStarts
+    from gridflow.wire.ranks import FitBegins, FitStarts
 
 
 @dataclass

@@ -15,7 +15,7 @@ from gridflow.wire.values import MOST_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gridflow.wire.reports import Meet
+    from gridflow.wire.ranks import Meet
 
 #: Texts of base64 that a value can be at most.
 _LONGEST: Final = MOST_BYTES * 4 // 3 + 4

@@ -12,7 +12,7 @@ from gridflow.wire import commands
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gridflow.wire.reports import CanStop
+    from gridflow.wire.ranks import CanStop
 
 #: What a rank names that isn't in the fit.
 _NOWHERE = -1

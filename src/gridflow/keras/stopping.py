@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from gridflow.wire.reports import CanStop
+from gridflow.wire.ranks import CanStop
 
 if TYPE_CHECKING:
     from collections.abc import Callable

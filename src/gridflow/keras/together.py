@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.keras import own_callbacks
 from gridflow.keras.hooks import position
-from gridflow.wire.reports import FitBegins, FitStarts
+from gridflow.wire.ranks import FitBegins, FitStarts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

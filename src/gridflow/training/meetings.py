@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import BarrierTimeout, BrokenBarrier, GridflowError
 from gridflow.spec.options import seconds
-from gridflow.wire import commands, reports, values
+from gridflow.wire import commands, ranks, values
 
 if TYPE_CHECKING:
     from gridflow.training.runtime import TaskRuntime
@@ -72,11 +72,11 @@ class Meetings:
         is_late = False
         self.is_waiting = True
         try:
-            channel.send(reports.Meet(number, operation, base64.b64encode(packed).decode()))
+            channel.send(ranks.Meet(number, operation, base64.b64encode(packed).decode()))
             told = self._told(number, limit)
             if told is None:
                 is_late = True
-                channel.send(reports.MeetingGivenUp(number))
+                channel.send(ranks.MeetingGivenUp(number))
                 told = self._told(number, _ANSWER_SECONDS)
         finally:
             self.is_waiting = False

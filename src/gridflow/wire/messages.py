@@ -7,7 +7,7 @@ checked against its dataclass before anybody looks at it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -24,6 +24,17 @@ class Message:
 
     #: What it is called on the wire.
     kind: ClassVar[str]
+
+
+class Report(Message):
+    """Something that happened to the task."""
+
+
+@dataclass(frozen=True)
+class OfTraining(Report):
+    """What a training process said; ``generation`` is added by its agent."""
+
+    generation: int = field(default=0, kw_only=True)
 
 
 M = TypeVar("M", bound=Message)
