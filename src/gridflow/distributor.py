@@ -17,6 +17,7 @@ from gridflow.spec.arguments import (
     check_run_id,
     check_server_options,
     named_datasets,
+    patched,
     roles_of,
 )
 from gridflow.spec.gpus import GpuOptions, describe, needs_of
@@ -163,6 +164,9 @@ class TensorflowDistributor:
         Give a script under ``strategy="server"`` the flags ``--job_name``, ``--task_index``,
         ``--ps_hosts``, ``--worker_hosts`` (and ``--chief_hosts`` if there is a chief), before its
         own arguments; a command under ``strategy="command"`` behind them.
+    patches : bool, default True
+        Let programs under ``strategy="command"`` have gridflow's cures of Keras's bugs; see
+        ``docs/distribution.md``. Functions always have them.
     logs : {'all', 'chief', 'none'}, default 'all'
         Whose output is shown. Files in ``job_dir`` hold all of it in any case.
     progress : bool, default True
@@ -232,6 +236,7 @@ class TensorflowDistributor:
         tensorboard_dir: str | Path | None = None,
         variable_partitioner: Partitioner | None = None,
         classic_flags: bool = False,
+        patches: bool = True,
         logs: LogChoice = "all",
         progress: bool = True,
         host: str | None = None,
@@ -258,7 +263,7 @@ class TensorflowDistributor:
                 "gpu_memory": gpu_memory,
             },
         )
-        environment = read_environment("env=", env or {})
+        environment = read_environment("env=", env or {}) | patched(name, patches=patches)
         for role in roles:
             backends.check(backend, name, tasks, {**environment, **role.env})
         check_communication(name, backend, communication)

@@ -158,10 +158,15 @@ def remember(bugs: Sequence[str]) -> None:
     _seen_ahead.update(bugs)
 
 
-def apply() -> list[Fix]:
+def apply(*, with_hooks: bool = True) -> list[Fix]:
     """Cure the flavours of Keras that are imported, and the others as soon as they are.
 
     May be called any number of times. Imports neither ``keras`` nor ``tf_keras``.
+
+    Parameters
+    ----------
+    with_hooks : bool, default True
+        Whether to add to Keras what training functions need; the first call decides.
 
     Returns
     -------
@@ -175,16 +180,16 @@ def apply() -> list[Fix]:
     """
     with _lock:
         if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
-            sys.meta_path.insert(0, _AfterImport())
+            sys.meta_path.insert(0, _AfterImport(with_hooks=with_hooks))
         for flavour in FLAVOURS:
             # A package that is half imported is cured by the finder, once it is complete.
             module = sys.modules.get(flavour)
             if module is not None and not getattr(module.__spec__, "_initializing", False):
-                _cure(flavour)
+                _cure(flavour, with_hooks=with_hooks)
         return [fix for fixes in _applied.values() for fix in fixes]
 
 
-def _cure(flavour: str) -> None:
+def _cure(flavour: str, *, with_hooks: bool) -> None:
     with _lock:
         if flavour in _refused:
             # Part of the cures may be in: nobody gets this flavour by importing it again.
@@ -195,6 +200,8 @@ def _cure(flavour: str) -> None:
         _warn_of_other_versions(flavour)
         try:
             _cure_all(flavour)
+            if with_hooks:
+                _hook_in(flavour)
         except EnvironmentMismatch as error:
             del _applied[flavour]
             _refused[flavour] = error
@@ -206,6 +213,9 @@ def _cure_all(flavour: str) -> None:
         if _unless_unsafe(functools.partial(cure, fix)):
             _applied[flavour].append(fix)
             _log.debug("cured in %s: %s", flavour, fix.summary)
+
+
+def _hook_in(flavour: str) -> None:
     module = _unless_unsafe(lambda: hooks_of(flavour))
     for hook in () if module is None else module.HOOKS:
         _unless_unsafe(functools.partial(_install, flavour, hook))
@@ -270,7 +280,7 @@ def _misfit(
         f"{flavour} {_version_of(flavour)} on {backend}: {what}{cause}.{bug} gridflow's cures are "
         f"made for {flavour} {MADE_FOR[flavour]}: pip install 'gridflow[{extra}]'. To train all "
         f"the same, with results that may be wrong, set {UNSAFE_VARIABLE}=1 (env= of the "
-        "distributor)."
+        "distributor); a program that needs no cures runs with patches=False."
     )
 
 
@@ -306,6 +316,9 @@ def _backend_of(flavour: str) -> str:
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Cures a flavour right after its import, so that none is imported for nothing."""
 
+    def __init__(self, *, with_hooks: bool) -> None:
+        self._with_hooks = with_hooks
+
     def find_spec(
         self,
         fullname: str,
@@ -322,16 +335,18 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         )
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _CuringLoader(spec.loader, fullname)
+            spec.loader = _CuringLoader(spec.loader, fullname, with_hooks=self._with_hooks)
         return spec
 
 
 class _CuringLoader(importlib.abc.Loader):
     """Loads as the loader that it wraps does, then cures."""
 
-    def __init__(self, loader: importlib.abc.Loader, flavour: str) -> None:
+    def __init__(
+        self, loader: importlib.abc.Loader, flavour: str, *, with_hooks: bool = True
+    ) -> None:
         self._loader = loader
-        self._flavour = flavour
+        self._flavour, self._with_hooks = flavour, with_hooks
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         """Leave it to the wrapped loader."""
@@ -344,4 +359,4 @@ class _CuringLoader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _cure(self._flavour)
+        _cure(self._flavour, with_hooks=self._with_hooks)

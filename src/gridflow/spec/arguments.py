@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import backends, strategies
+from gridflow.spec.command import PATCHES_VARIABLE
 from gridflow.spec.gpus import GpuNeed
 from gridflow.spec.options import whole_number
 from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
@@ -119,6 +120,24 @@ def check_run_id(run_id: Any, job_dir: Any) -> str | None:
             "folder that the next driver sees, too."
         )
     return run_id
+
+
+def patched(strategy: str, *, patches: bool) -> dict[str, str]:
+    """Return the variables by which programs are told whether they have gridflow's cures.
+
+    Raises
+    ------
+    InvalidArgument
+        They are to be left out where a function trains, which is made for them.
+    """
+    if patches:
+        return {}
+    if not strategies.of(strategy).runs_programs:
+        raise InvalidArgument(
+            "patches=False is for programs of strategy='command'; a function is trained with "
+            f"gridflow's cures of Keras. Got strategy={strategy!r}."
+        )
+    return {PATCHES_VARIABLE: "0"}
 
 
 def check_command_options(strategy: str, roles: Sequence[Role], options: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from gridflow.errors import InvalidArgument
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 # What shells say of a program that can't be started.
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
+
+#: Set to ``0``, it keeps gridflow's cures of Keras out of programs.
+PATCHES_VARIABLE: Final = "GRIDFLOW_PATCHES"
+#: In front of ``PYTHONPATH`` it lets each Python of a program cure Keras.
+_STARTUP: Final = str(Path(__file__).parent.parent / "startup")
+
+
+def with_patches(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program, in which Keras is cured unless it says otherwise."""
+    if environ.get(PATCHES_VARIABLE) == "0":
+        return dict(environ)
+    others = environ.get("PYTHONPATH")
+    return {**environ, "PYTHONPATH": f"{_STARTUP}{os.pathsep}{others}" if others else _STARTUP}
 
 
 class CommandContext(Protocol):
@@ -55,7 +69,7 @@ class CommandProgram:
         words = [*self.of_roles.get(context.task.role, self.words), *self.args]
         member = ClusterMember.of(context.cluster_spec, context.task)
         variables = role_variables(member.role, member.index, member.cluster)
-        environ = {**os.environ, **variables, TF_CONFIG: member.tf_config}
+        environ = with_patches({**os.environ, **variables, TF_CONFIG: member.tf_config})
         trouble = ""
         try:
             code = subprocess.run(words, env=environ, check=False).returncode

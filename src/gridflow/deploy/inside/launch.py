@@ -18,6 +18,7 @@ from gridflow.deploy.inside.others import Others
 from gridflow.deploy.inside.peers import longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
 from gridflow.files.local import read_json, write_whole
+from gridflow.spec.command import with_patches
 from gridflow.spec.exits import SIGNALLED, Exit, leave_message, message_place
 from gridflow.spec.roles import PS, WORKER, facts_of
 from gridflow.spec.tf_config import TF_CONFIG
@@ -159,7 +160,7 @@ class _Task:
         overhear = bool(who.peers) or message_place() is not None
         self.child = Child(options.grace, overhear=overhear)
         self.failures = _count(environ.get(FAILURES, ""))
-        self.environ = {**environ, TF_CONFIG: who.tf_config}
+        self.environ = with_patches({**environ, TF_CONFIG: who.tf_config})
         self.words = self._words()
         #: The target wants this process to end.
         self.stopped = threading.Event()

@@ -1,0 +1,39 @@
+# ruff: noqa: INP001 (no package: a folder on PYTHONPATH)
+"""What Python runs first in the programs that gridflow starts: it cures Keras as soon as it comes.
+
+Its folder is in front of ``PYTHONPATH`` there. Python runs one ``sitecustomize`` only, the first
+that it finds, so this one takes its folder away and lets the next one have its turn.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+_FOLDER = str(Path(__file__).parent)
+
+
+def _cure() -> None:
+    try:
+        from gridflow.keras import fixes
+    except ImportError:  # a Python without gridflow
+        return
+    fixes.apply(with_hooks=False)
+
+
+def _begin_again() -> None:
+    sys.path[:] = [each for each in sys.path if each != _FOLDER]
+    sys.modules.pop("sitecustomize", None)
+    try:
+        importlib.import_module("sitecustomize")  # another one, if there is any
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        # Python looks for the module that it has loaded.
+        sys.modules["sitecustomize"] = _this
+
+
+_this = sys.modules[__name__]
+_cure()
+_begin_again()

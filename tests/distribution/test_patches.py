@@ -1,0 +1,86 @@
+"""Programs of their own under strategy="command": Keras is cured in each of their Pythons."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gridflow import InvalidArgument, LocalLauncher, TensorflowDistributor
+
+QUIET = {"launcher": LocalLauncher(), "logs": "none", "progress": False, "warm_seconds": 0}
+
+#: TensorFlow's own tutorial, shorter.
+MAIN = """
+import json, os
+import numpy as np
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+rows = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(16).repeat()
+with strategy.scope():
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(8, "relu"), tf.keras.layers.Dense(1)])
+    model.compile(tf.keras.optimizers.SGD(0.1), "mse")
+losses = model.fit(rows, epochs=2, steps_per_epoch=4, verbose=0).history["loss"]
+print("LOSSES", *losses)
+"""
+#: What a program finds of gridflow, and of the user's own start.
+LOOK = """
+import sys
+own = getattr(sys.modules.get("sitecustomize"), "OWN", None)
+cures = any(type(each).__name__ == "_AfterImport" for each in sys.meta_path)
+print("FOUND", cures, own, any("startup" in p for p in sys.path))
+"""
+
+
+def said(result, rank, word):
+    """Return what a program printed behind a word."""
+    (line,) = [line for line in result.logs(rank).splitlines() if line.startswith(word)]
+    return line.split()[1:]
+
+
+@pytest.mark.slow
+def test_a_program_of_plain_tensorflow_trains_on_two_workers(tmp_path):
+    (tmp_path / "main.py").write_text(MAIN)
+    distributor = TensorflowDistributor(2, "command", **QUIET)
+    result = distributor.run([sys.executable, str(tmp_path / "main.py")])
+    first, second = ([float(loss) for loss in said(result, rank, "LOSSES")] for rank in (0, 1))
+    assert first == pytest.approx(second)
+    assert first[1] < first[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patches", [True, False])
+@pytest.mark.parametrize("own", ["OWN = 'mine'", "import not_there", None])
+def test_the_users_own_start_is_kept(patches, own, tmp_path):
+    if own:
+        (tmp_path / "sitecustomize.py").write_text(own)
+    job = TensorflowDistributor(
+        strategy="command", patches=patches, env={"PYTHONPATH": str(tmp_path)}, **QUIET
+    )
+    result = job.run([sys.executable, "-c", LOOK])
+    mine = "mine" if own == "OWN = 'mine'" else "None"
+    assert said(result, 0, "FOUND") == [str(patches), mine, "False"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("more", "cured"), [({}, True), ({"GRIDFLOW_PATCHES": "0"}, False)])
+def test_programs_of_gridflow_launch_have_them_too(more, cured, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("OWN = 'mine'")
+    ended = subprocess.run(
+        [sys.executable, "-m", "gridflow.cli", "launch", "--", sys.executable, "-c", LOOK],
+        env={"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0", "PYTHONPATH": str(tmp_path), **more},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert f"FOUND {cured} mine False" in ended.stdout
+
+
+def test_functions_are_not_trained_without():
+    with pytest.raises(InvalidArgument, match="strategy='command'"):
+        TensorflowDistributor(2, patches=False, **QUIET)
