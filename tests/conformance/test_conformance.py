@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow.testing import asynchronous, conformance, uneven, weighted
+from gridflow.testing import asynchronous, batch_cases, conformance, uneven, weighted
 from gridflow.testing.cases import DATA_CASES, MODELS, TENSORFLOW_CASES, TENSORFLOW_MODELS
 from gridflow.testing.step_cases import STEP_CASES, cases_of
 from suite.schedule import made_once
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 CASES = ("fit", "evaluate", "predict", "checkpoint and resume", "save", "custom loop")
 CELLS = [(case, model) for model in MODELS for case in CASES]
-CELLS += [(case, MODELS[0]) for case in (*DATA_CASES, *uneven.CASES)]
+CELLS += [(case, MODELS[0]) for case in (*DATA_CASES, *uneven.CASES, *batch_cases.CASES)]
 #: Optimizers, losses and steps that aren't the usual ones.
 STEP_CELLS = [
     (flavour, (case, MODELS[0])) for flavour in conformance.FLAVOURS for case in cases_of(flavour)
@@ -34,12 +34,16 @@ WEIGHTED_CELLS = [
 BACKEND_CELLS = [
     (case, model)
     for case, model in CELLS
-    if case not in TENSORFLOW_CASES and model not in TENSORFLOW_MODELS
+    if case not in (*TENSORFLOW_CASES, *batch_cases.CASES) and model not in TENSORFLOW_MODELS
 ]
 SPARK_CELLS = [(flavour, cell) for flavour in conformance.FLAVOURS for cell in CELLS]
 SPARK_CELLS += [(backend, cell) for backend in conformance.BACKENDS for cell in BACKEND_CELLS]
 #: There all rows of a run have to lie as they are, and so are of one dataset.
-SPARK_CELLS = [(flavour, cell) for flavour, cell in SPARK_CELLS if cell[0] not in uneven.CASES]
+SPARK_CELLS = [
+    (flavour, cell)
+    for flavour, cell in SPARK_CELLS
+    if cell[0] not in (*uneven.CASES, *batch_cases.CASES)
+]
 #: Where cures, feed and groups are tried by one model, the others only try Keras again; but one of
 #: them has replicas that meet in each layer. `--all` trains all of them everywhere.
 OTHER_MODELS = tuple(cell for cell in CELLS if cell[1] != MODELS[0])

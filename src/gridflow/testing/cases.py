@@ -1,7 +1,4 @@
-"""The cases of the conformance table, each for a rank of a group and for one plain process.
-
-Longer than other modules: each case is a row of the table, and they are read beside one another.
-"""
+"""The cases of the conformance table, each for a rank of a group and for one plain process."""
 
 from __future__ import annotations
 
@@ -29,13 +26,7 @@ DIES_AFTER: Final = STEPS + 2
 MODELS: Final = ("sgd momentum", "synchronised batchnorm", "adam", "batchnorm and dropout")
 #: Those of the cases that need TensorFlow as Keras's backend.
 TENSORFLOW_MODELS: Final = ("synchronised batchnorm",)
-TENSORFLOW_CASES: Final = (
-    "custom loop",
-    "fit tf.data",
-    "fit tf.data, validation",
-    "fit PyDataset",
-    "on batches",
-)
+TENSORFLOW_CASES: Final = ("custom loop", "fit tf.data", "fit tf.data, validation")
 #: Ways to give data to ``fit``, tried with the first model.
 DATA_CASES: Final = (
     "fit arrays",
@@ -44,8 +35,6 @@ DATA_CASES: Final = (
     "fit class_weight",
     "fit sample weights",
     "fit dicts",
-    "fit PyDataset",
-    "on batches",
 )
 
 
@@ -192,44 +181,6 @@ def trained(model: Any, history: Any) -> Result:
     return Result(weights_of(model), losses)
 
 
-def views(lab: Lab) -> Any:
-    """Return a PyDataset whose batches are views of arrays that begin at a multiple of 64 bytes."""
-    data = natural_rows()
-    x, y = _aligned(data["x"]), _aligned(data["y"])
-    utils = lab.keras.utils
-
-    class Views(getattr(utils, "PyDataset", utils.Sequence)):  # type: ignore[misc]
-        def __len__(self) -> int:
-            return STEPS
-
-        def __getitem__(self, step: int) -> Any:
-            rows = slice(step * BATCH, (step + 1) * BATCH)
-            return x[rows], y[rows]
-
-    return Views()
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    memory = np.empty(array.nbytes + 64, np.uint8)
-    begin = -memory.ctypes.data % 64
-    copy: np.ndarray = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[:] = array
-    return copy
-
-
-def on_batches(lab: Lab) -> Result:
-    """Train, test and predict on batches that all ranks have; a number that they can't share."""
-    data = natural_rows()
-    model = lab.model("sgd momentum")
-    losses = []
-    for step in range(STEPS):
-        rows = slice(step * BATCH, (step + 1) * BATCH)
-        losses += model.train_on_batch(data["x"][rows], data["y"][rows])
-    losses += model.test_on_batch(data["x"][:BATCH], data["y"][:BATCH])
-    predicted = model.predict_on_batch(data["x"][:7])
-    return Result([*weights_of(model), predicted], [float(each) for each in losses])
-
-
 # --- one plain process ------------------------------------------------------------------------
 
 
@@ -279,8 +230,6 @@ def plain_data_results(lab: Lab) -> dict[str, Result]:
             {"x": x, "more": data["more"]},
             {"y": y, "z": data["z"]},
         ),
-        "fit PyDataset": fit(lab.model("sgd momentum"), x, y),
-        "on batches": on_batches(lab),
     }
 
 
@@ -326,8 +275,6 @@ def data_results(ctx: Any, lab: Lab) -> dict[str, Result]:
         found["fit tf.data, validation"] = fit(
             sgd(), batches(x, y), validation_data=batches(x[:32], y[:32])
         )
-        found["fit PyDataset"] = fit(sgd(), views(lab), shuffle=False)
-        found["on batches"] = on_batches(lab)
     return {
         **found,
         "fit class_weight": fit(sgd(), dataset(ctx, label="kind"), class_weight={0: 1.0, 1: 3.0}),

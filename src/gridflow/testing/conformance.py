@@ -31,7 +31,7 @@ import cloudpickle
 from gridflow.spec.backends import KERAS_VARIABLE
 from gridflow.spec.options import WARM_SECONDS
 from gridflow.spec.tasks import Role
-from gridflow.testing import asynchronous, uneven, weighted
+from gridflow.testing import asynchronous, batch_cases, uneven, weighted
 from gridflow.testing.cases import (
     MODELS,
     Lab,
@@ -111,6 +111,8 @@ def column(
     others = data_results(ctx, lab)
     if in_full:
         others |= uneven.results(ctx, lab)
+    if in_full and lab.is_tensorflow:
+        others |= batch_cases.results(lab)
     if in_full and steps:
         others |= step_results(ctx, lab)
     if in_full and weights:
@@ -138,6 +140,8 @@ def plain(flavour: str, found_in: str, models: int, *, steps: bool, weights: boo
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
     others = {**plain_data_results(lab), **uneven.plain_results(lab)}
+    if lab.is_tensorflow:
+        others |= batch_cases.plain_results(lab)
     if steps:
         others |= plain_step_results(lab)
     if weights:
