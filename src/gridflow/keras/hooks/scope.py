@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, Final
 
 import tensorflow as tf
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import runtime
+from gridflow.keras.cures import parts
 from gridflow.keras.fixes import Hook
 
 _SERVERS: Final = tf.distribute.ParameterServerStrategy
@@ -84,10 +86,18 @@ def _alone_would(group: Any) -> str:
 
 
 def _check_weights(model: Any, strategy: Any) -> None:
-    for weight in model.trainable_weights:
+    for weight in itertools.chain.from_iterable(map(_weights, parts.layers(model))):
         native = getattr(weight, "_value", weight)
         if native is not None and not strategy.extended.variable_created_in_scope(native):
             raise InvalidArgument(
                 f"the weight {getattr(weight, 'path', weight.name)!r} was made outside of the "
                 f"strategy's scope, the model inside: make all of its layers inside, {_INSIDE}."
             )
+
+
+def _weights(layer: Any) -> list[Any]:
+    """Return the trainable weights of a model or layer, as far as they were made."""
+    try:
+        return list(layer.trainable_weights)
+    except ValueError:  # a model of tf_keras that isn't built; its layers may be
+        return []
