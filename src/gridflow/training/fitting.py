@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError
@@ -98,7 +99,9 @@ class Fitting:
         if callbacks is None:
             callbacks = self.callbacks()
         trainer = self._runtime.mode.trainer(model)
-        with fits.counting(self._runtime, together=fits.is_together(self._runtime, model)):
+        # Everywhere else it is Keras's own, which is counted itself.
+        hands_out = self._runtime.facts.hands_out_steps
+        with fits.counting(self._runtime) if hands_out else contextlib.nullcontext():
             return trainer.fit(
                 self._named(data, columns),
                 epochs=epochs,

@@ -67,7 +67,7 @@ def counting(runtime: Runtime, *, together: bool = False) -> Iterator[bool]:
         yield is_outer
 
 
-def is_together(runtime: Runtime, model: Any) -> bool:
+def _is_together(runtime: Runtime, model: Any) -> bool:
     """Return whether all ranks that train have to take part in a step of a model."""
     if not is_tensorflow(model):
         return runtime.trains_together
@@ -86,7 +86,7 @@ def _counted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         if runtime is None:
             return method(self, *args, **kwargs)
         # One rank may predict on its own.
-        together = name == "fit" and is_together(runtime, self)
+        together = name == "fit" and _is_together(runtime, self)
         with counting(runtime, together=together) as is_outer:
             if name == "fit" and is_outer:
                 bound = signature.bind(self, *args, **kwargs)
