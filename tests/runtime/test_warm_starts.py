@@ -285,6 +285,21 @@ def test_an_open_device_is_a_reason_not_to_fork(monkeypatch, tmp_path):
     assert str(tmp_path / "nvidia0") in reason
 
 
+LIGHT = """
+import importlib, sys
+from gridflow.agent.forkserver import server
+for name in server._LIGHT:
+    importlib.import_module(name)
+print(sorted({"numpy", "pyarrow", "keras", "tensorflow"} & set(sys.modules)))
+"""
+
+
+def test_what_every_process_imports_brings_no_library_with_threads():
+    """Threads of a library that a server imports by itself are known to it; others aren't."""
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 LETS_GO = """
 import numpy, pyarrow
 from gridflow.agent.forkserver.memory import let_go_of_code

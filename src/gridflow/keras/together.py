@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from gridflow.keras import own_callbacks
-from gridflow.keras.hooks import position
 from gridflow.wire.ranks import FitBegins, FitStarts
 
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ class Together:
 
     def start(self, model: Any) -> None:
         """Say where callbacks let a fit start: all ranks have to be there."""
+        from gridflow.keras.hooks import position
+
         epoch = position.initial_epoch(model) or self._initial_epoch
         self._send(FitStarts(self._fit, int(epoch), _updates(model)))
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError
 from gridflow.keras import runtime as _runtime
-from gridflow.keras.hooks import fits
 from gridflow.wire.reports import Evaluated
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ class Fitting:
         InvalidArgument
             The model or the data can't be used so.
         """
+        from gridflow.keras.hooks import fits
+
         if callbacks is None:
             callbacks = self.callbacks()
         trainer = self._runtime.mode.trainer(model)
@@ -141,6 +142,8 @@ class Fitting:
         Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each. Under JAX and
         torch the same call is ``model.evaluate``.
         """
+        from gridflow.keras.hooks import fits
+
         trainer = self._runtime.mode.trainer(model)
         with fits.counting(self._runtime):
             return trainer.evaluate(self._named(data, columns), steps=steps)

@@ -15,12 +15,13 @@ _MOST_FILES: Final = 10_000
 _STEP: Final = 1024
 
 
-def describe(folder: Path) -> str:
+def describe(folder: Path, script: str | None = None) -> str:
     """Return a line that names a user's files in a folder, and what to do; empty: there are none.
 
-    Hidden ones, and Python's caches, are nobody's work.
+    Hidden ones, and Python's caches, are nobody's work, nor is the copy of the script that runs.
     """
-    found = [each for each in sorted(folder.iterdir()) if not each.name.startswith((".", "__"))]
+    places = (each for each in sorted(folder.iterdir()) if str(each) != script)
+    found = [each for each in places if not each.name.startswith((".", "__"))]
     sized = [(each, *_size(each)) for each in found]
     left = [(each, files, size) for each, files, size in sized if files]
     if not left:

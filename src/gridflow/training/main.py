@@ -168,7 +168,8 @@ def _load(path: Path) -> Any:
 def _say_what_goes(folder: Path) -> None:
     """Name the user's files that are deleted with the task."""
     with contextlib.suppress(OSError):  # the function may have deleted its folder itself
-        words = leftovers.describe(folder)
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        words = leftovers.describe(folder.resolve(), script)
         sys.stdout.write(f"{words}\n" if words else "")
 
 
