@@ -50,7 +50,7 @@ def _natural_rows() -> dict[str, np.ndarray]:
     tokens = rng.integers(1, 9, (ROWS, _LENGTH)) * (np.arange(_LENGTH) < lengths[:, None])
     # Small whole numbers, with which float16 calculates exactly; and an outlier in each batch.
     whole = rng.integers(-1, 2, (ROWS, 4))
-    outlier = np.where(np.arange(ROWS) % BATCH == 1, 200, rng.integers(-3, 4, ROWS))
+    outlier = np.where(np.arange(ROWS) % BATCH == BATCH // 2, 200, rng.integers(-3, 4, ROWS))
     return {
         "tokens": tokens.astype("int32"),
         "targets": rng.normal(size=(ROWS, _LENGTH, 1)).astype("float32"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Pairs = Sequence[tuple[Any, Any]]
+
+#: Elements of all gradients up to which their number takes longer than their size.
+_SMALL: Final = 2**20
 
 
 def part_of(batch: Any) -> shares.Part | None:
@@ -70,15 +73,62 @@ def sum_gradients(add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> list[tuple[
     part = shares.current()
     if part is None or replicas == 1:
         return list(add_up(_times(pairs, 1.0 / replicas) if own_steps.is_active() else pairs))
-    # float16 could overflow until it is divided by all rows.
-    wide = [(_cast(grad, tf.float32, tf.float16), variable) for grad, variable in pairs]
-    wide = [(_weighted(grad, part.rows), variable) for grad, variable in wide]
-    (rows, _), *sums = add_up([(part.rows, pairs[0][1]), *wide])
-    sums = _times(sums, part.scaled / rows)
-    return [
-        (grad if old is None else _cast(grad, old.dtype), variable)
-        for (old, _), (grad, variable) in zip(pairs, sums, strict=True)
-    ]
+    packed = _Packed.of(pairs)
+    return (packed or _Loose(pairs)).summed(add_up, part)
+
+
+class _Loose:
+    """Gradients of any kind and size, one by one."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+
+    def summed(self, add_up: Callable[[Pairs], Pairs], part: shares.Part) -> list[tuple[Any, Any]]:
+        """Return the sums, weighted by rows."""
+        # float16 could overflow until it is divided by all rows.
+        wide = [(_cast(grad, tf.float32, tf.float16), variable) for grad, variable in self._pairs]
+        wide = [(_weighted(grad, part.rows), variable) for grad, variable in wide]
+        (rows, _), *sums = add_up([(part.rows, self._pairs[0][1]), *wide])
+        sums = _times(sums, part.scaled / rows)
+        return [
+            (grad if old is None else _cast(grad, old.dtype), variable)
+            for (old, _), (grad, variable) in zip(self._pairs, sums, strict=True)
+        ]
+
+
+class _Packed:
+    """Small gradients in one tensor: an operation for each takes longer than what it computes."""
+
+    def __init__(self, pairs: Pairs, sizes: list[int]) -> None:
+        self._pairs, self._sizes = pairs, sizes
+
+    @classmethod
+    def of(cls, pairs: Pairs) -> _Packed | None:
+        """Return the gradients packed, None where they are sparse, large or of other types."""
+        there = [grad for grad, _ in pairs if grad is not None]
+        if not all(_is_plain(grad) for grad in there):
+            return None
+        sizes = [int(grad.shape.num_elements()) for grad in there]
+        return cls(pairs, sizes) if 0 < sum(sizes) <= _SMALL else None
+
+    def summed(self, add_up: Callable[[Pairs], Pairs], part: shares.Part) -> list[tuple[Any, Any]]:
+        """Return the sums, weighted by rows."""
+        there = [(grad, variable) for grad, variable in self._pairs if grad is not None]
+        flat = tf.concat([tf.reshape(grad, [-1]) for grad, _ in there], 0)
+        flat = tf.concat([_weighted(flat, part.rows), [part.rows]], 0)
+        # Keras warns of the gradients that are missing.
+        missing = [(grad, variable) for grad, variable in self._pairs if grad is None]
+        ((flat, _), *_) = add_up([(flat, there[0][1]), *missing])
+        sums = iter(tf.split(flat[:-1] * (part.scaled / flat[-1]), self._sizes))
+        return [
+            (None if grad is None else tf.reshape(next(sums), grad.shape), variable)
+            for grad, variable in self._pairs
+        ]
+
+
+def _is_plain(grad: Any) -> bool:
+    is_dense = tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices)
+    return is_dense and grad.dtype == tf.float32 and grad.shape.is_fully_defined()
 
 
 def _weighted(grad: Any, rows: Any) -> Any:
