@@ -110,6 +110,25 @@ def _changed(dataset: Any, change: Callable[[Any], Any]) -> Any:
     return result
 
 
+def with_order(dataset: Any, strategy: Any) -> Any:
+    """Return a dataset of which each worker takes its part of every batch, not files of its own.
+
+    Else the rows of a batch are those of different files, and so are what is predicted of them:
+    out of order. tf_keras does this by itself.
+    """
+    policies = tf.data.experimental.AutoShardPolicy
+    if (
+        not isinstance(dataset, tf.data.Dataset)
+        or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        or dataset.options().experimental_distribute.auto_shard_policy
+        not in {policies.AUTO, policies.FILE}
+    ):
+        return dataset
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policies.DATA
+    return dataset.with_options(options)
+
+
 def without_autoshard(options: tf.data.Options) -> tf.data.Options:
     """Return options with autoshard switched off."""
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

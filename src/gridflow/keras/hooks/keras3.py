@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
+import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
 import keras
-from gridflow.keras.cures import parts
-from gridflow.keras.cures.datasets import check_scope, endless
+from gridflow.keras.cures import parts, shares
+from gridflow.keras.cures.datasets import check_scope, endless, with_order
 from gridflow.keras.cures.keras3_steps import with_steps
 from gridflow.keras.fixes import Hook
 from gridflow.keras.hooks import fits, returning, saving, scope, sent, tensorflow_once
@@ -104,10 +105,47 @@ def _check_compiling() -> None:
     _BASE.compile = compile
 
 
+# --- predictions in the order of the rows ------------------------------------------------------
+
+
+def _predict_in_order() -> None:
+    original = TRAINER.predict
+
+    @functools.wraps(original)
+    def predict(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, with_order(x, self.distribute_strategy), *args, **kwargs)
+
+    TRAINER.predict = predict
+
+
+# --- a part of a batch without rows ------------------------------------------------------------
+
+
+def _leave_statistics() -> None:
+    """Let a replica that has no rows in a step keep its moving statistics: theirs are 0 / 0."""
+    layer = keras.layers.BatchNormalization
+    original = parts.part(layer, "_moments")
+
+    def _moments(self: Any, inputs: Any, mask: Any) -> Any:
+        found = original(self, inputs, mask)
+        part = shares.current()
+        if part is None or self.synchronized or inputs.shape[0] is not None:
+            return found
+        kept = (self.moving_mean, self.moving_variance)
+        return tuple(
+            tf.where(part.rows > 0, new, tf.cast(old.value, new.dtype))
+            for new, old in zip(found, kept, strict=True)
+        )
+
+    layer._moments = _moments
+
+
 HOOKS: Final = (
     Hook("an epoch of steps_per_epoch goes on where the data of a worker end", _go_on),
     Hook("each step of an epoch whose length isn't known is asked for", _ask_for_steps),
     Hook("a model that was made outside of the strategy's scope is refused", _check_scope),
+    Hook("what is predicted has the order of its rows, from files, too", _predict_in_order),
+    Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
     Hook("what can't be compiled for several replicas is refused", _check_compiling),
     tensorflow_once.hook(TRAINER, lambda model: list(model.metrics_variables)),
     sent.hook(),
