@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,24 +33,6 @@ class Synchronous(Mode):
 
             # Of Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator.
             keras.utils.set_random_seed(runtime.seed)
-        elif runtime.trains and runtime.facts.is_made_together:
-            self._shuffle_alike()
-
-    @staticmethod
-    def _shuffle_alike() -> None:
-        """Let the workers of a group shuffle data of the user's in one order.
-
-        Each takes its part of every batch. Of batches in an order of its own it would take rows
-        that others take, too, and leave others to nobody.
-        """
-        config = os.environ.get("TF_CONFIG")
-        if config is None:
-            return
-        import tensorflow as tf
-
-        # Any number does that all workers know. Python and Keras go on drawing their own.
-        cluster = json.dumps(json.loads(config)["cluster"], sort_keys=True)
-        tf.random.set_seed(zlib.crc32(cluster.encode()))
 
     def make_strategy(self) -> Any:
         """Return the strategy; an evaluator, which trains alone, has TensorFlow's default one."""
