@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Texts of base64 that a value can be at most.
 _LONGEST: Final = MOST_BYTES * 4 // 3 + 4
 _BROADCAST: Final = "broadcast"
+#: Tasks that an error names.
+_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -122,5 +124,5 @@ class Meetings:
         return [rank for rank in self._members if rank not in meeting.values]
 
     def _names(self, ranks: Sequence[int]) -> str:
-        shown = ", ".join(self._tasks[rank] for rank in ranks[:3])
-        return f"{shown} and {len(ranks) - 3} more" if len(ranks) > 3 else shown  # noqa: PLR2004
+        shown, more = ", ".join(self._tasks[rank] for rank in ranks[:_SHOWN]), len(ranks) - _SHOWN
+        return f"{shown} and {more} more" if more > 0 else shown

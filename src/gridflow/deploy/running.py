@@ -90,7 +90,7 @@ def cancel(arguments: argparse.Namespace) -> int:
 
 
 def _there(driver: Driver, arguments: argparse.Namespace) -> list[TaskStatus]:
-    """Return the tasks of a job that is there."""
+    """Return the tasks of an existing job."""
     tasks = driver.status()
     if not tasks and not driver.is_there():
         raise NotThere(arguments.target, load_job(arguments.job, arguments.assignments).name)

@@ -33,7 +33,7 @@ class Driver(Protocol):
         Raises
         ------
         AlreadyThere
-            For a job that is there.
+            For a job that exists already.
         """
 
     def follow(self, output: TextIO) -> int:

@@ -140,13 +140,9 @@ def _weighted(grad: Any, rows: Any) -> Any:
 
 def _times(pairs: Pairs, factor: Any) -> list[tuple[Any, Any]]:
     return [
-        (None if grad is None else tf.math.scalar_mul(_like(factor, grad), grad), variable)
+        (None if grad is None else tf.math.scalar_mul(tf.cast(factor, grad.dtype), grad), variable)
         for grad, variable in pairs
     ]
-
-
-def _like(factor: Any, grad: Any) -> Any:
-    return tf.cast(factor, grad.dtype)
 
 
 def _cast(grad: Any, dtype: Any, only: Any = None) -> Any:

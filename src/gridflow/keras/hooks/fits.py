@@ -106,7 +106,9 @@ def _set_up(runtime: Runtime, bound: inspect.BoundArguments, *, together: bool) 
     given = bound.arguments.get("callbacks")
     is_list = type(given).__name__ == "CallbackList"  # which Keras takes as it is
     callbacks = _flat(given.callbacks if is_list else given)  # type: ignore[union-attr]
-    if own_callbacks.restores(callbacks) and any(_resumes(each) for each in callbacks):
+    if own_callbacks.restores(callbacks) and any(
+        isinstance(each, CheckpointAndResume) for each in callbacks
+    ):
         raise InvalidArgument(
             "ctx.callbacks() and BackupAndRestore would both restore the model, each from another "
             "place in the training. Leave BackupAndRestore out, or use "
@@ -125,10 +127,6 @@ def _flat(callbacks: Any) -> list[Any]:
     if isinstance(callbacks, list | tuple):
         return [each for one in callbacks for each in _flat(one)]
     return [callbacks]
-
-
-def _resumes(callback: Any) -> bool:
-    return isinstance(callback, CheckpointAndResume)
 
 
 def _told(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.feed.once import is_attached, once_of
-from gridflow.keras.hooks.position import first_dimension
+from gridflow.keras.hooks.position import first_dimension, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,11 +100,9 @@ def _check_rows(model: Any, data: Any, way_out: str) -> None:
         With the way out.
     """
     wanted = {each.shape[0] for each in getattr(model, "inputs", None) or ()} - {None}
-    # A distributed dataset that ends says of itself that its batches have any number of rows.
-    spec = getattr(data, "_element_spec", None) or getattr(data, "element_spec", None)
-    if not wanted or spec is None:
+    if not wanted or not hasattr(data, "element_spec"):  # arrays, of JAX and torch
         return
-    rows = first_dimension(spec)
+    rows = first_dimension(spec_of(data))
     if {rows} != wanted:
         given = "batches of several sizes" if rows is None else f"batches of {rows} rows"
         raise InvalidArgument(

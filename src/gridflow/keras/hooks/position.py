@@ -160,9 +160,13 @@ def element_spec(model: Any, flavour: str) -> Any:
     data = data_of(model)
     if data is None or not hasattr(data, _DATASET[flavour]):
         return None
+    return spec_of(getattr(data, _DATASET[flavour]))
+
+
+def spec_of(dataset: Any) -> Any:
+    """Return the spec of one replica's batch of a dataset of TensorFlow's."""
     import tensorflow as tf
 
-    dataset = getattr(data, _DATASET[flavour])
     # A distributed dataset that ends says of itself that its batches have any number of rows.
     known = getattr(dataset, "_element_spec", None) or dataset.element_spec
     return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], known)
@@ -204,8 +208,7 @@ def first_dimension(spec: Any) -> int | None:
     """Return the number of rows in a batch of this spec, None where it isn't fixed."""
     import tensorflow as tf
 
-    leaves = [getattr(leaf, "_value_specs", [leaf])[0] for leaf in tf.nest.flatten(spec)]
-    shapes = [getattr(leaf, "shape", None) for leaf in leaves]
+    shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
     known = [s[0] for s in shapes if s is not None and s.rank is not None and s.rank > 0]
     return int(known[0]) if known and known[0] is not None else None
 

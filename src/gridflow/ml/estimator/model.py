@@ -225,7 +225,7 @@ def _input(
 
     if isinstance(place, str):
         return single(place)
-    found = lists_of(dataset.select([quoted(each) for each in place]))
+    found = lists_of(dataset)
     if shapes.is_apart(shape, place, found) and shapes.axis_of("input", name, shape, place):
         return _last_axis([_flat(single(each), dataset.schema[each].dataType) for each in place])
     parts = [

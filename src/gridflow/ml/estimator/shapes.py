@@ -88,7 +88,7 @@ class Fit:
         library = _library(found[0])
         parts = [
             library.reshape(_float(each), (_rows(each), *part))
-            if math.prod(each.shape[1:]) == math.prod(size or 0 for size in part)
+            if _size(tuple(each.shape[1:])) == _size(part)
             else self._refuse(each, part)
             for each in found
         ]
