@@ -13,7 +13,7 @@ from gridflow.keras.cures import parts, shares
 from gridflow.keras.cures.datasets import check_scope, endless, with_order
 from gridflow.keras.cures.keras3_steps import with_steps
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, returning, saving, scope, sent, tensorflow_once
+from gridflow.keras.hooks import fits, own_order, returning, saving, scope, sent, tensorflow_once
 from gridflow.keras.hooks.compiling import check_optimizer, check_xla
 from gridflow.keras.hooks.early import coming_steps, iterator_of
 
@@ -72,17 +72,20 @@ def _ask_for_steps() -> None:
     trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
 
 
-# --- a model that was made outside of the scope ------------------------------------------------
+# --- data that aren't the workers' in common -----------------------------------------------------
 
 
-def _check_scope() -> None:
+def _check_data() -> None:
     original = trainer.TFEpochIterator.__init__
 
     def __init__(  # noqa: N807
         self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         check_scope(kwargs.get("x"), distribute_strategy)
-        original(self, distribute_strategy, *args, **kwargs)
+        if "class_weight" in kwargs:  # only fit speaks of them
+            own_order.say_what_differs(kwargs.get("x"), distribute_strategy)
+        with own_order.shuffled_alike(distribute_strategy, tf.random):
+            original(self, distribute_strategy, *args, **kwargs)
 
     trainer.TFEpochIterator.__init__ = __init__
 
@@ -143,7 +146,7 @@ def _leave_statistics() -> None:
 HOOKS: Final = (
     Hook("an epoch of steps_per_epoch goes on where the data of a worker end", _go_on),
     Hook("each step of an epoch whose length isn't known is asked for", _ask_for_steps),
-    Hook("a model that was made outside of the strategy's scope is refused", _check_scope),
+    Hook("data and model are of one strategy, and all workers shuffle alike", _check_data),
     Hook("what is predicted has the order of its rows, from files, too", _predict_in_order),
     Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
     Hook("what can't be compiled for several replicas is refused", _check_compiling),

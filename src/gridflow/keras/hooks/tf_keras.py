@@ -11,7 +11,7 @@ from tf_keras.src.engine import data_adapter, training
 
 from gridflow.keras.cures.datasets import check_scope, endless, is_distributed
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, returning, scope, tensorflow_once
+from gridflow.keras.hooks import fits, own_order, returning, scope, tensorflow_once
 from gridflow.keras.hooks.compiling import check_xla
 from gridflow.keras.hooks.early import refuse
 
@@ -73,8 +73,12 @@ def _check() -> None:
 
     @functools.wraps(init)
     def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        check_scope(x, tf.distribute.get_strategy())
-        init(self, x, *args, **kwargs)
+        strategy = tf.distribute.get_strategy()
+        check_scope(x, strategy)
+        if "shuffle" in kwargs:  # only fit does
+            own_order.say_what_differs(x, strategy)
+        with own_order.shuffled_alike(strategy, data_adapter.tf.random):
+            init(self, x, *args, **kwargs)
 
     training.Model.compile = compile
     data_adapter.DataHandler.__init__ = __init__
