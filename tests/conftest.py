@@ -16,7 +16,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from gridflow.agent.stat import began
+from gridflow.agent.procfs import began
 from suite import classes
 
 # That a busy machine takes its time is no failure.

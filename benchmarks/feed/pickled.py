@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gridflow.feed.push.inflow import Inflow, segment_path
+from gridflow.feed.push.stream_store import Inflow, segment_path
 from gridflow.feed.schema import FeedOptions
-from gridflow.wire import door
+from gridflow.wire import psk_tls
 from gridflow.wire.identity import identity_of
 from gridflow.wire.receiver import Receiver, ReceiverClient
 
@@ -54,7 +54,7 @@ def send(way: str, port: int, shape: str) -> None:
     """Be the task: as much is on its way as the two feeds have there."""
     content, _, times = chunk_of(shape)
     if way == "TLS":
-        line = door.knock(("127.0.0.1", port), KEY)
+        line = psk_tls.knock(("127.0.0.1", port), KEY)
         began = time.process_time()
         for number in range(times):
             line.send_bytes(content)
@@ -111,8 +111,8 @@ def sample(way: str, shape: str) -> float:
         if agent is not None:
             port = int(agent.stdout.readline())
         elif way == "TLS":
-            listener = door.listen("127.0.0.1")
-            port, close = listener.getsockname()[1], door.Door(listener, KEY, serve).close
+            listener = psk_tls.listen("127.0.0.1")
+            port, close = listener.getsockname()[1], psk_tls.Door(listener, KEY, serve).close
         else:
             handler = Handler(lambda _, batch: take(batch.column(0)[0].as_buffer()))
             receiver = Receiver("127.0.0.1", identity_of(KEY), handler)

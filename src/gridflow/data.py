@@ -182,12 +182,12 @@ def _group(strategy: Any, options: dict[str, Any]) -> tuple[Group, dict[str, Any
     if strategy is not None and workers > 1:
         import tensorflow as tf
 
-        from gridflow.feed import everywhere
+        from gridflow.feed import allgather
 
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
 
             def gather(content: bytes) -> list[bytes]:
-                return everywhere.with_tensorflow(strategy, content)
+                return allgather.with_tensorflow(strategy, content)
 
     return (rank, workers, gather), options
 

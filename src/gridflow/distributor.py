@@ -449,7 +449,7 @@ class TensorflowDistributor:
     ) -> JobHandle:
         from gridflow.coordinator.job import Job
         from gridflow.coordinator.loop import JobRun
-        from gridflow.coordinator.mirror import place_of, places
+        from gridflow.coordinator.remote_checkpoints import place_of, places
         from gridflow.handle import JobHandle
 
         before = self._before()

@@ -251,7 +251,7 @@ class JobHandle(Pushing):
         try:
             return self._run.run()
         except ClientUnreachable as error:
-            from gridflow.coordinator.inside import inside_of
+            from gridflow.coordinator.executor_coordinator import inside_of
 
             run = cast("JobRun", self._run)  # no other has a coordinator
             self._run = inside_of(run.job, self._launcher, error)

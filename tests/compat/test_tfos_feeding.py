@@ -23,7 +23,7 @@ from gridflow.compat.tfos._chunks import CHUNK_BYTES
 from gridflow.compat.tfos._feeding import BUSY, Feeder
 from gridflow.compat.tfos._frames import chunks
 from gridflow.compat.tfos._queues import NodeQueues
-from gridflow.feed.push.attempts import Attempt
+from gridflow.feed.push.exactly_once import Attempt
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ from gridflow.compat.tfos import (
 )
 from gridflow.compat.tfos._params import Namespace
 from gridflow.compat.tfos._queues import NodeQueues
-from gridflow.wire import door, identity
+from gridflow.wire import identity, psk_tls
 
 
 @pytest.fixture
@@ -396,7 +396,7 @@ def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(there, tmp_path):
             stranger.sendall(words)
             time.sleep(0.05)
     with pytest.raises(AuthenticationError):
-        door.knock((host, port), b"another key")
+        psk_tls.knock((host, port), b"another key")
     assert not (tmp_path / "made").exists()
     found, thread = consume(there.nodes[0])
     assert _feeding.Feeder(there.info[:1], 5, "input", 0).train([1]) == 1

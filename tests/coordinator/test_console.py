@@ -15,7 +15,7 @@ import types
 
 import pytest
 
-from gridflow.coordinator import bar
+from gridflow.coordinator import progress_bar
 from gridflow.coordinator.console import Console, as_printed
 from gridflow.spec.cluster import Task
 from gridflow.wire.reports import Progress
@@ -146,7 +146,11 @@ def test_bar_and_lines_leave_each_other_whole_in_a_terminal(tmp_path):
     assert [row.rstrip() for row in screen.rows if row.strip()] == expected()
     assert screen.torn == []
     # An epoch's bar isn't taken away by a rank that is still in the one before.
-    assert {bar.split(":")[0] for bar in screen.bars} == {"epoch 1", "epoch 2", "epoch 3"}
+    assert {progress_bar.split(":")[0] for progress_bar in screen.bars} == {
+        "epoch 1",
+        "epoch 2",
+        "epoch 3",
+    }
     assert "epoch 3: 100%|" in screen.bars
 
 
@@ -178,7 +182,7 @@ def test_in_a_notebook_the_bar_has_one_place_of_its_own_and_lines_are_just_lines
         shown.append(data["text/plain"])
         return Handle()
 
-    monkeypatch.setattr(bar, "_NOTEBOOK_SECONDS", 0)
+    monkeypatch.setattr(progress_bar, "_NOTEBOOK_SECONDS", 0)
     shell = types.SimpleNamespace(config={"IPKernelApp": {}})
     notebook = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", notebook)

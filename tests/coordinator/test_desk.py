@@ -14,7 +14,7 @@ import pytest
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
-from gridflow.coordinator.desk import Desk
+from gridflow.coordinator.rpc_handler import Desk
 from gridflow.spec.cluster import Task
 from gridflow.spec.tasks import parts_of
 

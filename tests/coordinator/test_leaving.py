@@ -7,10 +7,10 @@ from test_machine import Story, failure
 
 from gridflow import errors
 from gridflow.coordinator import events as ev
+from gridflow.coordinator.checkpoint_barrier import Saving
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
 from gridflow.coordinator.policies import MaxRestarts, with_preemptions
-from gridflow.coordinator.saving import Saving
 
 WHY = "its executor 1 is being decommissioned"
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow.agent.features import arrivals
+from gridflow.agent.features import step_grants
 from gridflow.coordinator.rows import Rows, RowsPhase, SendAll, SendTo
 from gridflow.errors import DataError, SchemaError
-from gridflow.feed import early
-from gridflow.feed.arrivals import Arrivals, Standing, first_plan, full_steps, granted
+from gridflow.feed import incremental
 from gridflow.feed.batches import steps_for
 from gridflow.feed.counter import EpochCounter
 from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
 from gridflow.feed.selection import select
 from gridflow.feed.spool import SpoolReader, SpoolWriter
+from gridflow.feed.step_grants import Arrivals, Standing, first_plan, full_steps, granted
 from gridflow.wire import commands, reports
 
 TAILS = ("spread", "repeat", "drop")
@@ -212,7 +212,7 @@ def test_an_agent_announces_the_first_rows_and_others_once_it_is_asked():
     said, told = [], []
     payload = SimpleNamespace(datasets=("train", "test"))
     reporter = SimpleNamespace(report=said.append)
-    feature = arrivals.Arrivals(
+    feature = step_grants.Arrivals(
         SimpleNamespace(payload=payload, reporter=reporter, tell=told.append)
     )
     feature.arrived("train", 5)
@@ -275,7 +275,7 @@ class Feed:
 
     def source(self, **options):
         reader = SpoolReader(self.folder, "train", growing=True)
-        return early.EarlySource(
+        return incremental.EarlySource(
             reader,
             select(reader.specs, "x"),
             batch_size=self.size,
@@ -385,8 +385,8 @@ def test_keras_is_given_batches_of_a_dataset_without_a_length(tmp_path):
     source = feed.source(shuffle=True)
     dataset = source.dataset()
     assert int(dataset.cardinality()) < 0
-    assert early.early_source_of(dataset) is source
-    assert early.early_source_of(dataset.map(lambda x: x)) is None
+    assert incremental.early_source_of(dataset) is source
+    assert incremental.early_source_of(dataset.map(lambda x: x)) is None
     assert [source.has_step(step, 0.01) for step in (3, 4)] == [True, None]
     assert source.steps_if_known() is None
     elements = iter(dataset)

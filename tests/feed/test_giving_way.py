@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow.agent import stat
-from gridflow.agent.features import giving_way
-from gridflow.agent.features.giving_way import GivingWay
+from gridflow.agent import procfs
+from gridflow.agent.features import backpressure
+from gridflow.agent.features.backpressure import GivingWay
 from gridflow.wire import child
 
 MIB = 1 << 20
@@ -21,8 +21,8 @@ MIB = 1 << 20
 def host(monkeypatch):
     """Give a host whose tasks have waited for half a second more at each look, or another time."""
     host, looks = SimpleNamespace(share=0.5), itertools.count()
-    monkeypatch.setattr(stat, "waited_for_processors", lambda: next(looks) * host.share)
-    monkeypatch.setattr(giving_way, "_LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(procfs, "waited_for_processors", lambda: next(looks) * host.share)
+    monkeypatch.setattr(backpressure, "_LOOK_SECONDS", -1.0)
     return host
 
 
@@ -81,8 +81,8 @@ def hear_that_rows_are_needed(given):
 
 @pytest.mark.parametrize("end", [hear_that_rows_are_needed, GivingWay.close])
 def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypatch, end):
-    monkeypatch.setattr(giving_way, "_LEAST_REST_SECONDS", 120.0)
-    monkeypatch.setattr(giving_way, "_MOST_SECONDS", 60.0)
+    monkeypatch.setattr(backpressure, "_LEAST_REST_SECONDS", 120.0)
+    monkeypatch.setattr(backpressure, "_MOST_SECONDS", 60.0)
     given = feature()
     resting = threading.Thread(target=lambda: [given.read(MIB) for _ in range(100)], daemon=True)
     resting.start()
@@ -93,7 +93,7 @@ def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypa
 
 
 def test_a_process_that_never_asks_for_its_rows_delays_them_by_seconds(host, monkeypatch):
-    monkeypatch.setattr(giving_way, "_MOST_SECONDS", 0.1)
+    monkeypatch.setattr(backpressure, "_MOST_SECONDS", 0.1)
     given = feature()
     assert len(rests(given, 5)) >= 2
     time.sleep(0.1)
@@ -105,10 +105,10 @@ def test_rows_of_a_server_do_not_rest_as_others_wait_for_them(host):
 
 
 def test_a_kernel_that_does_not_tell_lets_rows_come_as_they_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(stat, "_PRESSURE", tmp_path / "cpu")
-    assert stat.waited_for_processors() is None
+    monkeypatch.setattr(procfs, "_PRESSURE", tmp_path / "cpu")
+    assert procfs.waited_for_processors() is None
     assert rests(feature(), 100) == []
     (tmp_path / "cpu").write_text("some avg10=1.00 avg60=2.00 avg300=3.00 total=1500000\n")
-    assert stat.waited_for_processors() == 1.5
+    assert procfs.waited_for_processors() == 1.5
     (tmp_path / "cpu").write_text("")
-    assert stat.waited_for_processors() is None
+    assert procfs.waited_for_processors() is None

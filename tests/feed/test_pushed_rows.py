@@ -20,17 +20,17 @@ from pyarrow import flight
 from gridflow.agent.features.streams import Streams as AgentStreams
 from gridflow.coordinator.streams import Streams
 from gridflow.errors import DataError, GridflowError, SchemaError, WireError
-from gridflow.feed.arrivals import Standing
 from gridflow.feed.forms import Ragged, Sparse
-from gridflow.feed.push import attempts
-from gridflow.feed.push.asker import Asker
-from gridflow.feed.push.attempts import Superseded
-from gridflow.feed.push.inflow import Inflow
+from gridflow.feed.push import exactly_once
+from gridflow.feed.push.exactly_once import Superseded
+from gridflow.feed.push.inference_client import Asker
 from gridflow.feed.push.located import in_file, taken
 from gridflow.feed.push.ranges import Ranges, deal
 from gridflow.feed.push.sender import Destination, send_all
+from gridflow.feed.push.stream_store import Inflow
 from gridflow.feed.schema import FeedOptions
 from gridflow.feed.spool import Segment, size_of
+from gridflow.feed.step_grants import Standing
 from gridflow.feed.stream import StreamSource, source_of
 from gridflow.feed.stream_plan import StreamArrivals
 from gridflow.feed.stream_reader import StreamReader
@@ -235,7 +235,7 @@ def test_lists_in_lists_that_are_all_empty_come_as_java_leaves_them(tmp_path):
 
 
 def test_partitions_of_feeds_that_are_long_over_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "REMEMBERED", 10)
+    monkeypatch.setattr(exactly_once, "REMEMBERED", 10)
     inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
     batch = pa.record_batch({"x": [1, 2, 3]})
     for feed in range(30):  # a stream's micro-batches, and one that is slow

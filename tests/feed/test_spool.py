@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow.errors import DataError, InvalidArgument
-from gridflow.feed import everywhere, loans
+from gridflow.feed import allgather, row_borrowing
 from gridflow.feed.ledger import DatasetCounts
 from gridflow.feed.schema import FeedOptions
 from gridflow.feed.spool import Segment, SpoolReader, SpoolWriter
@@ -363,11 +363,11 @@ def test_rows_that_were_lent_or_gathered_keep_the_types_of_their_columns(tmp_pat
     with SpoolWriter(tmp_path / "borrower") as writer:
         writer.declare("train")
     lender = SpoolReader(tmp_path / "lender", "train")
-    loans.write(tmp_path / "lender", "train", tmp_path / "loan")
-    counts = loans.take(tmp_path / "borrower", "train", tmp_path / "loan", FeedOptions())
+    row_borrowing.write(tmp_path / "lender", "train", tmp_path / "loan")
+    counts = row_borrowing.take(tmp_path / "borrower", "train", tmp_path / "loan", FeedOptions())
     assert (counts.rows, counts.borrowed) == (2, 2)
     assert SpoolReader(tmp_path / "borrower", "train").specs == lender.specs
-    gathered = everywhere.write(
+    gathered = allgather.write(
         lender, list(columns), 1, tmp_path / "gathered", lambda part: [part, b""]
     )
     assert (gathered.specs, gathered.rows) == (lender.specs, 1)

@@ -15,8 +15,8 @@ import pytest
 from gridflow.errors import DataError
 from gridflow.feed.forms import Ragged
 from gridflow.feed.push import stored
-from gridflow.feed.push.inflow import LEFT_OUT, Inflow
 from gridflow.feed.push.located import in_file
+from gridflow.feed.push.stream_store import LEFT_OUT, Inflow
 from gridflow.feed.schema import FeedOptions
 from gridflow.feed.spool import Segment
 from gridflow.feed.stream_reader import StreamReader

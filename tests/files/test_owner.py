@@ -17,8 +17,8 @@ import pytest
 from pyarrow import fs
 
 from gridflow.coordinator.lease import Lease
-from gridflow.coordinator.mirror import MirroredCheckpoints, store_of
 from gridflow.coordinator.owner import FolderLock
+from gridflow.coordinator.remote_checkpoints import MirroredCheckpoints, store_of
 from gridflow.errors import GridflowError, InvalidArgument, JobExists
 from gridflow.files import transfer
 from gridflow.files.systems import Where, where
@@ -72,7 +72,7 @@ from pathlib import Path
 import numpy as np
 
 from gridflow.coordinator import lease
-from gridflow.coordinator.mirror import store_of
+from gridflow.coordinator.remote_checkpoints import store_of
 from gridflow.files.systems import scheme_of, where
 from gridflow.spec.place import Place
 

@@ -7,7 +7,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
-from gridflow.coordinator.mirror import MirroredCheckpoints, store_of
+from gridflow.coordinator.remote_checkpoints import MirroredCheckpoints, store_of
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.files import transfer
 from gridflow.files.systems import Where, where

@@ -17,9 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jobs import HAS_SCHEMAS, SCHEMAS, TRAINING, TRICKY, flights, full, matrix
 
+from gridflow.deploy.capabilities import FEATURES, uses
 from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.emit import to_yaml
-from gridflow.deploy.features import FEATURES, uses
 from gridflow.job import (
     Credentials,
     Gang,

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import flights
 
-from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import FinishListener, tell
+from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import InvalidArgument, StartTimeout
 from gridflow.job import Role

@@ -23,8 +23,8 @@ from environments import TELLING, free_ports, processes
 from jobs import flights
 from test_launch import wait_until
 
-from gridflow.deploy.inside.dialects import identify
 from gridflow.deploy.inside.finish import call
+from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.others import Others
 from gridflow.job import Role
 

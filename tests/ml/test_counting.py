@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridflow.ml import aggregates, counting
-from gridflow.ml.wants import Extremes, Moments, Quantiles, Vocabulary
+from gridflow.ml.statistics import Extremes, Moments, Quantiles, Vocabulary
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
 pytestmark = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow.agent.life import Life
+from gridflow.agent.process_supervisor import Life
 from gridflow.coordinator.loop import JobRun
 from gridflow.errors import WireError
 from gridflow.spec.place import Place

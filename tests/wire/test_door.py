@@ -15,7 +15,7 @@ from multiprocessing import AuthenticationError
 import pytest
 
 from gridflow.wire import acceptor as acceptors
-from gridflow.wire import door
+from gridflow.wire import psk_tls
 from gridflow.wire.acceptor import Acceptor, source_of
 
 KEY = b"k" * 32
@@ -89,7 +89,7 @@ def host():
 
 def is_answered(address):
     """Ask at a door as one who has the key."""
-    connection = door.knock(address, KEY)
+    connection = psk_tls.knock(address, KEY)
     with contextlib.closing(connection):
         connection.send_bytes(b"hello")
         return connection.poll(10) and connection.recv_bytes() == b"5"
@@ -131,7 +131,7 @@ def test_a_door_outlives_a_lack_of_threads(host):
     assert is_answered(address)
     tell("no_threads")
     for _ in range(3):
-        connection = door.knock(address, KEY)  # it has the key; there is no thread for it
+        connection = psk_tls.knock(address, KEY)  # it has the key; there is no thread for it
         with contextlib.closing(connection), pytest.raises((EOFError, OSError)):
             connection.recv_bytes()
     tell("threads")
@@ -140,7 +140,7 @@ def test_a_door_outlives_a_lack_of_threads(host):
 
 def test_a_message_that_its_reader_cant_stand_ends_its_connection_alone(host):
     _, address = host
-    connection = door.knock(address, KEY)
+    connection = psk_tls.knock(address, KEY)
     connection.send_bytes(b"die")
     with contextlib.closing(connection), pytest.raises((EOFError, OSError)):
         connection.recv_bytes()
@@ -165,7 +165,7 @@ def hello(steps):
 def opened(request):
     """Open a port with `Acceptor`; return its address, and what has been heard there."""
     heard = []
-    listener = door.listen("127.0.0.1")
+    listener = psk_tls.listen("127.0.0.1")
     address = listener.getsockname()
     acceptor = Acceptor(listener, hello(heard), "acceptor", getattr(request, "param", 20.0))
     yield address, heard, acceptor
@@ -243,16 +243,16 @@ def test_sources_are_told_apart_by_what_one_host_may_have(one, other, are_one):
 
 
 def test_somebody_elses_key_is_told_from_a_door_that_hangs_up(no_leaks):
-    listener = door.listen("127.0.0.1")
+    listener = psk_tls.listen("127.0.0.1")
     address = listener.getsockname()
-    opened = door.Door(listener, KEY, lambda _: None)
+    opened = psk_tls.Door(listener, KEY, lambda _: None)
     with pytest.raises(AuthenticationError):
-        door.knock(address, b"another key")
+        psk_tls.knock(address, b"another key")
     opened.close()
-    with door.listen("127.0.0.1") as rude:
+    with psk_tls.listen("127.0.0.1") as rude:
         acceptor = Acceptor(rude, lambda connection: closed(connection), "rude", 1.0)
         with pytest.raises(ConnectionResetError, match="hung up"):
-            door.knock(rude.getsockname(), KEY)
+            psk_tls.knock(rude.getsockname(), KEY)
         acceptor.close()
 
 
@@ -266,7 +266,7 @@ def test_a_port_that_is_taken_is_free_again_once_its_holder_is_gone(no_leaks):
 
     class Holder:
         def __init__(self):
-            self.listener = door.listen("127.0.0.1")
+            self.listener = psk_tls.listen("127.0.0.1")
             self.port = self.listener.getsockname()[1]
 
         def __del__(self):
@@ -275,12 +275,12 @@ def test_a_port_that_is_taken_is_free_again_once_its_holder_is_gone(no_leaks):
     def take():
         holder = Holder()
         with pytest.raises(OSError, match="in use"):
-            door.listen("127.0.0.1", [holder.port])
+            psk_tls.listen("127.0.0.1", [holder.port])
         return holder.port
 
     gc.collect()
     gc.disable()
     try:
-        door.listen("127.0.0.1", [take()]).close()
+        psk_tls.listen("127.0.0.1", [take()]).close()
     finally:
         gc.enable()

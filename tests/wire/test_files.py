@@ -19,7 +19,7 @@ from pyarrow import flight
 from gridflow.agent.uploads import Uploads
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
-from gridflow.coordinator.desk import Desk
+from gridflow.coordinator.rpc_handler import Desk
 from gridflow.errors import WireError
 from gridflow.spec.cluster import Task
 from gridflow.spec.place import Place

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gridflow.agent import stat
+from gridflow.agent import procfs
 from gridflow.wire.clock import Clock
 
 _EXECUTOR: Final = b"--executor-id"
@@ -46,11 +46,11 @@ def executor_above(pid: int) -> Executor | None:
     Spark tells its Python workers everything about their task but that.
     """
     while pid > 1:
-        words = stat.command_line(pid)
+        words = procfs.command_line(pid)
         if _EXECUTOR in words[:-1]:
             name = words[words.index(_EXECUTOR) + 1].decode(errors="replace")
             return Executor(name, pid)
-        pid = stat.parent(pid)
+        pid = procfs.parent(pid)
     return None
 
 
@@ -68,7 +68,7 @@ class ExecutorWatch:
 
     def __init__(self, executor: Executor, patience: float) -> None:
         self._executor, self._patience = executor, patience
-        self._began = stat.began(executor.pid)
+        self._began = procfs.began(executor.pid)
         # Whatever stops both, such as the machine's suspension, is no failure of the executor's.
         self._clock = Clock(patience / 2)
         self._stopped_since: float | None = None
@@ -80,9 +80,9 @@ class ExecutorWatch:
     def look(self) -> str:
         """Return what is wrong with it; empty if nothing is."""
         now, pid = self._clock.now(), self._executor.pid
-        if not self._began or stat.began(pid) != self._began:
+        if not self._began or procfs.began(pid) != self._began:
             return ""  # it has ended, which others notice
-        if stat.is_stopped(pid):
+        if procfs.is_stopped(pid):
             self._asleep_since = None
             self._stopped_since = now if self._stopped_since is None else self._stopped_since
             return self._describe(now - self._stopped_since, "it is stopped (SIGSTOP)")

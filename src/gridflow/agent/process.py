@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gridflow.agent import stat
+from gridflow.agent import procfs
 from gridflow.agent.forkserver.client import ForkedGuardian, NotForked
 from gridflow.agent.noise import silencer
 from gridflow.errors import WireError
@@ -157,7 +157,7 @@ class TrainingProcess:
 
     def is_stopped(self) -> bool:
         """Return whether the process is frozen (SIGSTOP, or a debugger)."""
-        return self.pid is not None and stat.is_stopped(self.pid)
+        return self.pid is not None and procfs.is_stopped(self.pid)
 
     def kill(self) -> None:
         """End the process and everything that it started."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.agent.features import features_of
 from gridflow.agent.features.base import Tools
-from gridflow.agent.life import Life
+from gridflow.agent.process_supervisor import Life
 from gridflow.spec import backends
 from gridflow.spec.backends import KERAS_VARIABLE, needed
 from gridflow.spec.cluster import ClusterSpec

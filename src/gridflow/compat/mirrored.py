@@ -326,7 +326,7 @@ class _Barrier:
             return [message]
         import tensorflow as tf
 
-        from gridflow.feed import everywhere
+        from gridflow.feed import allgather
 
         strategy = tf.distribute.get_strategy()
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -334,7 +334,7 @@ class _Barrier:
                 "allGather() and barrier() need the scope of a MultiWorkerMirroredStrategy here: "
                 "call them inside 'with strategy.scope():'."
             )
-        return [each.decode() for each in everywhere.with_tensorflow(strategy, message.encode())]
+        return [each.decode() for each in allgather.with_tensorflow(strategy, message.encode())]
 
     def barrier(self) -> None:
         """Wait until all tasks have called it."""

@@ -7,8 +7,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gridflow.coordinator.bar import ProgressBar
 from gridflow.coordinator.outlet import Outlet, show
+from gridflow.coordinator.progress_bar import ProgressBar
 from gridflow.spec.printable import printable
 
 if TYPE_CHECKING:

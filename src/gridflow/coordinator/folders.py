@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.agent.stat import began
+from gridflow.agent.procfs import began
 from gridflow.coordinator.record import read_result
 from gridflow.errors import InvalidArgument, JobExists
 from gridflow.files.local import (

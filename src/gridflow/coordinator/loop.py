@@ -18,14 +18,14 @@ from gridflow.agent.environment import describe
 from gridflow.coordinator import events as ev
 from gridflow.coordinator import record
 from gridflow.coordinator.console import Console
-from gridflow.coordinator.desk import Desk
 from gridflow.coordinator.event_files import EventFiles
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.member import Phase
-from gridflow.coordinator.mirror import store_of
 from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.coordinator.pushing import StreamDesk
 from gridflow.coordinator.record import Ending, Outcome
+from gridflow.coordinator.remote_checkpoints import store_of
+from gridflow.coordinator.rpc_handler import Desk
 from gridflow.errors import JobCancelled, StartTimeout
 from gridflow.files.local import write_whole
 from gridflow.spec import strategies

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.alarms import Alarms
+from gridflow.coordinator.checkpoint_barrier import Saving
 from gridflow.coordinator.environments import environment_failures
 from gridflow.coordinator.member import Member, Phase
 from gridflow.coordinator.policies import (
@@ -43,7 +44,6 @@ from gridflow.coordinator.policies import (
     choose_cause,
     to_error,
 )
-from gridflow.coordinator.saving import Saving
 from gridflow.coordinator.steps import RETURNED, Ask, Steps
 from gridflow.errors import DataError, RunTimeout
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES

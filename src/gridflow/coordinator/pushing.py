@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from gridflow.coordinator.checkpoints import CheckpointStore
-    from gridflow.coordinator.desk import Desk
     from gridflow.coordinator.loop import JobRun
     from gridflow.coordinator.recorded import RecordedRun
+    from gridflow.coordinator.rpc_handler import Desk
     from gridflow.launch.base import Launcher
     from gridflow.wire.identity import Identity
 

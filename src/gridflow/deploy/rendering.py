@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gridflow.deploy.capabilities import FEATURES, uses
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_yaml
-from gridflow.deploy.features import FEATURES, uses
 from gridflow.deploy.lint import lint
 from gridflow.deploy.registry import TARGETS, get_target
 from gridflow.deploy.target import Document, Target, override

@@ -94,7 +94,7 @@ class Target:
     render : callable
         From a job to its documents; pure.
     cannot : mapping of str to str
-        Features (`gridflow.deploy.features.FEATURES`) that it can't express, with the reason.
+        Features (`gridflow.deploy.capabilities.FEATURES`) that it can't express, with the reason.
     leaves : mapping of str to str
         Features, or their first words, that are not this target's business, with whose they are.
     needs : tuple of str

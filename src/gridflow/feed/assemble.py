@@ -18,10 +18,10 @@ from gridflow.feed.long_texts import LONG_BYTES, LongTexts, are_long
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gridflow.feed.arrivals import FirstPlan
     from gridflow.feed.batches import BatchPlan, Window
     from gridflow.feed.reading import Reader
     from gridflow.feed.selection import Tensor
+    from gridflow.feed.step_grants import FirstPlan
 
 __all__ = ["aligned_empty", "assemble", "is_own", "window_rows_for"]
 

@@ -35,8 +35,8 @@ from gridflow.feed import ragged
 from gridflow.feed.assemble import assemble, window_rows_for
 from gridflow.feed.batches import BatchPlan, Tail, rank_seed
 from gridflow.feed.counter import EpochCounter
+from gridflow.feed.evaluation_view import Once, attach, source_of_once
 from gridflow.feed.ledger import EpochRecord
-from gridflow.feed.once import Once, attach, source_of_once
 from gridflow.feed.selection import Columns, Selection, select
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from gridflow.feed.arrivals import FirstPlan
     from gridflow.feed.reading import Reader
+    from gridflow.feed.step_grants import FirstPlan
 
 __all__ = ["Source", "distribute", "made", "make_dataset", "shared"]
 
@@ -321,7 +321,7 @@ def distribute(
     ----------
     own_rows : sequence of int, optional
         Rows of each rank that count outside of training. With them the dataset knows its
-        `gridflow.feed.once.Once`.
+        `gridflow.feed.evaluation_view.Once`.
 
     Raises
     ------

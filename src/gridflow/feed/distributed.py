@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.once import chain
+from gridflow.feed.evaluation_view import chain
 from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:

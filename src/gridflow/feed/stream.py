@@ -1,8 +1,8 @@
 """From rows that are pushed to batches: in the order in which they come, until no more will.
 
-A rank's agent keeps the rows in segments (`gridflow.feed.push.inflow`). They are mapped, made into
-batches by one copy, and given back; so a stream may be longer than any disk. Imports TensorFlow
-only where a dataset is made.
+A rank's agent keeps the rows in segments (`gridflow.feed.push.stream_store`). They are mapped, made
+into batches by one copy, and given back; so a stream may be longer than any disk. Imports
+TensorFlow only where a dataset is made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.feed.assemble import assemble, window_rows_for
 from gridflow.feed.batches import BatchPlan
 from gridflow.feed.dataset import made, shared
-from gridflow.feed.early import EarlySource
+from gridflow.feed.incremental import EarlySource
 from gridflow.feed.ledger import EpochRecord
 from gridflow.feed.schema import tensor_specs
 from gridflow.feed.selection import named, refuse_left_out, select

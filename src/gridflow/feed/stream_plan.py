@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gridflow.feed.arrivals import Arrivals
+from gridflow.feed.step_grants import Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gridflow.feed.arrivals import Standing
     from gridflow.feed.batches import Tail
+    from gridflow.feed.step_grants import Standing
 
 __all__ = ["StreamArrivals", "full_steps", "last_steps"]
 

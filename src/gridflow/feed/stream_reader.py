@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gridflow.errors import DataError
 from gridflow.feed.push import stored
-from gridflow.feed.push.inflow import ASKED, LEFT_OUT
+from gridflow.feed.push.stream_store import ASKED, LEFT_OUT
 from gridflow.feed.schema import tensor_specs
 from gridflow.feed.selection import refuse_left_out
 from gridflow.feed.spool.reader import Chunks

@@ -19,7 +19,7 @@ import keras
 from gridflow.errors import SchemaError
 from gridflow.feed.counter import EpochCounter
 from gridflow.feed.dataset import Source
-from gridflow.feed.once import attach, chain
+from gridflow.feed.evaluation_view import attach, chain
 from gridflow.feed.selection import select
 from gridflow.spec.options import whole_number
 

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras import kubeflow, own_callbacks, statistics
-from gridflow.keras.hooks import early, position
+from gridflow.keras.hooks import incremental, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.callback import CheckpointAndResume
@@ -152,7 +152,7 @@ class EpochResults(NeutralCallback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Hand over."""
-        if self._runtime.is_chief and not early.is_empty(self.model):
+        if self._runtime.is_chief and not incremental.is_empty(self.model):
             self._told = epoch, numbers(logs), logs
             self._runtime.epoch_end(epoch, self._told[1], fit=self._fit)
 
@@ -209,7 +209,7 @@ class TensorBoardOf(NeutralCallback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Pass on."""
-        if not early.is_empty(self.model):
+        if not incremental.is_empty(self.model):
             self._delegate.on_epoch_end(epoch, numbers(logs))
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -297,7 +297,7 @@ class Progress(NeutralCallback):
         if not now and clock - self._reported < _REPORT_SECONDS:
             return
         self._reported = clock
-        steps = self.params.get("steps") or early.known_steps(self._data)
+        steps = self.params.get("steps") or incremental.known_steps(self._data)
         self._runtime.progress(
             epoch=self._epoch,
             step=step,

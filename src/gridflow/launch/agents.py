@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from gridflow.agent.forkserver import messages
 from gridflow.agent.forkserver.agents import CODE
 from gridflow.agent.forkserver.fingerprint import matters
-from gridflow.agent.stat import began, umask
+from gridflow.agent.procfs import began, umask
 
 if TYPE_CHECKING:
     from gridflow.feed.sources.arrays import FileRows

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from gridflow.ml.layers import Learner
-    from gridflow.ml.wants import Want
+    from gridflow.ml.statistics import Want
 
 
 def adapt(target: Any, df: DataFrame) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import DataError, SchemaError
 from gridflow.feed.sources.names import quoted
 from gridflow.ml import counting, quantiles, tokens
-from gridflow.ml.wants import (
+from gridflow.ml.statistics import (
     Extremes,
     FoundMoments,
     FoundVocabulary,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.feed.sources.names import quoted
 from gridflow.feed.sources.packing import can_pack
-from gridflow.ml.wants import Moments, Quantiles, Vocabulary, columns_of
+from gridflow.ml.statistics import Moments, Quantiles, Vocabulary, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
-    from gridflow.ml.wants import Want
+    from gridflow.ml.statistics import Want
 
 
 def is_counted(want: Want) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from gridflow.errors import DataError, InvalidArgument
-from gridflow.ml.wants import (
+from gridflow.ml.statistics import (
     Extremes,
     FoundMoments,
     FoundVocabulary,
@@ -24,7 +24,7 @@ from gridflow.ml.wants import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gridflow.ml.wants import Want
+    from gridflow.ml.statistics import Want
 
 #: Ranks of quantiles are ten times as exact as the layer asks for by its epsilon.
 _EXACTER: Final = 10

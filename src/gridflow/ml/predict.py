@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.feed.sources import packing
-from gridflow.ml import parcel, servable
+from gridflow.ml import model_broadcast, servable
 from gridflow.ml.columns import Slot
 from gridflow.ml.serving import Model, predictions
 from gridflow.spec import backends
@@ -118,7 +118,7 @@ def predict_udf(
 
     sent = Model(
         kind=given.kind,
-        parcel=parcel.send(given.content, spark),
+        parcel=model_broadcast.send(given.content, spark),
         inputs=slots,
         outputs=tuple(given.outputs),
         chosen={name: to_arrow_type(kind) for name, kind in kinds.items()},

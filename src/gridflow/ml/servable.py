@@ -15,7 +15,7 @@ from gridflow.agent.folder import temporary_folder
 from gridflow.errors import InvalidArgument, MissingDependency, did_you_mean
 from gridflow.ml.columns import STRING, Slot
 from gridflow.ml.model import TrainedModel
-from gridflow.ml.parcel import zipped
+from gridflow.ml.model_broadcast import zipped
 from gridflow.spec.program import dump_by_value
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gridflow.agent.folder import temporary_folder
 from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
 from gridflow.gpu import devices
 from gridflow.ml import columns as arrow
-from gridflow.ml.parcel import unzip
+from gridflow.ml.model_broadcast import unzip
 from gridflow.spec import backends
 from gridflow.spec.backends import KERAS_VARIABLE
 from gridflow.spec.gpus import VISIBLE
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gridflow.ml.columns import Slot
-    from gridflow.ml.parcel import Parcel
+    from gridflow.ml.model_broadcast import Parcel
 
     #: Takes the inputs in order, gives the outputs by name.
     Predict = Callable[[Sequence[np.ndarray]], Mapping[str, Any]]

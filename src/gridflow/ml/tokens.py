@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 from gridflow.feed.column import is_list, null_rows
 from gridflow.ml.columns import Slot, to_input
 from gridflow.ml.quantiles import Sketch
-from gridflow.ml.wants import Moments, Quantiles, Vocabulary, columns_of
+from gridflow.ml.statistics import Moments, Quantiles, Vocabulary, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gridflow.ml.wants import Want
+    from gridflow.ml.statistics import Want
 
 #: That of ``keras.layers.TextVectorization``.
 _PUNCTUATION: Final = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'

@@ -104,7 +104,7 @@ class Feeding:
             There is no such dataset or column, it can't be fed or has nulls that no rule covers,
             or there are too few rows for a step on each rank.
         """
-        from gridflow.feed import once
+        from gridflow.feed import evaluation_view
 
         runtime = self._runtime
         if seed is None:
@@ -124,7 +124,7 @@ class Feeding:
                 seed=seed,
             )
         rows = self._rows(name)
-        own_rows = once.own_rows(rows, runtime.inbox.wait(Counts).borrowed[name])
+        own_rows = evaluation_view.own_rows(rows, runtime.inbox.wait(Counts).borrowed[name])
         self._check_columns(name, features, label, sample_weight)
         request = DatasetRequest(
             name,
@@ -151,9 +151,9 @@ class Feeding:
         **options: Any,
     ) -> Any:
         """Return a dataset as soon as each rank has rows of it."""
-        from gridflow.feed import early, once
-        from gridflow.feed.arrivals import Arrivals
+        from gridflow.feed import evaluation_view, incremental
         from gridflow.feed.counter import EpochCounter
+        from gridflow.feed.step_grants import Arrivals
 
         runtime = self._runtime
         strategy = runtime.mode.early_strategy()
@@ -165,7 +165,9 @@ class Feeding:
             self._check_columns(name, *columns.values())
 
         def own_rows() -> Sequence[int]:
-            return once.own_rows(self._rows(name), runtime.inbox.wait(Counts).borrowed[name])
+            return evaluation_view.own_rows(
+                self._rows(name), runtime.inbox.wait(Counts).borrowed[name]
+            )
 
         def wait_for(condition: Callable[[], bool], seconds: float | None) -> bool:
             if not condition():
@@ -175,7 +177,7 @@ class Feeding:
         counter = EpochCounter()
         runtime.epoch_counters.append(counter)  # shuffled or not: the first epoch is another one
         look = functools.partial(arriving.look, runtime.inbox, name)
-        return early.distribute(
+        return incremental.distribute(
             strategy,
             runtime.spool(name, growing=True),
             Arrivals(look, wait_for, settled, batch_size=batch_size, tail=tail),
@@ -229,7 +231,7 @@ class Feeding:
         GridflowError
             Under ``parameter_server``, where the function has no rows.
         """
-        from gridflow.feed import everywhere, once
+        from gridflow.feed import allgather, evaluation_view
         from gridflow.feed.selection import select
 
         runtime, counts = self._runtime, self._rows(name)
@@ -239,7 +241,9 @@ class Feeding:
                 f"ctx.adapt_dataset() isn't there under strategy={facts.name!r}, whose chief has "
                 "no rows. Adapt the layers in the driver and give them to the function."
             )
-        own = once.own_rows(counts, runtime.inbox.wait(Counts).borrowed[name])[runtime.rank]
+        own = evaluation_view.own_rows(counts, runtime.inbox.wait(Counts).borrowed[name])[
+            runtime.rank
+        ]
         together = runtime.trains_together
         self._check_columns(name, features)
         share = own
@@ -250,7 +254,7 @@ class Feeding:
         gather = mode.gather if together else _of_this_rank
         self._adapted += 1
         folder = runtime.work_dir / f"adapt-{self._adapted}"
-        found = everywhere.write(reader, columns, share, folder, gather)
+        found = allgather.write(reader, columns, share, folder, gather)
         request = DatasetRequest(
             name, {"features": features}, batch_size, counts, counts, gathered=found
         )
@@ -264,9 +268,9 @@ class Feeding:
 
         rows = self._rows(name)
         if self._runtime.facts.hands_out_steps:  # those of all workers together
-            from gridflow.feed import once
+            from gridflow.feed import evaluation_view
 
-            own = once.own_rows(rows, self._runtime.inbox.wait(Counts).borrowed[name])
+            own = evaluation_view.own_rows(rows, self._runtime.inbox.wait(Counts).borrowed[name])
             size = whole_number("batch_size", batch_size, 1)
             return sum(-(-each // size) for each in own)
         return batches.steps_for(rows, batch_size, tail)

@@ -15,9 +15,9 @@ from gridflow.wire.reports import EpochFed, FeedingStopped, SectionTrained
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow.feed.arrivals import Standing
     from gridflow.feed.batches import Tail
     from gridflow.feed.selection import Columns
+    from gridflow.feed.step_grants import Standing
     from gridflow.feed.stream import StreamSource
     from gridflow.training.runtime import TaskRuntime
 
@@ -208,7 +208,7 @@ class Streaming:
 
     def _standing(self, section: int) -> tuple[Standing, bool]:
         """Return what is known of a section, and whether the stream has ended with it."""
-        from gridflow.feed.arrivals import Standing
+        from gridflow.feed.step_grants import Standing
 
         news = self._news()
         now, certain = news.section.get(STREAM, section), news.certain.get(STREAM, 0)
@@ -223,6 +223,6 @@ class Streaming:
 
     def _end_section(self, section: int) -> None:
         """Make a checkpoint that covers a section, and say that it is trained on."""
-        from gridflow.keras.hooks import early
+        from gridflow.keras.hooks import incremental
 
-        self._runtime.channel.send(SectionTrained(section, early.save_section()))
+        self._runtime.channel.send(SectionTrained(section, incremental.save_section()))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gridflow.agent.features.arrivals import Arrivals
+from gridflow.agent.features.backpressure import GivingWay
 from gridflow.agent.features.board import Board
 from gridflow.agent.features.evaluation import EvaluationNews
-from gridflow.agent.features.giving_way import GivingWay
-from gridflow.agent.features.loans import Loans
+from gridflow.agent.features.row_borrowing import Loans
+from gridflow.agent.features.step_grants import Arrivals
 from gridflow.agent.features.streams import Streams
 
 if TYPE_CHECKING:

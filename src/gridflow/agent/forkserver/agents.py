@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.forkserver import child, messages, safety
 from gridflow.agent.guardian import PR_SET_PDEATHSIG
-from gridflow.agent.stat import began
+from gridflow.agent.procfs import began
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

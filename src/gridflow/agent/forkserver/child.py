@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gridflow.agent import guardian
 from gridflow.agent.forkserver import messages
-from gridflow.agent.stat import behind_name
+from gridflow.agent.procfs import behind_name
 from gridflow.wire.channel import CHANNEL_VARIABLE
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.forkserver import messages
 from gridflow.agent.forkserver.fingerprint import early, fingerprint
-from gridflow.agent.stat import began, is_below, is_stopped, umask
+from gridflow.agent.procfs import began, is_below, is_stopped, umask
 from gridflow.files.local import private_folder, write_whole
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.agent.forkserver import child, memory, messages, safety
-from gridflow.agent.stat import began
+from gridflow.agent.procfs import began
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from gridflow.compat.tfos import (
 )
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import NotEnoughGpus
-from gridflow.feed.push.attempts import Attempt
+from gridflow.feed.push.exactly_once import Attempt
 from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:

@@ -32,12 +32,12 @@ from gridflow.compat.tfos._feeding import (
     WELCOME,
 )
 from gridflow.errors import DataError, GridflowError
-from gridflow.feed.push.attempts import Partition, Partitions, Superseded
-from gridflow.wire import door
+from gridflow.feed.push.exactly_once import Partition, Partitions, Superseded
+from gridflow.wire import psk_tls
 
 if TYPE_CHECKING:
     from gridflow.compat.tfos._queues import NodeQueues, RowQueue
-    from gridflow.wire.door import Connection
+    from gridflow.wire.psk_tls import Connection
 
 
 class FeedServer:
@@ -58,9 +58,9 @@ class FeedServer:
         self._partitions = Partitions(_Partition)
         self._failure = ""
         self._ended = False
-        listener = door.listen(host)
+        listener = psk_tls.listen(host)
         self.port = int(listener.getsockname()[1])
-        self._door = door.Door(listener, key, self._serve)
+        self._door = psk_tls.Door(listener, key, self._serve)
 
     def fail(self, text: str) -> None:
         """Tell all feeders, those to come included, why there will be no answer."""

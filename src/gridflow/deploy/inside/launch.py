@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.inside.child import Child
-from gridflow.deploy.inside.dialects import identify
+from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.others import Others
 from gridflow.deploy.inside.peers import longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout

@@ -7,7 +7,6 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final, Self
 
-from gridflow.deploy.inside.dialects import nodes_of_a_trainjob
 from gridflow.deploy.inside.finish import (
     GIVE_UP,
     MEET,
@@ -15,6 +14,7 @@ from gridflow.deploy.inside.finish import (
     call,
     finish_addresses,
 )
+from gridflow.deploy.inside.identity import nodes_of_a_trainjob
 from gridflow.deploy.inside.peers import Absence
 from gridflow.errors import InvalidArgument
 from gridflow.spec.roles import CHIEF, WORKER

@@ -12,7 +12,6 @@ from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.target import Document, Target
-from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.targets.compose import (
     ONE_HOST_CANNOT,
     amount,
@@ -20,6 +19,7 @@ from gridflow.deploy.targets.compose import (
     required,
     secret_variables,
 )
+from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
     news,

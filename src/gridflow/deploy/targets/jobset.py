@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.pods import began_env, field_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
-from gridflow.deploy.targets.beside import (
+from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
+from gridflow.deploy.targets.sidecars import (
     SIDES,
     join_group,
     kueue_labels,
     pod_group,
     tensorboard,
 )
-from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
 from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_words
 from gridflow.spec.exits import Exit
 

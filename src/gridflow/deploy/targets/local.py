@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.target import Document, Target
-from gridflow.deploy.targets.beside import SIDES, tensorboard_words
 from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, required, secret_variables
 from gridflow.deploy.targets.docker import AS_STATUS
+from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
     news,

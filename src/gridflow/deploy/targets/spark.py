@@ -11,12 +11,12 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.deploy.capabilities import uses
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT
 from gridflow.deploy.description.parts import Resources
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.description.services import Spark
-from gridflow.deploy.features import uses
 from gridflow.deploy.pods import (
     box_security,
     credential_env,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.pods import began_env, env_list, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
-from gridflow.deploy.targets.beside import SIDES, kueue_labels, scheduler, tensorboard
+from gridflow.deploy.targets.sidecars import SIDES, kueue_labels, scheduler, tensorboard
 from gridflow.deploy.task_start import UNSTARTED, meeting, start_words
 from gridflow.spec.roles import CHIEF, EVALUATOR, PS, WORKER
 

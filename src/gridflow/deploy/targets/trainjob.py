@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.pods import began_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
-from gridflow.deploy.targets.beside import (
+from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
+from gridflow.deploy.targets.sidecars import (
     SIDES,
     join_group,
     kueue_labels,
     scheduler,
     tensorboard,
 )
-from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
 from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_words
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import InvalidArgument
 from gridflow.keras import own_callbacks
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import early
+from gridflow.keras.hooks import incremental
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.callback import CheckpointAndResume
 from gridflow.keras.runtime import present
@@ -63,7 +63,7 @@ def counting(runtime: Runtime, *, together: bool = False) -> Iterator[bool]:
     """Let steps be due in a block, unless it waits for rows; yield whether it is the outermost."""
     with runtime.due.during(together=together) as is_outer:
         if is_outer:
-            early.listen(lambda waits: runtime.due.wait(waits=waits))
+            incremental.listen(lambda waits: runtime.due.wait(waits=waits))
         yield is_outer
 
 

@@ -12,8 +12,8 @@ from jax.experimental import multihost_utils
 import keras
 from gridflow.keras.cures import parts
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, group, group_once, returning, saving
-from gridflow.keras.hooks import once as _once
+from gridflow.keras.hooks import evaluation_view as _once
+from gridflow.keras.hooks import fits, group, group_evaluation, returning, saving
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ HOOKS: Final = (
     group.ending(),
     group.same_weights(TRAINER, _broadcast, jax.distributed.is_initialized),
     Hook("a rank predicts for itself", _predict_alone, jax.distributed.is_initialized),
-    group_once.hook(TRAINER, _evaluating, _predicting),
+    group_evaluation.hook(TRAINER, _evaluating, _predicting),
     returning.hook(parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),

@@ -13,9 +13,17 @@ from gridflow.keras.cures import parts, shares
 from gridflow.keras.cures.datasets import check_scope, endless, with_order
 from gridflow.keras.cures.keras3_steps import with_steps
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, own_order, returning, saving, scope, sent, tensorflow_once
+from gridflow.keras.hooks import (
+    fits,
+    own_order,
+    returning,
+    saving,
+    scope,
+    sent,
+    tensorflow_evaluation,
+)
 from gridflow.keras.hooks.compiling import check_optimizer, check_xla
-from gridflow.keras.hooks.early import coming_steps, iterator_of
+from gridflow.keras.hooks.incremental import coming_steps, iterator_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +158,7 @@ HOOKS: Final = (
     Hook("what is predicted has the order of its rows, from files, too", _predict_in_order),
     Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
     Hook("what can't be compiled for several replicas is refused", _check_compiling),
-    tensorflow_once.hook(TRAINER, lambda model: list(model.metrics_variables)),
+    tensorflow_evaluation.hook(TRAINER, lambda model: list(model.metrics_variables)),
     sent.hook(),
     returning.hook(_BASE, "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras.cures.parts import module, part
 from gridflow.keras.fixes import hooks_of
-from gridflow.keras.hooks import early
+from gridflow.keras.hooks import incremental
 from gridflow.keras.results import FLAVOURS
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
     def build_with(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None:
             _keep(self, iterator)
-            early.keep_model(iterator, self)
+            incremental.keep_model(iterator, self)
         build(self, iterator=iterator, data_batch=data_batch)
 
     def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
@@ -258,10 +258,10 @@ def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
 
 
 def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
-    coming = early.coming_steps(data, start.step)  # before an iterator may draw
+    coming = incremental.coming_steps(data, start.step)  # before an iterator may draw
     data.data_adapter.on_epoch_begin()
-    data._current_iterator = iterator = early.iterator_of(data)
-    if not early.goes_on(data):
+    data._current_iterator = iterator = incremental.iterator_of(data)
+    if not incremental.goes_on(data):
         for _ in range(start.skip):
             next(iterator)
     stride = data.steps_per_execution

@@ -11,9 +11,9 @@ from tf_keras.src.engine import data_adapter, training
 
 from gridflow.keras.cures.datasets import check_scope, endless, is_distributed
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, own_order, returning, scope, tensorflow_once
+from gridflow.keras.hooks import fits, own_order, returning, scope, tensorflow_evaluation
 from gridflow.keras.hooks.compiling import check_xla
-from gridflow.keras.hooks.early import refuse
+from gridflow.keras.hooks.incremental import refuse
 
 # --- steps_per_epoch other than the steps that the data have ----------------------------------
 
@@ -86,7 +86,7 @@ def _check() -> None:
 
 HOOKS: Final = (
     Hook("a fit with steps_per_epoch goes on where the data of a worker end", _go_on),
-    tensorflow_once.hook(
+    tensorflow_evaluation.hook(
         training.Model,
         lambda model: [each for metric in model.metrics for each in metric.variables],
     ),

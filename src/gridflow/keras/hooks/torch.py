@@ -18,7 +18,7 @@ import keras
 from gridflow.keras.cures import keras3_losses, parts, shares
 from gridflow.keras.cures.torch_groups import is_group
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import fits, group, group_once, returning, saving
+from gridflow.keras.hooks import fits, group, group_evaluation, returning, saving
 from gridflow.keras.neutral import numbers
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ HOOKS: Final = (
     Hook("losses divide by what counts in all processes", _know_parts, is_group),
     Hook("logs are those of all processes", _add_up_logs, is_group),
     # Each rank tests alone as it is, and its logs are those of all.
-    group_once.hook(
+    group_evaluation.hook(
         TRAINER,
         lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
         lambda *_: contextlib.nullcontext(),

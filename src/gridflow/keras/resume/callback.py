@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import DataError, InvalidArgument
 from gridflow.keras import statistics
-from gridflow.keras.hooks import early, position
+from gridflow.keras.hooks import incremental, position
 from gridflow.keras.neutral import NeutralCallback, numbers
 from gridflow.keras.resume import building, state
 from gridflow.keras.resume.file import Checkpoint
@@ -76,7 +76,7 @@ class CheckpointAndResume(NeutralCallback):
         """Restore what can be restored before the first epoch."""
         del logs
         self._data = position.data_of(self.model)  # now: a validation brings data of its own
-        early.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))
+        incremental.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))
         self._fit = _fits.get(self._runtime, 0)
         _fits[self._runtime] = self._fit + 1
         self._epoch, self._step, self._batches, self._since = 0, 0, 0, 0
@@ -120,7 +120,7 @@ class CheckpointAndResume(NeutralCallback):
             self._drawn = [old != new for old, new in zip(before, now, strict=True)]
         is_asked = self._runtime.pause.step_ended()
         every = self._runtime.checkpoint_every
-        steps = self.params.get("steps") or early.known_steps(self._data)
+        steps = self.params.get("steps") or incremental.known_steps(self._data)
         # The last step's checkpoint is that of the epoch's end: an epoch can't go on with no step.
         is_last = steps is not None and batch + 1 >= steps
         if is_last:
@@ -130,7 +130,7 @@ class CheckpointAndResume(NeutralCallback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Write the epoch's checkpoint."""
-        if early.is_empty(self.model):
+        if incremental.is_empty(self.model):
             return
         for name, value in numbers(logs).items():
             self._history.setdefault(name, []).append(value)
@@ -150,7 +150,7 @@ class CheckpointAndResume(NeutralCallback):
             self._save(self._epoch + 1, 0, finished=True)
         self._writer.wait()
         self._data = None
-        early.at_sections(None)
+        incremental.at_sections(None)
         position.forget(self.model, self.flavour)
 
     def _step_before(self, batch: int) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.feed import ragged
 from gridflow.keras.cures import parts
-from gridflow.keras.hooks import early
+from gridflow.keras.hooks import incremental
 from gridflow.keras.servers.steps import fetch, updates
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Dealer:
     def _pass_time(self) -> None:
         """Take all steps in; then wait for rows, or for the stream's end."""
         self._take_all_in()
-        early.has_next(self._source)
+        incremental.has_next(self._source)
 
     def _take_all_in(self) -> None:
         while self._under_way:

@@ -23,14 +23,14 @@ from typing import IO, TYPE_CHECKING, Final, NoReturn
 import msgspec
 
 from gridflow.agent.executor import executor_above
-from gridflow.agent.stat import began
+from gridflow.agent.procfs import began
 from gridflow.errors import GridflowError
-from gridflow.wire import door
+from gridflow.wire import psk_tls
 
 if TYPE_CHECKING:
     from gridflow.gpu.grant import SparkGpus
-    from gridflow.wire.door import Connection
     from gridflow.wire.payload import AgentPayload
+    from gridflow.wire.psk_tls import Connection
 
 UP: Final = b"up"
 END: Final = b"end"
@@ -106,7 +106,7 @@ def main() -> None:
     # From the parent's own pipe: nobody else can write to it.
     payload, place, gpus, line, owner, executor = pickle.load(sys.stdin.buffer)  # noqa: S301
     signal.signal(signal.SIGTERM, _end)
-    connection = door.knock(line.address, line.key)
+    connection = psk_tls.knock(line.address, line.key)
     connection.send_bytes(msgspec.msgpack.encode(place))
     watcher = threading.Thread(target=_watch, args=(connection, owner), daemon=True)
     watcher.start()

@@ -16,7 +16,7 @@ from gridflow.errors import InvalidArgument
 from gridflow.launch.base import PassesOn
 from gridflow.launch.spark.detached import BYE, END, END_SECONDS, Line
 from gridflow.launch.spark.launch import SparkLaunch
-from gridflow.wire import door
+from gridflow.wire import psk_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gridflow.errors import GridflowError
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
-    from gridflow.wire.door import Connection
     from gridflow.wire.payload import AgentPayload
+    from gridflow.wire.psk_tls import Connection
 
 
 def refuse(data: Mapping[str, Any], gpus: Sequence[GpuNeed], *, is_dynamic: bool) -> None:
@@ -90,11 +90,11 @@ class DetachedLaunch(PassesOn):
         self._lines: dict[int, Connection] = {}
         self._is_started = self._is_cancelled = self._is_over = False
         self._missing = {place for places, _ in stages for place in places}
-        key, socket = secrets.token_bytes(32), door.listen(host)
+        key, socket = secrets.token_bytes(32), psk_tls.listen(host)
         port = int(socket.getsockname()[1])
         advertised = payload.coordinator.rpartition(":")[0].strip("[]")
         line = Line((advertised, port), key)
-        self._door = door.Door(socket, key, self._hold)
+        self._door = psk_tls.Door(socket, key, self._hold)
 
         def make_frame(places: tuple[int, ...], need: GpuNeed) -> DataFrame:
             return frame_of(_starter(payload, places, line), places, need)

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.push.asker import Asker
-from gridflow.feed.push.attempts import Attempt
-from gridflow.feed.push.inflow import LEFT_OUT
+from gridflow.feed.push.exactly_once import Attempt
+from gridflow.feed.push.inference_client import Asker
 from gridflow.feed.push.sender import send_all
+from gridflow.feed.push.stream_store import LEFT_OUT
 from gridflow.feed.sources.arrays import has_masks, integer_lost_in, to_table
 
 if TYPE_CHECKING:

@@ -64,9 +64,9 @@ def equal_parts() -> int:
 
 def gather(content: bytes) -> list[bytes]:
     """Return the bytes of all ranks."""
-    from gridflow.feed import everywhere
+    from gridflow.feed import allgather
 
-    return everywhere.with_jax(content)
+    return allgather.with_jax(content)
 
 
 def leave() -> None:

@@ -53,9 +53,9 @@ def equal_parts() -> None:
 
 def gather(content: bytes) -> list[bytes]:
     """Return the bytes of all ranks."""
-    from gridflow.feed import everywhere
+    from gridflow.feed import allgather
 
-    return everywhere.with_torch(content)
+    return allgather.with_torch(content)
 
 
 def leave() -> None:

@@ -84,9 +84,9 @@ class Synchronous(Mode):
 
     def gather(self, content: bytes) -> list[bytes]:
         """Return the bytes of all ranks, by the collectives of their strategy."""
-        from gridflow.feed import everywhere
+        from gridflow.feed import allgather
 
-        return everywhere.with_tensorflow(self.strategy, content)
+        return allgather.with_tensorflow(self.strategy, content)
 
     def trainer(self, model: Any) -> Trainer:
         """Refuse: ``model.fit`` works here."""

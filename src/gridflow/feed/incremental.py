@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from gridflow.feed.arrivals import first_plan
 from gridflow.feed.assemble import assemble
 from gridflow.feed.batches import BatchPlan
 from gridflow.feed.dataset import Source, made, shared
 from gridflow.feed.selection import refuse_left_out, select
+from gridflow.feed.step_grants import first_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gridflow.feed.arrivals import Arrivals, FirstPlan
     from gridflow.feed.selection import Columns
     from gridflow.feed.spool import SpoolReader
+    from gridflow.feed.step_grants import Arrivals, FirstPlan
 
 __all__ = ["EarlySource", "distribute", "early_source_of"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.keras.cures import parts
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import once as _once
+from gridflow.keras.hooks import evaluation_view as _once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

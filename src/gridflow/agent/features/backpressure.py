@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from gridflow.agent import stat
+from gridflow.agent import procfs
 from gridflow.agent.features.base import Feature
 from gridflow.wire import child
 
@@ -79,7 +79,7 @@ class GivingWay(Feature):
     def _contended(self, now: float) -> bool:
         """Return whether tasks of this host have waited for a processor lately."""
         if self._looked is None or now - self._looked[0] > _LOOK_SECONDS:
-            waited = stat.waited_for_processors()
+            waited = procfs.waited_for_processors()
             if waited is None:  # this kernel doesn't tell
                 self._hurry.set()
                 return False

@@ -171,7 +171,7 @@ class InsideRun(RecordedRun):
         job = replace(job, show_progress=False)
 
         def run_inside(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from gridflow.coordinator.inside import run_task
+            from gridflow.coordinator.executor_coordinator import run_task
 
             yield from run_task(job, places, rows, gpu_shares, batches)
 

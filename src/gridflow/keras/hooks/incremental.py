@@ -14,7 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.early import EarlySource, early_source_of
+from gridflow.feed.incremental import EarlySource, early_source_of
 from gridflow.feed.stream import StreamSource
 
 if TYPE_CHECKING:

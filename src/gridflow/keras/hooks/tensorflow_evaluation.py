@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from gridflow.keras.fixes import Hook
-from gridflow.keras.hooks import once as _once
+from gridflow.keras.hooks import evaluation_view as _once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gridflow.feed.once import Once
+    from gridflow.feed.evaluation_view import Once
 
 
 def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:

@@ -10,7 +10,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.once import is_attached, once_of
+from gridflow.feed.evaluation_view import is_attached, once_of
 from gridflow.keras.hooks.position import first_dimension, spec_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from gridflow.agent.features.base import Feature
-from gridflow.feed import loans, records
+from gridflow.feed import records, row_borrowing
 from gridflow.wire import commands, reports
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Loans(Feature):
     def _lend(self, dataset: str) -> None:
         tools = self.tools
         path = tools.folder / f"loan-{dataset}.arrow"
-        loans.write(tools.folder / "spool", dataset, path)
+        row_borrowing.write(tools.folder / "spool", dataset, path)
 
         def sent(error: BaseException | None) -> None:
             if error is not None:
@@ -43,7 +43,7 @@ class Loans(Feature):
         path = tools.folder / f"loan-{dataset}.arrow"
         tools.client.download({"kind": "loan", "name": dataset}, path)
         spool = tools.folder / "spool"
-        counts = loans.take(spool, dataset, path, spec.feed)
+        counts = row_borrowing.take(spool, dataset, path, spec.feed)
         if spec.parts[tools.rank].serves:
             worker = spec.fed.index(tools.rank)
             records.write(spool, dataset, own_rows=0, worker=worker)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from gridflow.errors import DataError
 from gridflow.feed.ledger import DatasetCounts
 from gridflow.feed.push import stored
-from gridflow.feed.push.attempts import Partition, Partitions, Superseded
+from gridflow.feed.push.exactly_once import Partition, Partitions, Superseded
 from gridflow.feed.push.located import Located
 from gridflow.feed.push.marks import Mark, Marks
 from gridflow.feed.schema import FeedOptions, Findings, normalise
