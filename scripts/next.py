@@ -39,9 +39,9 @@ KERAS = ((GROUP, "keras", False), ("mirrored", "keras", False), (SERVERS, "keras
 TF_KERAS = ((GROUP, "tf_keras", False),)
 JAX, TORCH = ((GROUP, "jax", False),), ((GROUP, "torch", False),)
 SPARK = ((GROUP, "keras", True),)
-#: Lets a Keras be probed that can't be cured (`gridflow.keras.fixes.UNSAFE_VARIABLE`).
+#: Lets a Keras be probed that can't be patched (`gridflow.keras.patches.registry.UNSAFE_VARIABLE`).
 UNSAFE = "GRIDFLOW_UNSAFE_KERAS"
-CURES = ("tests/keras/test_fixes.py", "tests/keras/test_parts.py")
+CURES = ("tests/keras/test_bug_patches.py", "tests/keras/test_parts.py")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Component:
     columns : tuple
         Of the conformance table.
     tests : tuple of str
-        Beside those of the cures.
+        Beside those of the patches.
     removes : tuple of str
         Packages whose place it takes.
     without : tuple of str
@@ -162,12 +162,12 @@ def replace(folder, component):
 
 
 def states(flavour):
-    """Return what has become of each cure in this process; it must be allowed to be uncured."""
-    from gridflow.keras import fixes
+    """Return what has become of each patch in this process; it must be allowed to be unpatched."""
+    from gridflow.keras.patches import registry
 
     try:
-        applied = {fix.name for fix in fixes.apply() if fix.flavour == flavour}
-        known = fixes.known(flavour)
+        applied = {fix.name for fix in registry.apply() if fix.flavour == flavour}
+        known = registry.known(flavour)
     except Exception as error:
         return {"all": f"can't be loaded: {line(error)}"}
     found = {}
@@ -197,8 +197,8 @@ def states_of_rank(ctx, flavour):  # noqa: ARG001 (run() passes it by this name)
     return states(flavour)
 
 
-def cures():
-    """Return the states of the cures of each flavour and backend."""
+def patches():
+    """Return the states of the patches of each flavour and backend."""
     from gridflow import LocalLauncher, TensorflowDistributor
 
     os.environ[UNSAFE] = "1"
@@ -309,7 +309,7 @@ def inside(name, place):
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    found = {"versions": versions, "cures": cures()}
+    found = {"versions": versions, "patches": patches()}
     with tempfile.TemporaryDirectory(prefix="gridflow-next-") as folder:
         found |= {"columns": columns(name, Path(folder)), "tests": tests(name)}
     Path(place).write_text(json.dumps(found, indent=1))
@@ -364,16 +364,16 @@ def row(name, found, now):
     before = now.get("versions", {}) if name != "now" else {}
     versions = [f"{p} {v}" for p, v in found["versions"].items() if before.get(p) != v]
     needed, gone, broken = [], [], []
-    for home, each in found["cures"].items():
-        for cure, state in each.items():
+    for home, each in found["patches"].items():
+        for patch, state in each.items():
             if state == "needed":
-                needed.append(cure)
+                needed.append(patch)
             elif state == "not needed":
-                was = now.get("cures", {}).get(home, {}).get(cure)
+                was = now.get("patches", {}).get(home, {}).get(patch)
                 if was == "needed" or not was:
-                    gone.append(f"{cure} ({home})")
+                    gone.append(f"{patch} ({home})")
             elif state != "does not matter here":
-                broken.append(f"{cure} ({home}): {state}")
+                broken.append(f"{patch} ({home}): {state}")
     passed = sum(each.get("passed", 0) for each in found["columns"].values())
     cells = passed + sum(len(each.get("failed", [])) for each in found["columns"].values())
     fails = [f"{t}: {each['error']}" for t, each in found["columns"].items() if "error" in each]
@@ -387,10 +387,10 @@ def row(name, found, now):
     fails += [each for each in found["tests"]["failed"] if each not in known]
     new = sorted(
         {
-            f"{cure} ({home})"
-            for home, each in found["cures"].items()
-            for cure, state in each.items()
-            if state == "needed" and now.get("cures", {}).get(home, {}).get(cure) != "needed"
+            f"{patch} ({home})"
+            for home, each in found["patches"].items()
+            for patch, state in each.items()
+            if state == "needed" and now.get("patches", {}).get(home, {}).get(patch) != "needed"
         }
     )
     return [
@@ -426,7 +426,7 @@ def main():
             found[name] = json.loads(place.read_text())
         else:
             found[name] = try_out(name)
-    heads = ["component", "version", "conformance", "tests", "cures needed", "no longer", "fails"]
+    heads = ["component", "version", "conformance", "tests", "patches needed", "no longer", "fails"]
     print(f"Tried on {dt.datetime.now(tz=dt.UTC):%Y-%m-%d}, Python {PYTHON}.\n")
     print(f"| {' | '.join(heads)} |")
     print(f"|{'---|' * len(heads)}")

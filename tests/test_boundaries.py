@@ -33,10 +33,10 @@ NAMED = {
     "coordinator/console.py": "'none' is a value of logs=",
     "coordinator/environments.py": "titles of packages",
     "feed/files/tfrecords.py": "'none' is a compression",
-    "keras/cures/keras3_replicas.py": "'none' is a reduction of Keras's losses",
-    "keras/cures/parts.py": "packages with private parts",
-    "keras/cures/own_steps.py": "the package that a class is from",
-    "keras/fixes.py": "the table of the cures of each backend",
+    "keras/patches/bugs/keras3_replicas.py": "'none' is a reduction of Keras's losses",
+    "keras/patches/bugs/parts.py": "packages with private parts",
+    "keras/patches/bugs/own_steps.py": "the package that a class is from",
+    "keras/patches/registry.py": "the table of the patches of each backend",
     "keras/results.py": "'none' is a kind of value",
     "ml/exporting.py": "'torch' is a format to which Keras exports",
     "ml/serving.py": "which backend Keras has in a worker of Spark",
@@ -50,7 +50,7 @@ NOT_THE_RUNTIME = ("deploy/", "testing/")
 PRIVATE_MODULE = re.compile(
     r"\b(keras|tf_keras)[./]src\b|\btensorflow[./]python\b|\bjax[./]_src\b|\b__internal__\b"
 )
-DOOR = ("keras/cures/", "keras/hooks/")
+DOOR = ("keras/patches/bugs/", "keras/patches/hooks/")
 #: Private attributes of others that are no part of Keras or TensorFlow, and why they are used.
 PRIVATE = {
     "_SubParsersAction": "argparse has no public name for it",
@@ -236,7 +236,7 @@ def test_each_group_has_the_same_functions():
 
 
 def test_private_parts_of_keras_are_touched_behind_one_door():
-    # They belong into gridflow.keras.cures or gridflow.keras.hooks, with a test.
+    # They belong into gridflow.keras.patches.bugs or gridflow.keras.patches.hooks, with a test.
     found = {
         path: [*private_modules(tree), *private_attributes(tree)]
         for path, tree in TREES.items()

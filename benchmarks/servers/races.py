@@ -120,7 +120,7 @@ def together(ctx, name, runs, columns, locked):
     import gc
 
     if not locked:
-        del ctx.strategy.extended._update  # noqa: SLF001 (what the cure has put there)
+        del ctx.strategy.extended._update  # noqa: SLF001 (what the patch has put there)
     found = []
     for seed in range(runs):
         with ctx.strategy.scope():

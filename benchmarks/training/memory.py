@@ -30,9 +30,9 @@ def wait_at_first_step(folder, strategy=None):
     import numpy as np
     import tensorflow as tf
 
-    from gridflow.keras import fixes
+    from gridflow.keras.patches import registry
 
-    fixes.apply()
+    registry.apply()
     import keras
 
     strategy = strategy or tf.distribute.MultiWorkerMirroredStrategy()

@@ -13,9 +13,9 @@ def timed_fit(steps, strategy=None, batch_size=256):
     import numpy as np
     import tensorflow as tf
 
-    from gridflow.keras import fixes
+    from gridflow.keras.patches import registry
 
-    fixes.apply()
+    registry.apply()
     import keras
 
     strategy = strategy or tf.distribute.MultiWorkerMirroredStrategy()

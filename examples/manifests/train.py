@@ -8,9 +8,9 @@ import json
 import os
 from pathlib import Path
 
-from gridflow.keras import fixes
+from gridflow.keras.patches import registry
 
-fixes.apply()
+registry.apply()
 
 import tensorflow as tf  # noqa: E402
 

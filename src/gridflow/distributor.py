@@ -165,7 +165,7 @@ class TensorflowDistributor:
         ``--ps_hosts``, ``--worker_hosts`` (and ``--chief_hosts`` if there is a chief), before its
         own arguments; a command under ``strategy="command"`` behind them.
     patches : bool, default True
-        Let programs under ``strategy="command"`` have gridflow's cures of Keras's bugs; see
+        Let programs under ``strategy="command"`` have gridflow's patches of Keras's bugs; see
         ``docs/distribution.md``. Functions always have them.
     logs : {'all', 'chief', 'none'}, default 'all'
         Whose output is shown. Files in ``job_dir`` hold all of it in any case.

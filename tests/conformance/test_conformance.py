@@ -44,8 +44,8 @@ SPARK_CELLS = [
     for flavour, cell in SPARK_CELLS
     if cell[0] not in (*uneven.CASES, *batch_cases.CASES)
 ]
-#: Where cures, feed and groups are tried by one model, the others only try Keras again; but one of
-#: them has replicas that meet in each layer. `--all` trains all of them everywhere.
+#: Where patches, feed and groups are tried by one model, the others only try Keras again; but one
+#: of them has replicas that meet in each layer. `--all` trains all of them everywhere.
 OTHER_MODELS = tuple(cell for cell in CELLS if cell[1] != MODELS[0])
 AMONG_SEVERAL = 2
 LONELY_MODELS = tuple(cell for cell in CELLS if cell[1] not in MODELS[:AMONG_SEVERAL])
@@ -55,7 +55,7 @@ NOT_ON_SPARK = {
     "flavour": ("tf_keras", *conformance.BACKENDS),
     "cell": OTHER_MODELS,
 }
-#: tf_keras has the cures of several workers; what a single process does there is Keras's own.
+#: tf_keras has the patches of several workers; what a single process does there is Keras's own.
 #: `--all` runs these columns, too.
 ALONE = pytest.mark.full(strategy=("none", "mirrored"), flavour="tf_keras")
 
@@ -117,7 +117,7 @@ def test_it_computes_what_one_process_computes(outcomes, cell, strategy, flavour
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full(flavour="tf_keras")  # the step is that of Keras 3 but for its cures, tried by fit
+@pytest.mark.full(flavour="tf_keras")  # the step is that of Keras 3 but for patches, tried by fit
 @pytest.mark.full(strategy="mirrored")  # its replicas share a batch as those of several workers do
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize(("flavour", "cell"), STEP_CELLS, ids=str)

@@ -336,7 +336,7 @@ def test_every_task_that_does_not_fit_is_named_beside_the_driver():
     assert "gridflow env pack" in error.first.hint
 
 
-def test_missing_tensorflow_is_named_with_a_cure():
+def test_missing_tensorflow_is_named_with_a_patch():
     story = Story(restarts=3)
     story.register(0)
     story.register(1, {**ENVIRONMENT, "tensorflow": "", "executable": "/usr/bin/python3"})

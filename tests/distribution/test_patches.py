@@ -1,4 +1,4 @@
-"""Programs of their own under strategy="command": Keras is cured in each of their Pythons."""
+"""Programs of their own under strategy="command": Keras is patched in each of their Pythons."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ print("LOSSES", *losses)
 LOOK = """
 import sys
 own = getattr(sys.modules.get("sitecustomize"), "OWN", None)
-cures = any(type(each).__name__ == "_AfterImport" for each in sys.meta_path)
-print("FOUND", cures, own, any("startup" in p for p in sys.path))
+patches = any(type(each).__name__ == "_AfterImport" for each in sys.meta_path)
+print("FOUND", patches, own, any("startup" in p for p in sys.path))
 """
 
 
@@ -67,8 +67,8 @@ def test_the_users_own_start_is_kept(patches, own, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("more", "cured"), [({}, True), ({"GRIDFLOW_PATCHES": "0"}, False)])
-def test_programs_of_gridflow_launch_have_them_too(more, cured, tmp_path):
+@pytest.mark.parametrize(("more", "patched"), [({}, True), ({"GRIDFLOW_PATCHES": "0"}, False)])
+def test_programs_of_gridflow_launch_have_them_too(more, patched, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("OWN = 'mine'")
     ended = subprocess.run(
         [sys.executable, "-m", "gridflow.cli", "launch", "--", sys.executable, "-c", LOOK],
@@ -78,7 +78,7 @@ def test_programs_of_gridflow_launch_have_them_too(more, cured, tmp_path):
         timeout=60,
         check=True,
     )
-    assert f"FOUND {cured} mine False" in ended.stdout
+    assert f"FOUND {patched} mine False" in ended.stdout
 
 
 def test_functions_are_not_trained_without():

@@ -235,7 +235,7 @@ def test_a_plan_waits_for_executors_as_a_run_does(run_script):
     assert "value: 2" in run_script(text)
 
 
-def test_a_python_without_tensorflow_is_named_with_the_cure(tmp_path, run_script):
+def test_a_python_without_tensorflow_is_named_with_the_patch(tmp_path, run_script):
     """The executors' Python is this one with everything but TensorFlow."""
     import site
 
@@ -282,7 +282,7 @@ def test_another_version_of_tensorflow_on_one_executor_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("python", ["/usr/bin/false", "/usr/bin/python3", "/no/such/python"])
-def test_a_python_without_gridflow_is_named_with_the_cure(python, run_script):
+def test_a_python_without_gridflow_is_named_with_the_patch(python, run_script):
     printed = run_script(
         LOCAL.format(master="local[2]", settings="", options=""), PYSPARK_PYTHON=python
     )

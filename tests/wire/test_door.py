@@ -23,7 +23,7 @@ KEY = b"k" * 32
 #: told by its standard input meanwhile.
 HOST = """
 import os, resource, sys, threading
-from gridflow.wire import door
+from gridflow.wire import psk_tls
 
 def serve(connection):
     while True:
@@ -35,8 +35,8 @@ def serve(connection):
 def say(words):
     print(words, flush=True)
 
-listener = door.listen("127.0.0.1")
-opened = door.Door(listener, b"k" * 32, serve)
+listener = psk_tls.listen("127.0.0.1")
+opened = psk_tls.Door(listener, b"k" * 32, serve)
 files = []
 say(listener.getsockname()[1])
 for line in sys.stdin:

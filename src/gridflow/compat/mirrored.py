@@ -263,7 +263,7 @@ def _train(
     else:
         import tensorflow as tf
 
-        from gridflow.keras.hooks import untuned
+        from gridflow.keras.patches.hooks import untuned
 
         untuned.install()
         alone = ctx.num_workers == 1

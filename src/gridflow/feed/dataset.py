@@ -15,7 +15,7 @@ tf_keras 2.21 (``engine/data_adapter.py``); each statement has a test in ``tests
   may end one too high. So a resumed epoch of ``steps - k`` batches must end by number.
 
   - Keras 3: ``EpochIterator._enumerate_iterator`` reads ``self._num_batches`` when an epoch begins.
-    It can be lowered by k there for one epoch, or counted from k (`gridflow.keras.hooks.position`).
+    It can be lowered by k there for one epoch, or counted from k (`keras.patches.hooks.position`).
   - tf_keras: ``fit`` asks ``model._maybe_load_initial_counters_from_ckpt(steps, initial_epoch)``
     for (epoch, step) and then draws exactly ``steps - k`` batches in the first epoch.
 * ``assert_cardinality`` would turn a resumed epoch that is read to its end (an own loop) into an

@@ -2,7 +2,7 @@
 
 To test and to predict, all ranks make equal steps as in training (`gridflow.feed.batches`), over
 rows in their order. Where a rank has fewer rows than there are steps, some of its batches are
-empty. Who iterates them has to know that: Keras is told by the cures in `gridflow.keras`.
+empty. Who iterates them has to know that: Keras is told by the patches in `gridflow.keras`.
 """
 
 from __future__ import annotations

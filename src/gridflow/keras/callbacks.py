@@ -18,8 +18,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras import kubeflow, own_callbacks, statistics
-from gridflow.keras.hooks import incremental, position
 from gridflow.keras.neutral import NeutralCallback, numbers
+from gridflow.keras.patches.hooks import incremental, position
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.callback import CheckpointAndResume
 from gridflow.keras.runtime import begin_fit, current, current_fit

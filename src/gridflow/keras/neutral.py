@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.keras.cures.parts import Answers
+from gridflow.keras.patches.bugs.parts import Answers
 from gridflow.keras.results import flavour_of
 
 if TYPE_CHECKING:

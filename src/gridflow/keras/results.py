@@ -36,7 +36,7 @@ from gridflow.errors import (
     did_you_mean,
 )
 from gridflow.files.local import open_own
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 
 _SHARDS: Final = "_gridflow_shards"
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gridflow.keras import fixes
-from gridflow.keras.cures import parts
+from gridflow.keras.patches import registry
+from gridflow.keras.patches.bugs import parts
 from gridflow.keras.results import flavour_of, is_tensorflow
 
 _AVERAGING: Final = "_gridflow_averaging"
@@ -76,7 +76,7 @@ def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
     That is so with torch: only there metrics are added up at the end of an epoch. To be called by
     all ranks. Elsewhere empty: the state is the same on all ranks already.
     """
-    average = None if is_tensorflow(model) else fixes.hooks_of("keras").averaging()
+    average = None if is_tensorflow(model) else registry.hooks_of("keras").averaging()
     if not metrics or average is None:
         return []
     values = [variable.value.detach() for variable in metrics]
@@ -84,7 +84,7 @@ def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
 
 
 def _synchronise_ranks(model: Any) -> int:
-    average = fixes.hooks_of("keras").averaging()
+    average = registry.hooks_of("keras").averaging()
     found = [] if average is None else diverging(model)
     if found:
         means = average([variable.value for variable in found])

@@ -49,7 +49,7 @@ class Together:
 
     def start(self, model: Any) -> None:
         """Say where callbacks let a fit start: all ranks have to be there."""
-        from gridflow.keras.hooks import position
+        from gridflow.keras.patches.hooks import position
 
         epoch = position.initial_epoch(model) or self._initial_epoch
         self._send(FitStarts(self._fit, int(epoch), _updates(model)))

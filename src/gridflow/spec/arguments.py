@@ -123,7 +123,7 @@ def check_run_id(run_id: Any, job_dir: Any) -> str | None:
 
 
 def patched(strategy: str, *, patches: bool) -> dict[str, str]:
-    """Return the variables by which programs are told whether they have gridflow's cures.
+    """Return the variables by which programs are told whether they have gridflow's patches.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def patched(strategy: str, *, patches: bool) -> dict[str, str]:
     if not strategies.of(strategy).runs_programs:
         raise InvalidArgument(
             "patches=False is for programs of strategy='command'; a function is trained with "
-            f"gridflow's cures of Keras. Got strategy={strategy!r}."
+            f"gridflow's patches of Keras. Got strategy={strategy!r}."
         )
     return {PATCHES_VARIABLE: "0"}
 

@@ -1,7 +1,7 @@
 """What trains behind Keras 3: TensorFlow, JAX or torch, and what each of them can do. Pure.
 
 Whoever has to know asks here; nobody compares names. A new backend is an entry of this table, a
-module of `gridflow.training.groups` and one of `gridflow.keras.cures`.
+module of `gridflow.training.groups` and one of `gridflow.keras.patches.bugs`.
 """
 
 from __future__ import annotations

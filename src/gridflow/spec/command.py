@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 
-#: Set to ``0``, it keeps gridflow's cures of Keras out of programs.
+#: Set to ``0``, it keeps gridflow's patches of Keras out of programs.
 PATCHES_VARIABLE: Final = "GRIDFLOW_PATCHES"
-#: In front of ``PYTHONPATH`` it lets each Python of a program cure Keras.
+#: In front of ``PYTHONPATH`` it lets each Python of a program patch Keras.
 _STARTUP: Final = str(Path(__file__).parent.parent / "startup")
 
 
 def with_patches(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program, in which Keras is cured unless it says otherwise."""
+    """Return the environment of a program, in which Keras is patched unless it says otherwise."""
     if environ.get(PATCHES_VARIABLE) == "0":
         return dict(environ)
     others = environ.get("PYTHONPATH")

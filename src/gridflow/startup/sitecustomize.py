@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (no package: a folder on PYTHONPATH)
-"""What Python runs first in the programs that gridflow starts: it cures Keras as soon as it comes.
+"""What Python runs first in the programs that gridflow starts: it patches Keras, once imported.
 
 Its folder is in front of ``PYTHONPATH`` there. Python runs one ``sitecustomize`` only, the first
 that it finds, so this one takes its folder away and lets the next one have its turn.
@@ -14,12 +14,12 @@ from pathlib import Path
 _FOLDER = str(Path(__file__).parent)
 
 
-def _cure() -> None:
+def _patch() -> None:
     try:
-        from gridflow.keras import fixes
+        from gridflow.keras.patches import registry
     except ImportError:  # a Python without gridflow
         return
-    fixes.apply(with_hooks=False)
+    registry.apply(with_hooks=False)
 
 
 def _begin_again() -> None:
@@ -35,5 +35,5 @@ def _begin_again() -> None:
 
 
 _this = sys.modules[__name__]
-_cure()
+_patch()
 _begin_again()

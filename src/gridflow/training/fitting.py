@@ -95,7 +95,7 @@ class Fitting:
         InvalidArgument
             The model or the data can't be used so.
         """
-        from gridflow.keras.hooks import fits
+        from gridflow.keras.patches.hooks import fits
 
         if callbacks is None:
             callbacks = self.callbacks()
@@ -142,7 +142,7 @@ class Fitting:
         Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each. Under JAX and
         torch the same call is ``model.evaluate``.
         """
-        from gridflow.keras.hooks import fits
+        from gridflow.keras.patches.hooks import fits
 
         trainer = self._runtime.mode.trainer(model)
         with fits.counting(self._runtime):

@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gridflow.errors import WireError
-from gridflow.keras.cures.parts import COLLECTIVE_FILE, WAITING_FILES
+from gridflow.keras.patches.bugs.parts import COLLECTIVE_FILE, WAITING_FILES
 from gridflow.wire.child import Leave, LookAround
 from gridflow.wire.messages import Message
 from gridflow.wire.reports import Stack

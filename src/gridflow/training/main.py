@@ -72,7 +72,8 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     if not setup.runs_function:
         return tensorflow_server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup.serves
-    from gridflow.keras import fixes, results
+    from gridflow.keras import results
+    from gridflow.keras.patches import registry
     from gridflow.training.context import make_context
     from gridflow.training.runtime import TaskRuntime
 
@@ -80,7 +81,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     ctx, mode = make_context(runtime), runtime.mode
     mode.begin()
     # Not before: many probes look at the group, and a warm process has Keras from the start.
-    fixes.apply()
+    registry.apply()
     channel.send(Ready())
     modules.use(setup.modules)
     no_spark.refuse()
@@ -193,7 +194,7 @@ def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int
 def _kind_of(error: BaseException) -> str | None:
     """Return the kind of failure that an error of gridflow's own is; no restart helps there."""
     from gridflow.errors import DataError, EnvironmentMismatch, SchemaError
-    from gridflow.keras.cures.parts import MissingPart
+    from gridflow.keras.patches.bugs.parts import MissingPart
 
     if isinstance(error, DataError | SchemaError):
         return "data"

@@ -223,6 +223,6 @@ class Streaming:
 
     def _end_section(self, section: int) -> None:
         """Make a checkpoint that covers a section, and say that it is trained on."""
-        from gridflow.keras.hooks import incremental
+        from gridflow.keras.patches.hooks import incremental
 
         self._runtime.channel.send(SectionTrained(section, incremental.save_section()))

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 
 _TASKS: Final = Path("/proc/self/task")
 _DESCRIPTORS: Final = Path("/proc/self/fd")

@@ -35,7 +35,7 @@ _LIGHT: Final = (
     "gridflow.training.main",
     "gridflow.context",
     "gridflow.training.runtime",
-    "gridflow.keras.fixes",
+    "gridflow.keras.patches.registry",
     "gridflow.keras.results",
     "cloudpickle",
 )
@@ -49,12 +49,17 @@ _WITH: Final = {
         "gridflow.keras.callbacks",
         "gridflow.keras.resume.callback",
         "gridflow.keras.runtime",
-        "gridflow.keras.cures.keras3",
-        "gridflow.keras.hooks.keras3",
+        "gridflow.keras.patches.bugs.keras3",
+        "gridflow.keras.patches.hooks.keras3",
         "gridflow.training.modes.synchronous",
     ),
-    "jax": ("keras", *_FEED, "gridflow.keras.cures.jax", "gridflow.keras.hooks.jax"),
-    "torch": ("keras", *_FEED, "gridflow.keras.cures.torch", "gridflow.keras.hooks.torch"),
+    "jax": ("keras", *_FEED, "gridflow.keras.patches.bugs.jax", "gridflow.keras.patches.hooks.jax"),
+    "torch": (
+        "keras",
+        *_FEED,
+        "gridflow.keras.patches.bugs.torch",
+        "gridflow.keras.patches.hooks.torch",
+    ),
 }
 _REQUEST_SECONDS: Final = 5.0
 _PAUSE: Final = 0.1
@@ -312,7 +317,7 @@ def _look_ahead() -> None:
     Probes leave threads behind, with which this process couldn't be forked any more. Where they
     fail, or take too long, each training process finds out by itself.
     """
-    fixes = sys.modules["gridflow.keras.fixes"]
+    registry = sys.modules["gridflow.keras.patches.registry"]
     if "keras" not in sys.modules:
         return
     reading, writing = os.pipe()
@@ -321,13 +326,13 @@ def _look_ahead() -> None:
         pid = os.fork()
         if not pid:
             try:
-                os.write(writing, json.dumps(fixes.bugs_in_all_processes()).encode())
+                os.write(writing, json.dumps(registry.bugs_in_all_processes()).encode())
             finally:
                 os._exit(0)
         os.close(writing)
         try:
             if select.select([answer], [], [], _PROBING_SECONDS)[0]:
-                fixes.remember(json.loads(answer.read() or b"[]"))
+                registry.remember(json.loads(answer.read() or b"[]"))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

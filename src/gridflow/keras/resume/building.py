@@ -7,8 +7,8 @@ from typing import Any
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import sharded
-from gridflow.keras.cures import parts
-from gridflow.keras.hooks import position
+from gridflow.keras.patches.bugs import parts
+from gridflow.keras.patches.hooks import position
 from gridflow.keras.results import is_tensorflow
 
 

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import DataError, InvalidArgument
 from gridflow.keras import statistics
-from gridflow.keras.hooks import incremental, position
 from gridflow.keras.neutral import NeutralCallback, numbers
+from gridflow.keras.patches.hooks import incremental, position
 from gridflow.keras.resume import building, state
 from gridflow.keras.resume.file import Checkpoint
 from gridflow.keras.runtime import current_fit

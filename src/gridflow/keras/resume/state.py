@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridflow.keras import statistics
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.file import Checkpoint, Entry, check_same
 

@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras.hooks import position
 from gridflow.keras.neutral import numbers
+from gridflow.keras.patches.hooks import position
 from gridflow.keras.results import flavour_of
 from gridflow.keras.resume import building
 from gridflow.keras.servers.data import WorkerDataset

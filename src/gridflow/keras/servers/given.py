@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 from gridflow.keras.servers.data import WorkerDataset
 from gridflow.keras.servers.pushed import PushedRows
 

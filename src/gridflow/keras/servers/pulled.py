@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 from gridflow.keras.servers.steps import fetch
 
 if TYPE_CHECKING:

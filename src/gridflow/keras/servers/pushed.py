@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow.feed import ragged
-from gridflow.keras.cures import parts
-from gridflow.keras.hooks import incremental
+from gridflow.keras.patches.bugs import parts
+from gridflow.keras.patches.hooks import incremental
 from gridflow.keras.servers.steps import fetch, updates
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras import sharded
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 
 
 class Steps(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 from gridflow.training.groups import base
 
 if TYPE_CHECKING:

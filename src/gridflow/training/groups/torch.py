@@ -43,7 +43,7 @@ def join(runtime: TaskRuntime, timeout: float) -> None:
 
 
 def spread(num_workers: int) -> int:
-    """Return how many ranks train one model; the cures of Keras do the rest."""
+    """Return how many ranks train one model; the patches of Keras do the rest."""
     return num_workers
 
 

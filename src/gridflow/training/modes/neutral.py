@@ -7,7 +7,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
-from gridflow.keras.cures import parts
+from gridflow.keras.patches.bugs import parts
 from gridflow.training.groups import base
 from gridflow.training.modes.base import Mode
 

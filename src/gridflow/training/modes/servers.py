@@ -33,7 +33,7 @@ class Servers(Synchronous):
             return super().make_strategy()
         import tensorflow as tf
 
-        from gridflow.keras.hooks import locked_updates
+        from gridflow.keras.patches.hooks import locked_updates
 
         partitioner, described = None, runtime.setup.partitioner
         if described is not None:

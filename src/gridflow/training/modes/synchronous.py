@@ -38,7 +38,7 @@ class Synchronous(Mode):
         """Return the strategy; an evaluator, which trains alone, has TensorFlow's default one."""
         import tensorflow as tf
 
-        from gridflow.keras.hooks import untuned
+        from gridflow.keras.patches.hooks import untuned
 
         runtime = self._runtime
         if runtime.is_evaluator:
@@ -75,7 +75,7 @@ class Synchronous(Mode):
         """Return what makes a ``tf.data.Dataset``, or the strategy's own."""
         del together
         from gridflow.feed.stream import distribute
-        from gridflow.keras.hooks import position
+        from gridflow.keras.patches.hooks import position
 
         if not self._runtime.trains:
             return super().streams(together=False)
