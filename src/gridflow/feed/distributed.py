@@ -40,6 +40,9 @@ def _fed(base: Any) -> Any:
 
         source: Source
         again: Callable[[Source], Any]
+        #: The plan gives all ranks equal steps: none has to ask the others, in each step, whether
+        #: they have a batch, too.
+        _enable_get_next_as_optional = property(lambda _: False)
 
         @property
         def cardinality(self) -> int:

@@ -9,13 +9,13 @@ a view of the user's data, these are other ones in the next epoch.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
 
 import numpy as np
 from tensorflow.python.ops import script_ops
 
 from gridflow.feed.assemble import aligned_empty, is_own
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 #: Arrays that begin at a multiple of it aren't copied by TensorFlow (EIGEN_MAX_ALIGN_BYTES).
@@ -34,14 +34,11 @@ def _arrays_are_taken() -> bool:
 
 
 def _copy() -> None:
-    call = script_ops.FuncRegistry.__call__
-
-    @functools.wraps(call)
-    def __call__(self: Any, token: Any, device: Any, args: Any) -> Any:  # noqa: N807
+    def copied(call: Any, self: Any, token: Any, device: Any, args: Any) -> Any:
         found = call(self, token, device, args)
         return [_free(each) for each in found] if isinstance(found, list) else _free(found)
 
-    script_ops.FuncRegistry.__call__ = __call__
+    wrap(script_ops.FuncRegistry, "__call__", copied, Layer.BUG)
 
 
 def _free(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gridflow.keras.array_data import ArrayDataset
 from gridflow.keras.patches.bugs import parts
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 
@@ -56,17 +57,14 @@ def _building_reads_a_batch() -> bool:
 
 
 def _patch() -> None:
-    home, name = parts.building()
-    original = getattr(home, name)
-
-    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+    def build(original: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         adapter: Any = getattr(iterator, "data_adapter", None)
         data: Any = getattr(adapter, "py_dataset", None)
         if isinstance(data, ArrayDataset):
             data_batch = adapter._standardize_batch(data.sample())
         original(self, iterator=iterator, data_batch=data_batch)
 
-    setattr(home, name, build)
+    wrap(*parts.building(), build, Layer.BUG)
 
 
 def fix() -> Patch:

@@ -10,6 +10,7 @@ from keras.src.backend.jax import distribution_lib
 from keras.src.utils import jax_utils
 
 from gridflow.keras.patches.bugs import building
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 
@@ -39,9 +40,7 @@ def _placing_asks_the_peers() -> bool:
 
 
 def _patch_distribute_tensor() -> None:
-    original = distribution_lib.distribute_tensor
-
-    def distribute_tensor(tensor: Any, layout: Any) -> Any:
+    def distribute_tensor(original: Any, tensor: Any, layout: Any) -> Any:
         sharding = getattr(layout, "backend_layout", layout)
         if (
             not isinstance(sharding, jax.sharding.Sharding)
@@ -54,7 +53,7 @@ def _patch_distribute_tensor() -> None:
         value = np.asarray(tensor)
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
-    distribution_lib.distribute_tensor = distribute_tensor
+    wrap(distribution_lib, "distribute_tensor", distribute_tensor, Layer.BUG)
 
 
 PATCHES: Final = (

@@ -30,6 +30,7 @@ from gridflow.keras.patches.bugs.datasets import (
     without_autoshard,
 )
 from gridflow.keras.patches.bugs.parts import trainer as trainer_class
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 if TYPE_CHECKING:
@@ -107,9 +108,7 @@ def _all_shapes_known(spec: Any) -> bool:
 
 
 def _patch_building() -> None:
-    original = TRAINER._maybe_symbolic_build
-
-    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+    def build(original: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if self._distribute_strategy is None or iterator is None:
             original(self, iterator=iterator, data_batch=data_batch)
             return
@@ -127,7 +126,7 @@ def _patch_building() -> None:
         with self.distribute_strategy.scope():
             self._symbolic_build(data_batch=batch)
 
-    TRAINER._maybe_symbolic_build = _maybe_symbolic_build
+    wrap(TRAINER, "_maybe_symbolic_build", build, Layer.BUG)
 
 
 # --- logs that are averaged over an axis which scalars don't have -----------------------------
@@ -179,14 +178,12 @@ def _mean_over_workers(strategy: Any, values: Any) -> Any:
 
 
 def _patch_means() -> None:
-    original = trainer.reduce_per_replica
-
-    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+    def reduce_per_replica(original: Any, values: Any, strategy: Any, reduction: str) -> Any:
         if reduction in {"auto", "mean"} and trainer._collective_all_reduce_multi_worker(strategy):
             return _mean_over_workers(strategy, values)
         return original(values, strategy, reduction)
 
-    trainer.reduce_per_replica = reduce_per_replica
+    wrap(trainer, "reduce_per_replica", reduce_per_replica, Layer.BUG)
 
 
 # --- class_weight with a dataset that is already distributed ----------------------------------
@@ -216,17 +213,15 @@ def _class_weight_needs_map() -> bool:
 
 
 def _patch_class_weight() -> None:
-    original = tf_dataset_adapter.TFDatasetAdapter.__init__
-
-    def __init__(  # noqa: N807
-        self: Any, dataset: Any, class_weight: Any = None, distribution: Any = None
+    def init(
+        original: Any, self: Any, dataset: Any, class_weight: Any = None, distribution: Any = None
     ) -> None:
         if class_weight is not None and isinstance(dataset, tf.distribute.DistributedDataset):
             to_weights = tf_dataset_adapter.make_class_weight_map_fn(class_weight)
             dataset, class_weight = map_distributed(dataset, to_weights), None
         original(self, dataset, class_weight=class_weight, distribution=distribution)
 
-    tf_dataset_adapter.TFDatasetAdapter.__init__ = __init__
+    wrap(tf_dataset_adapter.TFDatasetAdapter, "__init__", init, Layer.BUG)
 
 
 # --- autoshard OFF: only the first 1/workers of the batches are used --------------------------
@@ -267,10 +262,8 @@ def _counts_before_distribution() -> bool:
 
 
 def _patch_counting() -> None:
-    original = trainer.TFEpochIterator.__init__
-
-    def __init__(  # noqa: N807
-        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    def init(
+        original: Any, self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         original(self, distribute_strategy, *args, **kwargs)
         steps = steps_after_distribution(distribute_strategy, self.data_adapter.get_tf_dataset())
@@ -278,7 +271,7 @@ def _patch_counting() -> None:
             self.data_adapter = keras3_steps.with_steps(self.data_adapter, steps)
             self._num_batches = steps
 
-    trainer.TFEpochIterator.__init__ = __init__
+    wrap(trainer.TFEpochIterator, "__init__", init, Layer.BUG)
 
 
 PATCHES: Final = (

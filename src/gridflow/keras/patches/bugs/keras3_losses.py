@@ -8,6 +8,7 @@ from keras.src import ops
 from keras.src.losses import loss as losses
 
 from gridflow.keras.patches.bugs import shares
+from gridflow.keras.patches.methods import Layer, wrap
 
 _MEANS: Final = ("mean", "sum_over_batch_size")
 _WEIGHTED: Final = "mean_with_sample_weight"
@@ -25,17 +26,17 @@ def make_those_that_ask(values: Any, counts: Any) -> None:
 
 def install() -> None:
     """Let losses divide by what there is in the whole batch."""
-    apply_mask, reduce_values = losses.apply_mask, losses.reduce_values
-    reduce_weighted_values = losses.reduce_weighted_values
 
-    def masked(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+    def masked(apply_mask: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
         weight = apply_mask(sample_weight, mask, dtype, reduction)
         if mask is None or reduction not in _MEANS:
             return weight
         part = shares.reachable("A masked loss")
         return weight if part is None else weight * _to_all(part, ops.cast(mask, dtype))
 
-    def reduced(values: Any, sample_weight: Any = None, reduction: Any = None) -> Any:
+    def reduced(
+        reduce_values: Any, values: Any, sample_weight: Any = None, reduction: Any = None
+    ) -> Any:
         value = reduce_values(values, sample_weight, reduction)
         if tuple(values.shape) == ():
             return value
@@ -47,15 +48,16 @@ def install() -> None:
             return value if part is None else value * ops.cast(part.times_a_sum(), value.dtype)
         return value
 
-    def weighted(values: Any, *args: Any, **kwargs: Any) -> Any:
+    def weighted(reduce_weighted_values: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         if tuple(values.shape) != ():
             return reduce_weighted_values(values, *args, **kwargs)
         # A loss function that has taken the mean itself: there is nothing left to divide.
         with shares.of(None):
             return reduce_weighted_values(values, *args, **kwargs)
 
-    losses.apply_mask, losses.reduce_values = masked, reduced
-    losses.reduce_weighted_values = weighted
+    wrap(losses, "apply_mask", masked, Layer.BUG)
+    wrap(losses, "reduce_values", reduced, Layer.BUG)
+    wrap(losses, "reduce_weighted_values", weighted, Layer.BUG)
 
 
 def _to_all(part: shares.Part, counts: Any) -> Any:

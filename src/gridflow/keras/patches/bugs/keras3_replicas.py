@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +10,12 @@ import tensorflow as tf
 from keras.src import backend, ops
 from keras.src.backend.tensorflow import optimizer as optimizers
 from keras.src.losses import loss as losses
-from keras.src.optimizers import base_optimizer
 
 from gridflow.errors import InvalidArgument
 from gridflow.keras.patches.bugs import keras3_losses, own_steps, probing, shares
 from gridflow.keras.patches.bugs.parts import trainer as trainer_class
 from gridflow.keras.patches.bugs.tensorflow_shares import part_of, sum_gradients
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 from gridflow.keras.servers.steps import refuse_asynchronous
 
@@ -34,7 +33,6 @@ class _Summed(threading.local):
 
 
 _summed = _Summed()
-_plain_update = optimizers.TFOptimizer._backend_update_step
 TRAINER: Final = trainer_class()
 
 
@@ -74,9 +72,9 @@ def _gradients_are_summed_last() -> bool:
 
 
 def _patch_gradients() -> None:
-    original = base_optimizer.BaseOptimizer._backend_apply_gradients
-
-    def _backend_apply_gradients(self: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    def apply_gradients(
+        original: Any, self: Any, grads: Sequence[Any], variables: Sequence[Any]
+    ) -> None:
         if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
             original(self, grads, variables)
             return
@@ -96,11 +94,15 @@ def _patch_gradients() -> None:
         if self.use_ema:
             _move_averages(self)
 
-    def _backend_update_step(
-        self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    def update_step(
+        original: Any,
+        self: Any,
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any],
+        learning_rate: Any,
     ) -> None:
         if not _summed.now:
-            _plain_update(self, grads, trainable_variables, learning_rate)
+            original(self, grads, trainable_variables, learning_rate)
             return
         on_each_device(
             self._distributed_tf_update_step,
@@ -109,11 +111,12 @@ def _patch_gradients() -> None:
             learning_rate,
         )
 
-    optimizers.TFOptimizer._backend_apply_gradients = _backend_apply_gradients
-    optimizers.TFOptimizer._backend_update_step = _backend_update_step
-    apply = base_optimizer.BaseOptimizer.apply
+    wrap(optimizers.TFOptimizer, "_backend_apply_gradients", apply_gradients, Layer.BUG)
+    wrap(optimizers.TFOptimizer, "_backend_update_step", update_step, Layer.BUG)
 
-    def built_apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+    def built_apply(
+        apply: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
+    ) -> None:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
             if not self.built and tf.distribute.has_strategy():
@@ -122,7 +125,7 @@ def _patch_gradients() -> None:
                     self.build(trainable_variables)
         apply(self, grads, trainable_variables)
 
-    optimizers.TFOptimizer.apply = built_apply
+    wrap(optimizers.TFOptimizer, "apply", built_apply, Layer.BUG)
 
 
 _ASYNCHRONOUS: Final = tf.distribute.experimental.ParameterServerStrategy
@@ -260,19 +263,15 @@ def _losses_are_scaled_in_own_steps() -> bool:
 
 
 def _patch_own_steps() -> None:
-    make, reduce = TRAINER._make_function, losses.reduce_values
-
-    def as_is_in_own_steps(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(original)
-        def scale(value: Any) -> Any:
-            return value if own_steps.is_active() else original(value)
-
-        return scale
+    def as_is_in_own_steps(original: Any, value: Any) -> Any:
+        return value if own_steps.is_active() else original(value)
 
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-        setattr(losses, name, as_is_in_own_steps(getattr(losses, name)))
+        wrap(losses, name, as_is_in_own_steps, Layer.BUG)
 
-    def reduce_values(values: Any, sample_weight: Any = None, reduction: Any = None) -> Any:
+    def reduce_values(
+        reduce: Any, values: Any, sample_weight: Any = None, reduction: Any = None
+    ) -> Any:
         value = reduce(values, sample_weight, reduction)
         if reduction == "sum" and own_steps.is_active() and shares.current() is None:
             # A sum stays one where gradients are averaged.
@@ -283,12 +282,12 @@ def _patch_own_steps() -> None:
             value = losses.scale_loss_for_distribution(value)
         return value
 
-    losses.reduce_values = reduce_values
+    wrap(losses, "reduce_values", reduce_values, Layer.BUG)
 
-    def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Any:
+    def make_function(make: Any, self: Any, step_function: Callable[[Any], Any]) -> Any:
         return make(self, own_steps.within(self, step_function, part_of))
 
-    TRAINER._make_function = _make_function
+    wrap(TRAINER, "_make_function", make_function, Layer.BUG)
 
 
 # --- what a loss divides by --------------------------------------------------------------------

@@ -11,6 +11,7 @@ from keras.src.optimizers import loss_scale_optimizer as scaling
 
 from gridflow.keras.patches.bugs import probing
 from gridflow.keras.patches.bugs.keras3_replicas import knowing, native_of, on_each_device, sums_of
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def _parts_are_looked_at() -> bool:
 
 
 def _patch_skipping() -> None:
-    original = scaling.LossScaleOptimizer._tf_apply
-
-    def _tf_apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+    def apply(
+        original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
+    ) -> None:
         if (
             tf.distribute.in_cross_replica_context()
             or tf.distribute.get_strategy().num_replicas_in_sync == 1
@@ -77,7 +78,7 @@ def _patch_skipping() -> None:
         # A branch in which replicas meet can only be taken by all of them together.
         on_each_device(choose, tf.distribute.get_strategy(), finite, sums, variables)
 
-    scaling.LossScaleOptimizer._tf_apply = _tf_apply
+    wrap(scaling.LossScaleOptimizer, "_tf_apply", apply, Layer.BUG)
 
 
 PATCHES: Final = (

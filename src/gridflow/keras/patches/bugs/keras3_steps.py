@@ -15,6 +15,7 @@ from keras.src.backend.tensorflow import trainer
 
 from gridflow.keras.patches.bugs import probing
 from gridflow.keras.patches.bugs.parts import trainer as trainer_class
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def _epochs_are_miscounted() -> bool:
 
 
 def _patch_epochs() -> None:
-    original = trainer.TFEpochIterator._enumerate_iterator
-
-    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+    def enumerate_iterator(original: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
         if self.steps_per_epoch:
             yield from original(self)
             return
@@ -80,7 +79,7 @@ def _patch_epochs() -> None:
         self._steps_seen = 0
         self.data_adapter.on_epoch_end()
 
-    trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
+    wrap(trainer.TFEpochIterator, "_enumerate_iterator", enumerate_iterator, Layer.BUG)
 
 
 # --- a step that counts although it found no data ---------------------------------------------
@@ -103,9 +102,7 @@ def _ended_data_counts_as_a_step() -> bool:
 
 
 def _patch_steps() -> None:
-    original = TRAINER._make_function
-
-    def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Any:
+    def make_function(original: Any, self: Any, step_function: Callable[[Any], Any]) -> Any:
         @functools.wraps(step_function)
         def step_with_data(data: Any) -> Any:
             # Operations that need no data (iterations += 1) have to wait for it all the same.
@@ -117,7 +114,7 @@ def _patch_steps() -> None:
 
         return original(self, step_with_data)
 
-    TRAINER._make_function = _make_function
+    wrap(TRAINER, "_make_function", make_function, Layer.BUG)
 
 
 # --- steps_per_execution under a strategy with several replicas --------------------------------
@@ -154,9 +151,7 @@ class _OneStepAtATime:
 
 
 def _patch_many_steps() -> None:
-    original = TRAINER._make_function
-
-    def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Any:
+    def make_function(original: Any, self: Any, step_function: Callable[[Any], Any]) -> Any:
         steps = self.steps_per_execution
         if steps == 1 or self.distribute_strategy.num_replicas_in_sync == 1:
             return original(self, step_function)
@@ -173,7 +168,7 @@ def _patch_many_steps() -> None:
 
         return many_steps
 
-    TRAINER._make_function = _make_function
+    wrap(TRAINER, "_make_function", make_function, Layer.BUG)
 
 
 # --- predict_on_batch: every replica predicts all rows, and they come as often ------------------
@@ -249,13 +244,11 @@ class _OfFirstReplica:
 
 
 def _patch_predicting_a_batch() -> None:
-    original = TRAINER.predict_on_batch
     make = TRAINER.make_predict_function
     #: By model: the function of all replicas, which Keras drops where the model changes, and ours.
     functions: Any = weakref.WeakKeyDictionary()
 
-    @functools.wraps(original)
-    def predict_on_batch(self: Any, x: Any) -> Any:
+    def predict_on_batch(original: Any, self: Any, x: Any) -> Any:
         if self.distribute_strategy.num_replicas_in_sync == 1:
             return original(self, x)
         self.make_predict_function()
@@ -269,7 +262,7 @@ def _patch_predicting_a_batch() -> None:
         found = function([(x,)])
         return tf.nest.map_structure(trainer.convert_to_np_if_not_ragged, found)
 
-    TRAINER.predict_on_batch = predict_on_batch
+    wrap(TRAINER, "predict_on_batch", predict_on_batch, Layer.BUG)
 
 
 def with_steps(adapter: Any, steps: int | None) -> Any:

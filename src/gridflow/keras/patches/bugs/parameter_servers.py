@@ -14,6 +14,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 import keras
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 # No probe makes a tensor, see `keras3`.
@@ -58,12 +59,8 @@ def _adding_reads_and_writes() -> bool:
 
 
 def _patch_adding() -> None:
-    originals = {name: getattr(backend.Variable, name) for name in ("assign_add", "assign_sub")}
-
     def patched(name: str) -> Any:
-        original = originals[name]
-
-        def assign(self: Any, value: Any) -> Any:
+        def assign(original: Any, self: Any, value: Any) -> Any:
             native = self._value
             # Mirrored variables aggregate what is assigned: there Keras's way is right.
             if in_stateless_scope() or not _is_shared(native):
@@ -73,8 +70,8 @@ def _patch_adding() -> None:
 
         return assign
 
-    for name in originals:
-        setattr(backend.Variable, name, patched(name))
+    for name in ("assign_add", "assign_sub"):
+        wrap(backend.Variable, name, patched(name), Layer.BUG)
 
 
 def _is_shared(native: Any) -> bool:
@@ -99,16 +96,14 @@ def _lookup_needs_the_whole_table() -> bool:
 
 
 def _patch_lookup() -> None:
-    original = keras.layers.Embedding.call
-
-    def call(self: Any, inputs: Any) -> Any:
+    def call(original: Any, self: Any, inputs: Any) -> Any:
         table = getattr(getattr(self, "_embeddings", None), "_value", None)
         if not isinstance(table, ShardedVariable):
             return original(self, inputs)
         places = tf.cast(inputs, tf.int64)
         return tf.cast(tf.nn.embedding_lookup(table, places), self.compute_dtype)
 
-    keras.layers.Embedding.call = call
+    wrap(keras.layers.Embedding, "call", call, Layer.BUG)
 
 
 def _arrays_need_a_whole() -> bool:
@@ -149,16 +144,14 @@ class _InShards(backend.Variable):  # type: ignore[misc]
 
 
 def _patch_arrays() -> None:
-    original = backend.Variable.__array__
-
-    def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: N807
+    def as_array(original: Any, self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
         if isinstance(self._value, ShardedVariable):
             found = np.asarray(tf.convert_to_tensor(self._value), dtype)
         else:
             found = original(self, dtype)
         return np.array(found) if copy else found
 
-    backend.Variable.__array__ = __array__
+    wrap(backend.Variable, "__array__", as_array, Layer.BUG)
 
 
 def _checkpoints_need_a_whole() -> bool:
@@ -171,23 +164,20 @@ def _checkpoints_need_a_whole() -> bool:
 
 
 def _patch_checkpoints() -> None:
-    serialize = backend.Variable._serialize_to_tensors
-    restore = backend.Variable._restore_from_tensors
-
-    def _serialize_to_tensors(self: Any) -> Any:
+    def to_tensors(serialize: Any, self: Any) -> Any:
         if not isinstance(self._value, ShardedVariable):
             return serialize(self)
         # Whole, as in all other files of gridflow's.
         return {_VALUE: tf.convert_to_tensor(self._value)}
 
-    def _restore_from_tensors(self: Any, restored_tensors: Any) -> Any:
+    def from_tensors(restore: Any, self: Any, restored_tensors: Any) -> Any:
         if not isinstance(self._value, ShardedVariable):
             return restore(self, restored_tensors)
         self._value.assign(restored_tensors[_VALUE])
         return self._value
 
-    backend.Variable._serialize_to_tensors = _serialize_to_tensors
-    backend.Variable._restore_from_tensors = _restore_from_tensors
+    wrap(backend.Variable, "_serialize_to_tensors", to_tensors, Layer.BUG)
+    wrap(backend.Variable, "_restore_from_tensors", from_tensors, Layer.BUG)
 
 
 PATCHES: Final = (

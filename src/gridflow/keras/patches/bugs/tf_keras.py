@@ -17,6 +17,7 @@ from gridflow.keras.patches.bugs.datasets import (
     steps_after_distribution,
     without_autoshard,
 )
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # No probe makes a tensor, see `keras3`.
 _BATCHES = 3
+_CONFIGURE: Final = "_configure_dataset_and_inferred_steps"
 
 
 class _ProbeDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
@@ -66,32 +68,30 @@ def _distributed_shell() -> Any:
 def _patch_steps() -> None:
     adapter = data_adapter.DatasetAdapter
     handler = data_adapter.DataHandler
-    validate, recreate = adapter._validate_args, adapter.should_recreate_iterator
-    infer = handler._infer_steps
 
-    def _validate_args(
-        self: Any, y: Any, sample_weights: Any, steps: Any, pss_evaluation_shards: Any
+    def validate_args(
+        validate: Any, self: Any, y: Any, weights: Any, steps: Any, pss_evaluation_shards: Any
     ) -> None:
         unlimited = is_distributed(self._dataset) and steps is None
         # -1 is what tf_keras itself takes for "as many as there are".
         steps = -1 if unlimited else steps
-        validate(self, y, sample_weights, steps, pss_evaluation_shards)
+        validate(self, y, weights, steps, pss_evaluation_shards)
 
-    def should_recreate_iterator(self: Any) -> bool:
+    def should_recreate_iterator(recreate: Any, self: Any) -> bool:
         if is_distributed(self._dataset):
             return self._user_steps is None
         return bool(recreate(self))
 
-    def _infer_steps(self: Any, steps: int | None, dataset: Any) -> int | None:
+    def infer_steps(infer: Any, self: Any, steps: int | None, dataset: Any) -> int | None:
         if steps is None and is_distributed(dataset):
             known = int(dataset.cardinality)
             return known if known >= 0 else None
         inferred: int | None = infer(self, steps, dataset)
         return inferred
 
-    adapter._validate_args = _validate_args
-    adapter.should_recreate_iterator = should_recreate_iterator
-    handler._infer_steps = _infer_steps
+    wrap(adapter, "_validate_args", validate_args, Layer.BUG)
+    wrap(adapter, "should_recreate_iterator", should_recreate_iterator, Layer.BUG)
+    wrap(handler, "_infer_steps", infer_steps, Layer.BUG)
 
 
 def _probe_handler() -> Any:
@@ -121,9 +121,7 @@ def _epochs_begin_twice() -> bool:
 
 
 def _patch_epochs() -> None:
-    original = data_adapter.DataHandler.enumerate_epochs
-
-    def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
+    def enumerate_epochs(original: Any, self: Any) -> Iterator[tuple[int, Any]]:
         if not self._adapter.should_recreate_iterator():
             yield from original(self)
             return
@@ -137,7 +135,7 @@ def _patch_epochs() -> None:
                 yield epoch, iter(self._dataset)
                 self._adapter.on_epoch_end()
 
-    data_adapter.DataHandler.enumerate_epochs = enumerate_epochs
+    wrap(data_adapter.DataHandler, "enumerate_epochs", enumerate_epochs, Layer.BUG)
 
 
 # --- class_weight with a distributed dataset, and autoshard OFF -------------------------------
@@ -164,10 +162,14 @@ def _class_weight_needs_map() -> bool:
 
 
 def _patch_class_weight() -> None:
-    original = data_adapter.DataHandler._configure_dataset_and_inferred_steps
-
-    def _configure_dataset_and_inferred_steps(
-        self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
+    def configure(
+        original: Any,
+        self: Any,
+        strategy: Any,
+        x: Any,
+        steps_per_epoch: Any,
+        class_weight: Any,
+        distribute: Any,
     ) -> None:
         dataset = self._adapter.get_dataset()
         if class_weight and is_distributed(dataset):
@@ -176,9 +178,7 @@ def _patch_class_weight() -> None:
             class_weight = None
         original(self, strategy, x, steps_per_epoch, class_weight, distribute)
 
-    data_adapter.DataHandler._configure_dataset_and_inferred_steps = (
-        _configure_dataset_and_inferred_steps
-    )
+    wrap(data_adapter.DataHandler, _CONFIGURE, configure, Layer.BUG)
 
 
 class _Size(int):
@@ -224,19 +224,21 @@ def _counts_before_distribution() -> bool:
 
 
 def _patch_counting() -> None:
-    original = data_adapter.DataHandler._configure_dataset_and_inferred_steps
-
-    def _configure_dataset_and_inferred_steps(
-        self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
+    def configure(
+        original: Any,
+        self: Any,
+        strategy: Any,
+        x: Any,
+        steps_per_epoch: Any,
+        class_weight: Any,
+        distribute: Any,
     ) -> None:
         original(self, strategy, x, steps_per_epoch, class_weight, distribute)
         steps = steps_after_distribution(strategy, self._adapter.get_dataset())
         if steps is not None and steps_per_epoch is None:
             self._inferred_steps = steps
 
-    data_adapter.DataHandler._configure_dataset_and_inferred_steps = (
-        _configure_dataset_and_inferred_steps
-    )
+    wrap(data_adapter.DataHandler, _CONFIGURE, configure, Layer.BUG)
 
 
 PATCHES: Final = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from types import SimpleNamespace
 from typing import Any, Final
@@ -17,6 +16,7 @@ from tf_keras.src.utils import losses_utils, tf_utils
 
 from gridflow.keras.patches.bugs import own_steps, probing, shares
 from gridflow.keras.patches.bugs.tensorflow_shares import part_of, sum_gradients
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 
 #: Looked up by this: a step that names the function takes care of the replicas by itself.
@@ -54,18 +54,13 @@ def _losses_are_scaled_in_own_steps() -> bool:
 
 
 def _patch_own_steps() -> None:
-    scale_loss = losses_utils.scale_loss_for_distribution
-    add_up = optimizer_utils.all_reduce_sum_gradients
-    reduction_of = losses.Loss._get_reduction
-
-    @functools.wraps(scale_loss)
-    def scale_loss_for_distribution(value: Any) -> Any:
+    def scale_loss_for_distribution(scale_loss: Any, value: Any) -> Any:
         return value if own_steps.is_active() else scale_loss(value)
 
-    def all_reduce_sum_gradients(grads_and_vars: Any) -> Any:
+    def all_reduce_sum_gradients(add_up: Any, grads_and_vars: Any) -> Any:
         return sum_gradients(add_up, grads_and_vars)
 
-    def _get_reduction(self: Any) -> Any:
+    def get_reduction(reduction_of: Any, self: Any) -> Any:
         # A mean of each replica's part is right there, which tf_keras can't know.
         if own_steps.is_active() and self.reduction == losses_utils.ReductionV2.AUTO:
             return losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
@@ -73,19 +68,18 @@ def _patch_own_steps() -> None:
             return self.reduction
         return reduction_of(self)
 
-    losses_utils.scale_loss_for_distribution = scale_loss_for_distribution
-    optimizer_utils.all_reduce_sum_gradients = all_reduce_sum_gradients
-    losses.Loss._get_reduction = _get_reduction
+    name = "scale_loss_for_distribution"
+    wrap(losses_utils, name, scale_loss_for_distribution, Layer.BUG)
+    wrap(optimizer_utils, "all_reduce_sum_gradients", all_reduce_sum_gradients, Layer.BUG)
+    wrap(losses.Loss, "_get_reduction", get_reduction, Layer.BUG)
     for kind in ("train", "test"):
         _wrap_making(kind)
 
 
 def _wrap_making(kind: str) -> None:
     name, step = f"make_{kind}_function", f"{kind}_step"
-    make = getattr(training.Model, name)
 
-    @functools.wraps(make)
-    def make_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def make_function(make: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         plain = getattr(self, step)
         own = own_steps.within(self, plain, part_of)
         if own is not plain:
@@ -93,7 +87,7 @@ def _wrap_making(kind: str) -> None:
             vars(self)[step] = own
         return make(self, *args, **kwargs)
 
-    setattr(training.Model, name, make_function)
+    wrap(training.Model, name, make_function, Layer.BUG)
 
 
 # --- train_on_batch and test_on_batch: what the workers found is added up ------------------------
@@ -134,11 +128,9 @@ def _patch_logs_of_a_batch() -> None:
 
 
 def _ask_the_metrics(name: str) -> None:
-    original = getattr(training.Model, name)
-    parameters = inspect.signature(original)
+    parameters = inspect.signature(getattr(training.Model, name))
 
-    @functools.wraps(original)
-    def on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def on_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.distribute_strategy.num_replicas_in_sync == 1:
             return original(self, *args, **kwargs)
         given = parameters.bind(self, *args, **kwargs)
@@ -149,7 +141,7 @@ def _ask_the_metrics(name: str) -> None:
         logs = tf_utils.sync_to_numpy_or_python_type(logs)
         return logs if as_dict else training.flatten_metrics_in_order(logs, self.metrics_names)
 
-    setattr(training.Model, name, on_batch)
+    wrap(training.Model, name, on_batch, Layer.BUG)
 
 
 # --- what a loss divides by --------------------------------------------------------------------
@@ -178,10 +170,7 @@ def _parts_divide_by_their_own() -> bool:
 
 
 def _patch_dividing() -> None:
-    apply_valid_mask, reduce = losses_utils.apply_valid_mask, losses_utils.reduce_weighted_loss
-
-    @functools.wraps(apply_valid_mask)
-    def masked(losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
+    def masked(apply_valid_mask: Any, losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
         if mask is None or reduction not in {losses_utils.ReductionV2.AUTO, _MEAN}:
             return apply_valid_mask(losses, sw, mask, reduction)
         part = shares.reachable("A masked loss")
@@ -192,15 +181,15 @@ def _patch_dividing() -> None:
         density = part.density(tf.reduce_sum(mask), entries)
         return losses_utils.apply_mask(losses, sw, mask / tf.cast(density, mask.dtype))
 
-    @functools.wraps(reduce)
-    def reduced(weighted_losses: Any, reduction: Any = _MEAN) -> Any:
+    def reduced(reduce: Any, weighted_losses: Any, reduction: Any = _MEAN) -> Any:
         loss = reduce(weighted_losses, reduction)
         if reduction != losses_utils.ReductionV2.SUM:
             return loss
         part = shares.reachable("A loss that is a sum")
         return loss if part is None else loss * tf.cast(part.times_a_sum(), loss.dtype)
 
-    losses_utils.apply_valid_mask, losses_utils.reduce_weighted_loss = masked, reduced
+    wrap(losses_utils, "apply_valid_mask", masked, Layer.BUG)
+    wrap(losses_utils, "reduce_weighted_loss", reduced, Layer.BUG)
 
 
 PATCHES: Final = (

@@ -5,13 +5,13 @@ Keras is given a dataset of ``ctx.dataset`` and tests or predicts on its `Once` 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.feed.evaluation_view import is_attached, once_of
 from gridflow.keras.patches.hooks.position import first_dimension, spec_of
+from gridflow.keras.patches.methods import Layer, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,6 @@ def patch(
         Are given the model and the `Once`; entered around the call of the original. What
         ``predicting`` yields is applied to the predictions.
     """
-    fit, evaluate, predict = cls.fit, cls.evaluate, cls.predict
 
     def exchanged(name: str, parameter: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Return the `Once` that was given, and the arguments with its view instead."""
@@ -59,8 +58,7 @@ def patch(
             kwargs = {**kwargs, parameter: once.view}
         return once, args, kwargs
 
-    @functools.wraps(fit)
-    def fit_once(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def fit_once(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         once, args, kwargs = exchanged("fit", "validation_data", args, kwargs)
         data = args[0] if args else kwargs.get("x")
         if is_attached(data):
@@ -69,8 +67,7 @@ def patch(
             _check_rows(self, once.view, _TO_TEST)
         return fit(self, *args, **kwargs)
 
-    @functools.wraps(evaluate)
-    def evaluate_once(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def evaluate_once(evaluate: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         once, args, kwargs = exchanged("evaluate", "x", args, kwargs)
         if once is None:
             return evaluate(self, *args, **kwargs)
@@ -78,8 +75,7 @@ def patch(
         with evaluating(self, once):
             return evaluate(self, *args, **kwargs)
 
-    @functools.wraps(predict)
-    def predict_once(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def predict_once(predict: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         once, args, kwargs = exchanged("predict", "x", args, kwargs)
         if once is None:
             return predict(self, *args, **kwargs)
@@ -88,7 +84,9 @@ def patch(
             found = predict(self, *args, **kwargs)
         return arranged(found)
 
-    cls.fit, cls.evaluate, cls.predict = fit_once, evaluate_once, predict_once
+    wrap(cls, "fit", fit_once, Layer.ROWS)
+    wrap(cls, "evaluate", evaluate_once, Layer.ROWS)
+    wrap(cls, "predict", predict_once, Layer.ROWS)
 
 
 def _check_rows(model: Any, data: Any, way_out: str) -> None:

@@ -7,7 +7,6 @@ beside the training.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import InvalidArgument
 from gridflow.keras import own_callbacks
 from gridflow.keras.patches.hooks import incremental
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 from gridflow.keras.results import is_tensorflow
 from gridflow.keras.resume.callback import CheckpointAndResume
@@ -51,9 +51,10 @@ def hook(trainer: Any, callback_list: Any) -> Hook:
 
     def install() -> None:
         for name in _METHODS:
-            setattr(trainer, name, _counted(name, getattr(trainer, name)))
+            counted = _counted(name, inspect.signature(getattr(trainer, name)))
+            wrap(trainer, name, counted, Layer.DEADLINES)
         for name in _OCCASIONS:
-            setattr(callback_list, name, _told(name, getattr(callback_list, name)))
+            wrap(callback_list, name, _told(name), Layer.DEADLINES)
 
     return Hook("each fit is under the job's deadlines", install)
 
@@ -77,11 +78,8 @@ def _is_together(runtime: Runtime, model: Any) -> bool:
     return runtime.num_workers > 1 and isinstance(model.distribute_strategy, kind)
 
 
-def _counted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(method)
-
-    @functools.wraps(method)
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _counted(name: str, signature: inspect.Signature) -> Callable[..., Any]:
+    def counted(method: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         runtime = present()
         if runtime is None:
             return method(self, *args, **kwargs)
@@ -129,9 +127,8 @@ def _flat(callbacks: Any) -> list[Any]:
     return [callbacks]
 
 
-def _told(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def told(self: Any, *args: Any, **kwargs: Any) -> None:
+def _told(name: str) -> Callable[..., Any]:
+    def told(method: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         runtime = present()
         if runtime is None:
             method(self, *args, **kwargs)

@@ -8,6 +8,7 @@ from keras.src.trainers import epoch_iterator
 
 from gridflow.keras.array_data import ArrayDataset
 from gridflow.keras.patches.bugs import parts
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ def ending() -> Hook:
     """Return what lets an epoch of ``steps_per_epoch`` go on where the rows of a worker end."""
 
     def install() -> None:
-        original = epoch_iterator.EpochIterator.__init__
-
-        def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        def init(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
             steps = kwargs.get("steps_per_epoch")
             # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
             if steps and "class_weight" in kwargs and isinstance(x, ArrayDataset):
@@ -32,7 +31,7 @@ def ending() -> Hook:
                 x = x.endless()
             original(self, x, *args, **kwargs)
 
-        epoch_iterator.EpochIterator.__init__ = __init__
+        wrap(epoch_iterator.EpochIterator, "__init__", init, Layer.ROWS)
 
     return Hook("an epoch of steps_per_epoch goes on where the rows of a worker end", install)
 
@@ -55,22 +54,20 @@ def same_weights(
     """
 
     def install() -> None:
-        fit = cls.fit  # type: ignore[attr-defined]
-        home, name = parts.building()
-        build = getattr(home, name)
-
-        def fit_from_the_same(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def fit_from_the_same(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             # Past Keras's own __setattr__, which would track it as a part of the model.
             object.__setattr__(self, _SHARES, broadcast)
             return fit(self, *args, **kwargs)
 
-        def build_and_share(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        def build_and_share(
+            build: Any, self: Any, iterator: Any = None, data_batch: Any = None
+        ) -> None:
             build(self, iterator=iterator, data_batch=data_batch)
             share = self.__dict__.pop(_SHARES, None)
             if share is not None:
                 share(self.variables)
 
-        cls.fit = fit_from_the_same  # type: ignore[attr-defined]
-        setattr(home, name, build_and_share)
+        wrap(cls, "fit", fit_from_the_same, Layer.ROWS)
+        wrap(*parts.building(), build_and_share, Layer.ROWS)
 
     return Hook("all begin with the chief's weights", install, concerns)

@@ -14,6 +14,7 @@ from gridflow.keras.neutral import numbers
 from gridflow.keras.patches.bugs import parts
 from gridflow.keras.patches.hooks import evaluation_view as _once
 from gridflow.keras.patches.hooks import fits, group, group_evaluation, returning, saving
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 
 if TYPE_CHECKING:
@@ -65,16 +66,14 @@ def _is_group() -> bool:
 
 
 def _predict_alone() -> None:
-    original = TRAINER.predict
-
-    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def predict(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_group():
             return original(self, *args, **kwargs)
         variables = [*self.trainable_variables, *self.non_trainable_variables]
         with _alone(self, variables, "predict_function"):
             return original(self, *args, **kwargs)
 
-    TRAINER.predict = predict
+    wrap(TRAINER, "predict", predict, Layer.BUG)
 
 
 def _add_up(values: list[Any]) -> list[Any]:

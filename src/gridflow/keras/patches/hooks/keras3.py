@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
@@ -23,6 +22,7 @@ from gridflow.keras.patches.hooks import (
 )
 from gridflow.keras.patches.hooks.compiling import check_optimizer, check_xla
 from gridflow.keras.patches.hooks.incremental import coming_steps, iterator_of
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ FIT: Final = (TRAINER, "_maybe_symbolic_build", trainer.TFEpochIterator)
 
 
 def _go_on() -> None:
-    original = trainer.TFEpochIterator.__init__
-
-    def __init__(  # noqa: N807
-        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    def init(
+        original: Any, self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         original(self, distribute_strategy, *args, **kwargs)
         # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
@@ -54,16 +52,14 @@ def _go_on() -> None:
                 self._num_batches = None
                 self._gridflow_pass = known
 
-    trainer.TFEpochIterator.__init__ = __init__
+    wrap(trainer.TFEpochIterator, "__init__", init, Layer.ROWS)
 
 
 # --- an epoch whose length comes to be known on the way -----------------------------------------
 
 
 def _ask_for_steps() -> None:
-    original = trainer.TFEpochIterator._enumerate_iterator
-
-    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+    def steps_asked_for(original: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
         steps = coming_steps(self)
         if steps is None:
             yield from original(self)
@@ -77,17 +73,15 @@ def _ask_for_steps() -> None:
         self._steps_seen = 0
         self.data_adapter.on_epoch_end()
 
-    trainer.TFEpochIterator._enumerate_iterator = _enumerate_iterator
+    wrap(trainer.TFEpochIterator, "_enumerate_iterator", steps_asked_for, Layer.ROWS)
 
 
 # --- data that aren't the workers' in common -----------------------------------------------------
 
 
 def _check_data() -> None:
-    original = trainer.TFEpochIterator.__init__
-
-    def __init__(  # noqa: N807
-        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    def init(
+        original: Any, self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         check_scope(kwargs.get("x"), distribute_strategy)
         if "class_weight" in kwargs:  # only fit speaks of them
@@ -95,17 +89,14 @@ def _check_data() -> None:
         with own_order.shuffled_alike(distribute_strategy, tf.random):
             original(self, distribute_strategy, *args, **kwargs)
 
-    trainer.TFEpochIterator.__init__ = __init__
+    wrap(trainer.TFEpochIterator, "__init__", init, Layer.CHECK)
 
 
 # --- what compile could know -------------------------------------------------------------------
 
 
 def _check_compiling() -> None:
-    original = _BASE.compile
-
-    @functools.wraps(original)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
+    def checked(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if isinstance(self, TRAINER):
             if kwargs.get("jit_compile") is True:
@@ -113,20 +104,17 @@ def _check_compiling() -> None:
             check_optimizer(self.optimizer, self.distribute_strategy)
         return result
 
-    _BASE.compile = compile
+    wrap(_BASE, "compile", checked, Layer.CHECK)
 
 
 # --- predictions in the order of the rows ------------------------------------------------------
 
 
 def _predict_in_order() -> None:
-    original = TRAINER.predict
-
-    @functools.wraps(original)
-    def predict(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def predict(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         return original(self, with_order(x, self.distribute_strategy), *args, **kwargs)
 
-    TRAINER.predict = predict
+    wrap(TRAINER, "predict", predict, Layer.BUG)
 
 
 # --- a part of a batch without rows ------------------------------------------------------------
@@ -135,9 +123,8 @@ def _predict_in_order() -> None:
 def _leave_statistics() -> None:
     """Let a replica that has no rows in a step keep its moving statistics: theirs are 0 / 0."""
     layer = keras.layers.BatchNormalization
-    original = parts.part(layer, "_moments")
 
-    def _moments(self: Any, inputs: Any, mask: Any) -> Any:
+    def moments(original: Any, self: Any, inputs: Any, mask: Any) -> Any:
         found = original(self, inputs, mask)
         part = shares.current()
         if part is None or self.synchronized or inputs.shape[0] is not None:
@@ -148,7 +135,7 @@ def _leave_statistics() -> None:
             for new, old in zip(found, kept, strict=True)
         )
 
-    layer._moments = _moments
+    wrap(layer, "_moments", moments, Layer.BUG)
 
 
 HOOKS: Final = (

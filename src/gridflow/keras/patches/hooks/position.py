@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.keras.patches.bugs.parts import module, part
 from gridflow.keras.patches.hooks import incremental
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import hooks_of
 from gridflow.keras.results import FLAVOURS
 
@@ -239,22 +240,20 @@ def _install_keras3() -> None:
 
 def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
     """Keep the iterator that a model is built with, and let it start where it is told to."""
-    build = part(trainer, build_name)
-    enumerate_steps = part(epochs, "_enumerate_iterator")
 
-    def build_with(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+    def build_with(build: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None:
             _keep(self, iterator)
             incremental.keep_model(iterator, self)
         build(self, iterator=iterator, data_batch=data_batch)
 
-    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+    def steps_from(enumerate_steps: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
         start = self.__dict__.pop(_START, None)
         steps = enumerate_steps(self) if start is None else _from(self, start)
         yield from steps
 
-    setattr(trainer, build_name, build_with)
-    epochs._enumerate_iterator = _enumerate_iterator
+    wrap(trainer, build_name, build_with, Layer.POSITION)
+    wrap(epochs, "_enumerate_iterator", steps_from, Layer.POSITION)
 
 
 def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
@@ -281,15 +280,13 @@ def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
 
 def _install_tf_keras() -> None:
     handler = part(module("tf_keras.src.engine.data_adapter"), "DataHandler")
-    init, enumerate_epochs = handler.__init__, part(handler, "enumerate_epochs")
 
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def keep(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         if kwargs.get("model") is not None:
             _keep(kwargs["model"], self)
 
-    def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
+    def epochs_from(enumerate_epochs: Any, self: Any) -> Iterator[tuple[int, Any]]:
         start = getattr(self._model, "_training_state", None)
         skip = start.skip if isinstance(start, Start) else 0
         for epoch, iterator in enumerate_epochs(self):
@@ -298,5 +295,5 @@ def _install_tf_keras() -> None:
             skip = 0
             yield epoch, iterator
 
-    handler.__init__ = __init__
-    handler.enumerate_epochs = _enumerate_epochs
+    wrap(handler, "__init__", keep, Layer.POSITION)
+    wrap(handler, "enumerate_epochs", epochs_from, Layer.POSITION)

@@ -6,10 +6,10 @@ where its constructor takes what can't be written into one; Keras would say so a
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any, Final
 
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 
 #: Classes of which it was said.
@@ -28,15 +28,12 @@ def hook(base: Any, flavour: str) -> Hook:
     """
 
     def install() -> None:
-        original = base.compile
-
-        @functools.wraps(original)
-        def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
-            result = original(self, *args, **kwargs)
+        def look(compile_: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = compile_(self, *args, **kwargs)
             _look_at(self, flavour)
             return result
 
-        base.compile = compile
+        wrap(base, "compile", look, Layer.CHECK)
 
     return Hook("a model that can't be returned is named before it is trained", install)
 

@@ -6,7 +6,6 @@ bytes of both in one file.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from keras.src.saving import saving_lib
 from keras.src.utils import file_utils
 
 from gridflow.files.replacing import replacing
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 from gridflow.keras.runtime import present
 
@@ -31,19 +31,17 @@ def _is_file_here(path: Any, ending: str) -> bool:
 
 
 def _write_aside() -> None:
-    save_model, save_weights_only = saving_lib.save_model, saving_lib.save_weights_only
-
-    @functools.wraps(save_model)
-    def save_model_aside(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    def save_model_aside(
+        save_model: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any
+    ) -> None:
         if not _is_file_here(filepath, ".keras"):
             save_model(model, filepath, *args, **kwargs)
             return
         with replacing(filepath, ".keras") as beside:
             save_model(model, str(beside), *args, **kwargs)
 
-    @functools.wraps(save_weights_only)
     def save_weights_aside(
-        model: Any, filepath: Any, max_shard_size: Any = None, **kwargs: Any
+        save_weights_only: Any, model: Any, filepath: Any, max_shard_size: Any = None, **kwargs: Any
     ) -> None:
         # Shards are files of several names.
         if max_shard_size is not None or not _is_file_here(filepath, _WEIGHTS):
@@ -52,8 +50,8 @@ def _write_aside() -> None:
         with replacing(filepath, _WEIGHTS) as beside:
             save_weights_only(model, str(beside), max_shard_size, **kwargs)
 
-    saving_lib.save_model = save_model_aside
-    saving_lib.save_weights_only = save_weights_aside
+    wrap(saving_lib, "save_model", save_model_aside, Layer.ROUTE)
+    wrap(saving_lib, "save_weights_only", save_weights_aside, Layer.ROUTE)
 
 
 def hook() -> Hook:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import tensorflow as tf
 from gridflow.errors import InvalidArgument
 from gridflow.keras import runtime
 from gridflow.keras.patches.bugs import parts
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 
 _SERVERS: Final = tf.distribute.ParameterServerStrategy
@@ -29,18 +29,14 @@ def hook(cls: Any) -> Hook:
 
     def install() -> None:
         for name in ("fit", "train_on_batch"):
-            setattr(cls, name, _checked(getattr(cls, name)))
+            wrap(cls, name, _train_the_groups, Layer.CHECK)
 
     return Hook("a model that was made outside of the group's strategy isn't trained", install)
 
 
-def _checked(train: Any) -> Any:
-    @functools.wraps(train)
-    def train_the_groups(self: Any, *args: Any, **kwargs: Any) -> Any:
-        check(self)
-        return train(self, *args, **kwargs)
-
-    return train_the_groups
+def _train_the_groups(train: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    check(model)
+    return train(model, *args, **kwargs)
 
 
 def check(model: Any) -> None:

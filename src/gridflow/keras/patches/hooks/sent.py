@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 from gridflow.errors import InvalidArgument
 from gridflow.keras import runtime
 from gridflow.keras.patches.bugs import parts
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 from gridflow.keras.resume import building
 
@@ -52,19 +52,16 @@ class _OnChief:
 
 
 def _send() -> None:
-    fit, evaluate, predict = TRAINER.fit, TRAINER.evaluate, TRAINER.predict
-    of_fit, of_evaluate = inspect.signature(fit), inspect.signature(evaluate)
+    of_fit, of_evaluate = inspect.signature(TRAINER.fit), inspect.signature(TRAINER.evaluate)
 
-    @functools.wraps(fit)
-    def sent_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def sent_fit(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self.distribute_strategy, _SERVERS):
             return fit(self, *args, **kwargs)
         given = of_fit.bind(self, *args, **kwargs)
         given.apply_defaults()
         return _fit(self, **{k: v for k, v in given.arguments.items() if k != "self"})
 
-    @functools.wraps(evaluate)
-    def sent_evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def sent_evaluate(evaluate: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self.distribute_strategy, _SERVERS):
             return evaluate(self, *args, **kwargs)
         given = of_evaluate.bind(self, *args, **kwargs).arguments
@@ -75,13 +72,14 @@ def _send() -> None:
             return logs
         return parts.part(self, "_flatten_metrics_in_order")(logs)
 
-    @functools.wraps(predict)
-    def sent_predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def sent_predict(predict: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(self.distribute_strategy, _SERVERS):
             return predict(_OnChief(self), *args, **kwargs)
         return predict(self, *args, **kwargs)
 
-    TRAINER.fit, TRAINER.evaluate, TRAINER.predict = sent_fit, sent_evaluate, sent_predict
+    wrap(TRAINER, "fit", sent_fit, Layer.ROUTE)
+    wrap(TRAINER, "evaluate", sent_evaluate, Layer.ROUTE)
+    wrap(TRAINER, "predict", sent_predict, Layer.ROUTE)
 
 
 def _fit(model: Any, x: Any, *, verbose: Any, callbacks: Any, **given: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
 
 import tensorflow as tf
@@ -13,6 +12,7 @@ from gridflow.keras.patches.bugs.datasets import check_scope, endless, is_distri
 from gridflow.keras.patches.hooks import fits, own_order, returning, scope, tensorflow_evaluation
 from gridflow.keras.patches.hooks.compiling import check_xla
 from gridflow.keras.patches.hooks.incremental import refuse
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 
 # --- steps_per_epoch other than the steps that the data have ----------------------------------
@@ -29,13 +29,7 @@ def _length(dataset: Any) -> int | None:
 
 
 def _go_on() -> None:
-    init, recreate = (
-        data_adapter.DataHandler.__init__,
-        (data_adapter.DatasetAdapter.should_recreate_iterator),
-    )
-
-    @functools.wraps(init)
-    def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def endless_where_asked(init: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
         refuse(x)
         init(self, x, *args, **kwargs)
         steps, known = kwargs.get("steps_per_epoch"), _length(x)
@@ -47,32 +41,29 @@ def _go_on() -> None:
             self._dataset = again
             self._adapter._gridflow_pass = self._gridflow_pass = known
 
-    def should_recreate_iterator(self: Any) -> bool:
+    def should_recreate_iterator(recreate: Any, self: Any) -> bool:
         if getattr(self, "_gridflow_pass", None) is not None:
             return False
         return bool(recreate(self)) or (
             is_distributed(self._dataset) and self._user_steps == _length(self._dataset)
         )
 
-    data_adapter.DataHandler.__init__ = __init__
-    data_adapter.DatasetAdapter.should_recreate_iterator = should_recreate_iterator
+    wrap(data_adapter.DataHandler, "__init__", endless_where_asked, Layer.ROWS)
+    adapter = data_adapter.DatasetAdapter
+    wrap(adapter, "should_recreate_iterator", should_recreate_iterator, Layer.ROWS)
 
 
 # --- what fails later, without a hint ----------------------------------------------------------
 
 
 def _check() -> None:
-    compile_, init = training.Model.compile, data_adapter.DataHandler.__init__
-
-    @functools.wraps(compile_)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
+    def checked(compile_: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         result = compile_(self, *args, **kwargs)
         if kwargs.get("jit_compile"):
             check_xla(self.distribute_strategy)
         return result
 
-    @functools.wraps(init)
-    def __init__(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def looked_at(init: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
         strategy = tf.distribute.get_strategy()
         check_scope(x, strategy)
         if "shuffle" in kwargs:  # only fit does
@@ -80,8 +71,8 @@ def _check() -> None:
         with own_order.shuffled_alike(strategy, data_adapter.tf.random):
             init(self, x, *args, **kwargs)
 
-    training.Model.compile = compile
-    data_adapter.DataHandler.__init__ = __init__
+    wrap(training.Model, "compile", checked, Layer.CHECK)
+    wrap(data_adapter.DataHandler, "__init__", looked_at, Layer.CHECK)
 
 
 HOOKS: Final = (

@@ -19,6 +19,7 @@ from gridflow.keras.neutral import numbers
 from gridflow.keras.patches.bugs import keras3_losses, parts, shares
 from gridflow.keras.patches.bugs.torch_groups import is_group
 from gridflow.keras.patches.hooks import fits, group, group_evaluation, returning, saving
+from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 
 if TYPE_CHECKING:
@@ -63,27 +64,22 @@ def _broadcast(variables: list[Any]) -> None:
             distributed.broadcast(variable.value.data, src=0)
 
 
-def _average_in(cls: type) -> None:
-    original = cls.apply  # type: ignore[attr-defined]
-
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if _applying:  # an optimizer inside of another one
-            return original(self, grads, trainable_variables)
-        grads = list(grads)
-        there = [place for place, grad in enumerate(grads) if grad is not None]
-        if there:
-            means = _average_of_rows([grads[place] for place in there])
-            if self.__dict__.pop(_DIVIDED, False):
-                means = [each * distributed.get_world_size() for each in means]
-            for place, mean in zip(there, means, strict=True):
-                grads[place] = mean
-        _applying.append(True)
-        try:
-            return original(self, grads, trainable_variables)
-        finally:
-            _applying.pop()
-
-    cls.apply = apply  # type: ignore[attr-defined]
+def _apply_averages(apply: Any, self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    if _applying:  # an optimizer inside of another one
+        return apply(self, grads, trainable_variables)
+    grads = list(grads)
+    there = [place for place, grad in enumerate(grads) if grad is not None]
+    if there:
+        means = _average_of_rows([grads[place] for place in there])
+        if self.__dict__.pop(_DIVIDED, False):
+            means = [each * distributed.get_world_size() for each in means]
+        for place, mean in zip(there, means, strict=True):
+            grads[place] = mean
+    _applying.append(True)
+    try:
+        return apply(self, grads, trainable_variables)
+    finally:
+        _applying.pop()
 
 
 def _average_of_rows(grads: Sequence[Any]) -> list[Any]:
@@ -97,16 +93,15 @@ def _average_of_rows(grads: Sequence[Any]) -> list[Any]:
 
 def _average_gradients() -> None:
     scaling = loss_scale_optimizer.LossScaleOptimizer
-    scale_loss = scaling.scale_loss
 
-    def scale_part(self: Any, loss: Any) -> Any:
+    def scale_part(scale_loss: Any, self: Any, loss: Any) -> Any:
         # As much as in one process, where the mean is over more rows: else float16 overflows here.
         object.__setattr__(self, _DIVIDED, True)
         return scale_loss(self, loss) / distributed.get_world_size()
 
-    scaling.scale_loss = scale_part
-    for cls in (BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer):
-        _average_in(cls)
+    wrap(scaling, "scale_loss", scale_part, Layer.BUG)
+    for cls in (BaseOptimizer, scaling):
+        wrap(cls, "apply", _apply_averages, Layer.ROUTE)
 
 
 def _part_of(batch: Any) -> shares.Part:
@@ -121,9 +116,8 @@ def _part_of(batch: Any) -> shares.Part:
 
 def _know_parts() -> None:
     """Let ranks know their part of a batch in training: they test in steps of different numbers."""
-    make = TRAINER.make_train_function
 
-    def make_train_function(self: Any, force: bool = False) -> None:
+    def make_train_function(make: Any, self: Any, force: bool = False) -> None:
         known = self.train_function
         make(self, force)
         function = self.train_function
@@ -136,14 +130,12 @@ def _know_parts() -> None:
 
         self.train_function = of_part
 
-    TRAINER.make_train_function = make_train_function
+    wrap(TRAINER, "make_train_function", make_train_function, Layer.BUG)
     keras3_losses.install()
 
 
 def _add_up_logs() -> None:
-    original = TRAINER._get_metrics_result_or_logs
-
-    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+    def of_all(original: Any, self: Any, logs: Any) -> Any:
         variables = self.metrics_variables
         own = [variable.value.detach().clone() for variable in variables]
         if own:
@@ -167,7 +159,7 @@ def _add_up_logs() -> None:
         means = average([torch.tensor(list(mine.values()), device=device)])[0]
         return {**logs, **dict(zip(mine, means.tolist(), strict=True))}
 
-    TRAINER._get_metrics_result_or_logs = _get_metrics_result_or_logs
+    wrap(TRAINER, "_get_metrics_result_or_logs", of_all, Layer.ROUTE)
 
 
 def _copied(value: Any) -> Any:

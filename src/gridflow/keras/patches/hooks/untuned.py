@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from gridflow.keras.patches.bugs.parts import module, part
+from gridflow.keras.patches.bugs.parts import module
+from gridflow.keras.patches.methods import Layer, wrap
 
 
 @functools.cache
@@ -19,12 +20,10 @@ def install() -> None:
     import tensorflow as tf
 
     home = module("tensorflow.python.data.ops.multi_device_iterator_ops")
-    create = part(home, "_create_device_dataset")
 
-    @functools.wraps(create)
-    def created(*args: Any, **kwargs: Any) -> Any:
+    def created(create: Any, *args: Any, **kwargs: Any) -> Any:
         options = tf.data.Options()
         options.autotune.enabled = False
         return create(*args, **kwargs).with_options(options)
 
-    home._create_device_dataset = created
+    wrap(home, "_create_device_dataset", created, Layer.BUG)
