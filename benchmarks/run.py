@@ -12,7 +12,7 @@ for bench in (
     "feed/bench.py",
     "feed/push.py",
     "feed/streams.py",
-    "feed/files.py",
+    "feed/ingest/files.py",
     "training/bench.py",
     "training/early.py",
     "training/memory.py",

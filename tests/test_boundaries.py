@@ -32,7 +32,7 @@ NAMED = {
     "agent/forkserver/server.py": "what is imported beside a package",
     "coordinator/console.py": "'none' is a value of logs=",
     "coordinator/environments.py": "titles of packages",
-    "feed/files/tfrecords.py": "'none' is a compression",
+    "feed/ingest/files/tfrecords.py": "'none' is a compression",
     "keras/patches/bugs/keras3_replicas.py": "'none' is a reduction of Keras's losses",
     "keras/patches/bugs/parts.py": "packages with private parts",
     "keras/patches/bugs/own_steps.py": "the package that a class is from",

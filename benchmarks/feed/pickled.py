@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gridflow.feed.push.stream_store import Inflow, segment_path
-from gridflow.feed.schema import FeedOptions
+from gridflow.feed.normalize import FeedOptions
+from gridflow.feed.store.stream import Inflow, segment_path
 from gridflow.wire import psk_tls
 from gridflow.wire.identity import identity_of
 from gridflow.wire.receiver import Receiver, ReceiverClient

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         UnsafePath,
         WireError,
     )
-    from gridflow.feed.forms import Keys, Padded, Ragged, Sparse
+    from gridflow.feed.encodings import Keys, Padded, Ragged, Sparse
     from gridflow.files.materialized import Materialized
     from gridflow.handle import JobHandle
     from gridflow.launch.local import LocalLauncher
@@ -64,7 +64,7 @@ _HOMES: Final = {
     "JobCancelled": "errors",
     "JobExists": "errors",
     "JobHandle": "handle",
-    "Keys": "feed.forms",
+    "Keys": "feed.encodings",
     "LocalLauncher": "launch.local",
     "Materialized": "files.materialized",
     "MaxRestarts": "coordinator.policies",
@@ -73,17 +73,17 @@ _HOMES: Final = {
     "NetworkError": "errors",
     "NotEnoughGpus": "errors",
     "NotEnoughSlots": "errors",
-    "Padded": "feed.forms",
+    "Padded": "feed.encodings",
     "Plan": "spec.plan",
     "PreemptionAware": "coordinator.policies",
-    "Ragged": "feed.forms",
+    "Ragged": "feed.encodings",
     "Result": "result",
     "RetryableExits": "coordinator.policies",
     "Role": "spec.tasks",
     "RunTimeout": "errors",
     "SchemaError": "errors",
     "SparkLauncher": "launch.spark.launcher",
-    "Sparse": "feed.forms",
+    "Sparse": "feed.encodings",
     "StartTimeout": "errors",
     "StepTimeout": "errors",
     "TaskLost": "errors",

@@ -20,9 +20,9 @@ from gridflow.spec.tf_config import TF_CONFIG
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow.feed.batches import Tail
-    from gridflow.feed.files.catalogue import Catalogue
-    from gridflow.feed.files.opening import Group
+    from gridflow.feed.ingest.files.catalogue import Catalogue
+    from gridflow.feed.ingest.files.opening import Group
+    from gridflow.feed.plan.epochs import Tail
     from gridflow.feed.selection import Columns
     from gridflow.files.listing import Paths
 
@@ -62,7 +62,7 @@ def parquet_dataset(
         Each iteration is an epoch. To evaluate and predict it gives each row once only within a
         gridflow job: here it gives the batches of training.
     """
-    from gridflow.feed.files.opening import open_parquet
+    from gridflow.feed.ingest.files.opening import open_parquet
 
     columns = {"features": features, "label": label, "sample_weight": sample_weight}
     group, options = _group(strategy, options)
@@ -94,7 +94,7 @@ def tfrecord_dataset(
     strategy, **options
         See `parquet_dataset`.
     """
-    from gridflow.feed.files.opening import open_tfrecord
+    from gridflow.feed.ingest.files.opening import open_tfrecord
 
     columns = {"features": features, "label": label, "sample_weight": sample_weight}
     group, options = _group(strategy, options)
@@ -224,15 +224,16 @@ def _made(
     epoch: int = 0,
     step: int = 0,
 ) -> Any:
-    from gridflow.feed import batches, dataset
-    from gridflow.feed.counter import EpochCounter
+    from gridflow.feed.dataset import source
+    from gridflow.feed.plan import epochs
+    from gridflow.feed.plan.counter import EpochCounter
 
-    return dataset.distribute(
+    return source.distribute(
         strategy,
         found.reader(),
         **columns,
         batch_size=batch_size,
-        steps=batches.steps_for(found.rows, batch_size, tail),
+        steps=epochs.steps_for(found.rows, batch_size, tail),
         tail=tail,
         shuffle=shuffle,
         seed=seed,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gridflow.coordinator.folders import Claim
     from gridflow.coordinator.policies import RestartPolicy
-    from gridflow.feed.forms import Form
+    from gridflow.feed.encodings import Form
     from gridflow.handle import JobHandle
     from gridflow.launch.base import Launcher, Placement
     from gridflow.result import Result
@@ -245,7 +245,7 @@ class TensorflowDistributor:
         port: int | tuple[int, int] | str | None = None,
     ) -> None:
         from gridflow.coordinator.policies import policy_of, with_preemptions
-        from gridflow.feed.schema import FeedOptions
+        from gridflow.feed.normalize import FeedOptions
         from gridflow.launch.registry import launcher_of
 
         roles = roles_of(num_workers, roles, gpus)

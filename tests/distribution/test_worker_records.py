@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gridflow.errors import DataError
-from gridflow.feed import records
-from gridflow.feed.schema import FeedOptions
-from gridflow.feed.spool import SpoolWriter
+from gridflow.feed.normalize import FeedOptions
+from gridflow.feed.store import SpoolWriter, records
 
 pytestmark = pytest.mark.slow
 

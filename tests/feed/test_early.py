@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from gridflow.agent.features import step_grants
 from gridflow.coordinator.rows import Rows, RowsPhase, SendAll, SendTo
 from gridflow.errors import DataError, SchemaError
-from gridflow.feed import incremental
-from gridflow.feed.batches import steps_for
-from gridflow.feed.counter import EpochCounter
+from gridflow.feed.dataset import incremental
 from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
+from gridflow.feed.plan.counter import EpochCounter
+from gridflow.feed.plan.epochs import steps_for
+from gridflow.feed.plan.grants import Arrivals, Standing, first_plan, full_steps, granted
 from gridflow.feed.selection import select
-from gridflow.feed.spool import SpoolReader, SpoolWriter
-from gridflow.feed.step_grants import Arrivals, Standing, first_plan, full_steps, granted
+from gridflow.feed.store import SpoolReader, SpoolWriter
 from gridflow.wire import commands, reports
 
 TAILS = ("spread", "repeat", "drop")

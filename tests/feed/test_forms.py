@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gridflow import Keys, Padded, Ragged
 from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.batches import steps_for
-from gridflow.feed.dataset import make_dataset
-from gridflow.feed.schema import FeedOptions, Findings, normalise
-from gridflow.feed.spool import SpoolReader, SpoolWriter
+from gridflow.feed.dataset.source import make_dataset
+from gridflow.feed.normalize import FeedOptions, Findings, normalise
+from gridflow.feed.plan.epochs import steps_for
+from gridflow.feed.store import SpoolReader, SpoolWriter
 
 LEAVES = {
     "int8": (pa.int8(), st.integers(-128, 127)),

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.schema import FeedOptions
-from gridflow.feed.sources.dataframes import check, stage_frame
-from gridflow.feed.sources.partitions import check_partitions, partitions
-from gridflow.feed.spool import SpoolReader
+from gridflow.feed.ingest.dataframes import check, stage_frame
+from gridflow.feed.ingest.partitions import check_partitions, partitions
+from gridflow.feed.normalize import FeedOptions
+from gridflow.feed.store import SpoolReader
 from gridflow.launch.spark.session import run_this_python_where_it_can
 
 pytest.importorskip("pyspark")
@@ -34,7 +34,7 @@ def feed(spark, tmp_path, monkeypatch):
             import pyarrow as pa
             from pyspark import BarrierTaskContext
 
-            from gridflow.feed.spool import SpoolWriter
+            from gridflow.feed.store import SpoolWriter
 
             rank = BarrierTaskContext.get().partitionId()
             with SpoolWriter(tmp_path / f"rank-{rank}", options) as writer:

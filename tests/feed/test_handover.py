@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow.feed.sources.dataframes import Tags
-from gridflow.feed.sources.segments import Segments
+from gridflow.feed.ingest.dataframes import Tags
+from gridflow.feed.ingest.jvm_files import Segments
 from gridflow.launch.spark.bodies import taking
 
 _PATIENCE = 30.0

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.batches import BatchPlan, steps_for
 from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
+from gridflow.feed.plan.epochs import BatchPlan, steps_for
 
 
 def record(**fields):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.column import reason_against
-from gridflow.feed.sources.arrays import ArraySource, feedable, to_table
+from gridflow.feed.ingest.arrays import ArraySource, feedable, to_table
 
 
 @given(st.integers(0, 50), st.integers(1, 9))

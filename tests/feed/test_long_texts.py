@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 
 from gridflow.feed import long_texts, memory
-from gridflow.feed.assemble import assemble
-from gridflow.feed.batches import BatchPlan
+from gridflow.feed.dataset.assemble import assemble
 from gridflow.feed.long_texts import LongTexts
+from gridflow.feed.plan.epochs import BatchPlan
 from gridflow.feed.selection import select
-from gridflow.feed.spool import SpoolReader, SpoolWriter
+from gridflow.feed.store import SpoolReader, SpoolWriter
 
 ROWS, BATCH = 50, 4
 

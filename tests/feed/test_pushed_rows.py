@@ -20,20 +20,20 @@ from pyarrow import flight
 from gridflow.agent.features.streams import Streams as AgentStreams
 from gridflow.coordinator.streams import Streams
 from gridflow.errors import DataError, GridflowError, SchemaError, WireError
-from gridflow.feed.forms import Ragged, Sparse
+from gridflow.feed.dataset.stream import StreamSource, source_of
+from gridflow.feed.encodings import Ragged, Sparse
+from gridflow.feed.normalize import FeedOptions
+from gridflow.feed.plan.grants import Standing
+from gridflow.feed.plan.streams import StreamArrivals
 from gridflow.feed.push import exactly_once
 from gridflow.feed.push.exactly_once import Superseded
 from gridflow.feed.push.inference_client import Asker
 from gridflow.feed.push.located import in_file, taken
 from gridflow.feed.push.ranges import Ranges, deal
 from gridflow.feed.push.sender import Destination, send_all
-from gridflow.feed.push.stream_store import Inflow
-from gridflow.feed.schema import FeedOptions
-from gridflow.feed.spool import Segment, size_of
-from gridflow.feed.step_grants import Standing
-from gridflow.feed.stream import StreamSource, source_of
-from gridflow.feed.stream_plan import StreamArrivals
-from gridflow.feed.stream_reader import StreamReader
+from gridflow.feed.store import Segment, size_of
+from gridflow.feed.store.stream import Inflow
+from gridflow.feed.store.stream_reader import StreamReader
 from gridflow.spec.place import Place
 from gridflow.wire import commands, reports
 from gridflow.wire.identity import make_identities

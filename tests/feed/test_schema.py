@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.schema import FeedOptions, normalise, tensor_specs
+from gridflow.feed.normalize import FeedOptions, normalise, tensor_specs
 
 
 def batch(**columns):

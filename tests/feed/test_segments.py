@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from gridflow.errors import DataError
-from gridflow.feed.schema import FeedOptions
-from gridflow.feed.sources.dataframes import stage_frame
-from gridflow.feed.sources.segments import Segments, os_error, written
-from gridflow.feed.spool import Segment, SpoolReader, SpoolWriter
+from gridflow.feed.ingest.dataframes import stage_frame
+from gridflow.feed.ingest.jvm_files import Segments, os_error, written
+from gridflow.feed.normalize import FeedOptions
+from gridflow.feed.store import Segment, SpoolReader, SpoolWriter
 from gridflow.launch.spark.bodies import taking
 from gridflow.launch.spark.session import run_this_python_where_it_can
 
@@ -69,7 +69,7 @@ def spooled(spark, tmp_path, monkeypatch):
         def agent(batches):
             from pyspark import TaskContext
 
-            from gridflow.feed.spool import SpoolWriter
+            from gridflow.feed.store import SpoolWriter
 
             own = folder / str(TaskContext.get().partitionId())
             taken = 0

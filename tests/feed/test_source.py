@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.assemble import aligned_empty
-from gridflow.feed.batches import steps_for
-from gridflow.feed.counter import EpochCounter
-from gridflow.feed.dataset import Source, distribute, make_dataset
+from gridflow.feed.dataset.assemble import aligned_empty
+from gridflow.feed.dataset.source import Source, distribute, make_dataset
 from gridflow.feed.ledger import Ledger
+from gridflow.feed.plan.counter import EpochCounter
+from gridflow.feed.plan.epochs import steps_for
 from gridflow.feed.selection import select
-from gridflow.feed.spool import SpoolReader, SpoolWriter
+from gridflow.feed.store import SpoolReader, SpoolWriter
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -329,9 +329,9 @@ def test_replicas_of_a_process_share_a_batch(spool, tmp_path):
 import pathlib, sys
 import tensorflow as tf
 from gridflow.errors import InvalidArgument
-from gridflow.feed.counter import EpochCounter
-from gridflow.feed.dataset import distribute
-from gridflow.feed.spool import SpoolReader
+from gridflow.feed.plan.counter import EpochCounter
+from gridflow.feed.dataset.source import distribute
+from gridflow.feed.store import SpoolReader
 
 device = tf.config.LogicalDeviceConfiguration()
 tf.config.set_logical_device_configuration(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.sources.dataframes import check, stage_frame
-from gridflow.feed.sources.frames import as_frames
+from gridflow.feed.ingest.dataframes import check, stage_frame
+from gridflow.feed.ingest.frames import as_frames
 from gridflow.launch.spark.session import run_this_python_where_it_can
 
 #: pyspark leaves the sockets of collect() to the garbage collector.

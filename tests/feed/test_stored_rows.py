@@ -13,13 +13,12 @@ import pyarrow.ipc
 import pytest
 
 from gridflow.errors import DataError
-from gridflow.feed.forms import Ragged
-from gridflow.feed.push import stored
+from gridflow.feed.encodings import Ragged
+from gridflow.feed.normalize import FeedOptions
 from gridflow.feed.push.located import in_file
-from gridflow.feed.push.stream_store import LEFT_OUT, Inflow
-from gridflow.feed.schema import FeedOptions
-from gridflow.feed.spool import Segment
-from gridflow.feed.stream_reader import StreamReader
+from gridflow.feed.store import Segment, stream_files
+from gridflow.feed.store.stream import LEFT_OUT, Inflow
+from gridflow.feed.store.stream_reader import StreamReader
 
 ROWS = 1000
 LISTS = pa.array(np.arange(3.0 * ROWS).reshape(ROWS, 3).tolist(), pa.list_(pa.float32()))
@@ -146,7 +145,7 @@ def test_a_disk_that_is_full_is_named(tmp_path, lying, monkeypatch):
     def full(*_args, **_options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(stored.pa, "OSFile", full)
+    monkeypatch.setattr(stream_files.pa, "OSFile", full)
     inflow = inflow_in(tmp_path)
     with pytest.raises(DataError, match="pushed can't be kept in .*No space left on device"):
         inflow.put("f", 0, 1, 0, pa.record_batch({"y": [1]}))

@@ -17,7 +17,7 @@ from gridflow import (
     TensorflowDistributor,
     TrainingFailed,
 )
-from gridflow.feed.sources.frames import as_frames
+from gridflow.feed.ingest.frames import as_frames
 from gridflow.launch.spark import materializing, plans
 
 pytestmark = pytest.mark.slow

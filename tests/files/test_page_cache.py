@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridflow.errors import DataError
-from gridflow.feed.files import parquet
-from gridflow.feed.files.page_cache import is_cached
-from gridflow.feed.files.parquet import ParquetFiles
-from gridflow.feed.files.reader import FileReader
-from gridflow.feed.files.shares import Piece
-from gridflow.feed.schema import FeedOptions
+from gridflow.feed.ingest.files import parquet
+from gridflow.feed.ingest.files.page_cache import is_cached
+from gridflow.feed.ingest.files.parquet import ParquetFiles
+from gridflow.feed.ingest.files.reader import FileReader
+from gridflow.feed.ingest.files.shares import Piece
+from gridflow.feed.normalize import FeedOptions
 from gridflow.files.listing import find
 
 ROWS = 1_000

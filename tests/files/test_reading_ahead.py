@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gridflow.feed.batches import BatchPlan, steps_for
-from gridflow.feed.files import reader as file_reader
-from gridflow.feed.files.parquet import ParquetFiles
-from gridflow.feed.files.shares import Piece
-from gridflow.feed.schema import FeedOptions
+from gridflow.feed.ingest.files import reader as file_reader
+from gridflow.feed.ingest.files.parquet import ParquetFiles
+from gridflow.feed.ingest.files.shares import Piece
+from gridflow.feed.normalize import FeedOptions
+from gridflow.feed.plan.epochs import BatchPlan, steps_for
 from gridflow.files.listing import find
 
 GROUPS, ROWS, BATCH = 7, 40, 8

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.batches import BatchPlan, steps_for
-from gridflow.feed.files import catalogue
-from gridflow.feed.files.parquet import ParquetFiles
-from gridflow.feed.files.shares import Piece, share_out
-from gridflow.feed.schema import FeedOptions
+from gridflow.feed.ingest.files import catalogue
+from gridflow.feed.ingest.files.parquet import ParquetFiles
+from gridflow.feed.ingest.files.shares import Piece, share_out
+from gridflow.feed.normalize import FeedOptions
+from gridflow.feed.plan.epochs import BatchPlan, steps_for
 from gridflow.files.listing import find
 
 pieces = st.lists(

@@ -6,14 +6,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridflow.feed import long_texts
-from gridflow.feed.assemble import assemble
-from gridflow.feed.batches import BatchPlan
-from gridflow.feed.files import views
-from gridflow.feed.files.parquet import ParquetFiles
-from gridflow.feed.files.reader import FileReader
-from gridflow.feed.files.shares import Piece
+from gridflow.feed.dataset.assemble import assemble
+from gridflow.feed.ingest.files import views
+from gridflow.feed.ingest.files.parquet import ParquetFiles
+from gridflow.feed.ingest.files.reader import FileReader
+from gridflow.feed.ingest.files.shares import Piece
 from gridflow.feed.long_texts import LongTexts
-from gridflow.feed.schema import FeedOptions
+from gridflow.feed.normalize import FeedOptions
+from gridflow.feed.plan.epochs import BatchPlan
 from gridflow.feed.selection import select
 from gridflow.files.listing import find
 

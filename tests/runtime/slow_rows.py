@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from gridflow import LocalLauncher
 from gridflow.errors import DataError
-from gridflow.feed.sources.base import RankRows
+from gridflow.feed.ingest.base import RankRows
 
 if TYPE_CHECKING:
-    from gridflow.feed.sources.arrays import ArraySource
+    from gridflow.feed.ingest.arrays import ArraySource
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from gridflow.agent.reporter import Reporter
 from gridflow.agent.task import TaskRunner
 from gridflow.agent.uploads import Uploads
 from gridflow.errors import DataError, NotEnoughGpus
-from gridflow.feed import records
-from gridflow.feed.spool import SpoolWriter, size_of
+from gridflow.feed.store import SpoolWriter, records, size_of
 from gridflow.gpu import devices
 from gridflow.gpu.grant import SparkGpus, take
 from gridflow.spec import modules
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow.agent.executor import Executor
-    from gridflow.feed.spool import Segment
+    from gridflow.feed.store import Segment
     from gridflow.gpu.grant import GpuGrant
     from gridflow.wire.payload import AgentPayload
 

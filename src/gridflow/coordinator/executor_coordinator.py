@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from gridflow.coordinator.job import Job
     from gridflow.coordinator.record import Outcome
+    from gridflow.feed.ingest.base import RankRows
     from gridflow.feed.push.sender import Destination
-    from gridflow.feed.sources.base import RankRows
     from gridflow.launch.base import Launcher, LaunchListener
     from gridflow.launch.spark.connect import WholeJob
     from gridflow.launch.spark.launcher import SparkLauncher

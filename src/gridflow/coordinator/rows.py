@@ -80,8 +80,9 @@ class Specs:
     Attributes
     ----------
     known : dict of dataset to dict
-        Of each column, its type and the shape of a row, as `gridflow.feed.records.encode_specs`
-        has them. A rank without rows doesn't know all of it; one that has some does.
+        Of each column, its type and the shape of a row, as
+        `gridflow.feed.store.records.encode_specs` has them. A rank without rows
+        doesn't know all of it; one that has some does.
     """
 
     def __init__(self) -> None:

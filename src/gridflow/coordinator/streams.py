@@ -6,7 +6,7 @@
 
 What all ranks are told is ``certain``, the rows that each of them has got. It only grows, so ranks
 may hear of it at different times; in the end it becomes the counts of all ranks, from which follows
-which steps are left (`gridflow.feed.stream_plan`).
+which steps are left (`gridflow.feed.plan.streams`).
 
 Whoever feeds may part a stream into sections (`end_section`): each ends as the stream itself does,
 with all of its rows trained on, and with a checkpoint. `certain` then counts from the beginning of

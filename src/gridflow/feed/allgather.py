@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from gridflow.errors import DataError
-from gridflow.feed.spool import SpoolReader, SpoolWriter
+from gridflow.feed.store import SpoolReader, SpoolWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -48,7 +48,7 @@ class LongTexts:
     rows : int
         Rows of the window.
     positions : array of int, or None
-        Which row of the window each of the pieces' is, see `gridflow.feed.batches.Window`.
+        Which row of the window each of the pieces' is, see `gridflow.feed.plan.epochs.Window`.
 
     Attributes
     ----------

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mean
-from gridflow.feed.schema import ANY_LENGTH, SPARSE
+from gridflow.feed.normalize import ANY_LENGTH, SPARSE
 
 if TYPE_CHECKING:
-    from gridflow.feed.schema import TensorSpec
+    from gridflow.feed.normalize import TensorSpec
 
 __all__ = ["Columns", "Selection", "Tensor", "named", "refuse_left_out", "select"]
 
@@ -163,7 +163,7 @@ def select(
     Parameters
     ----------
     specs
-        The columns there are, as `gridflow.feed.schema.tensor_specs` gives them.
+        The columns there are, as `gridflow.feed.normalize.tensor_specs` gives them.
     features, label
         See the table in the module's docstring; without a label there is only x.
     sample_weight

@@ -2,7 +2,7 @@
 
 Keras 3 takes a ``PyDataset`` on each of its backends, and asks it for batches by number. These
 are read one after the other, whatever the number: their order is that of the plan of the epoch
-(`gridflow.feed.batches`), as it is in ``tf.data``. No TensorFlow is needed.
+(`gridflow.feed.plan.epochs`), as it is in ``tf.data``. No TensorFlow is needed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 
 import keras
 from gridflow.errors import SchemaError
-from gridflow.feed.counter import EpochCounter
-from gridflow.feed.dataset import Source
-from gridflow.feed.evaluation_view import attach, chain
+from gridflow.feed.dataset.evaluation_view import attach, chain
+from gridflow.feed.dataset.source import Source
+from gridflow.feed.plan.counter import EpochCounter
 from gridflow.feed.selection import select
 from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
 
-    from gridflow.feed.batches import Tail
-    from gridflow.feed.reading import Reader
+    from gridflow.feed.dataset.reading import Reader
+    from gridflow.feed.plan.epochs import Tail
     from gridflow.feed.selection import Columns
 
 
@@ -222,7 +222,7 @@ def make(
     parts: int | None = None,
     **options: Any,
 ) -> ArrayDataset:
-    """Return the dataset; `options` are those of `gridflow.feed.dataset.Source`.
+    """Return the dataset; `options` are those of `gridflow.feed.dataset.source.Source`.
 
     Parameters
     ----------

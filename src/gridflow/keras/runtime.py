@@ -25,7 +25,7 @@ Phase = Literal["train", "test", "predict", "idle"]
 
 
 class EpochCounter(Protocol):
-    """Where the next iteration of a dataset starts (`gridflow.feed.counter.EpochCounter`)."""
+    """Where the next iteration of a dataset starts (`gridflow.feed.plan.counter.EpochCounter`)."""
 
     @property
     def pending(self) -> tuple[int, int]:

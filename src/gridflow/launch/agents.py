@@ -30,7 +30,7 @@ from gridflow.agent.forkserver.fingerprint import matters
 from gridflow.agent.procfs import began, umask
 
 if TYPE_CHECKING:
-    from gridflow.feed.sources.arrays import FileRows
+    from gridflow.feed.ingest.arrays import FileRows
     from gridflow.wire.payload import AgentPayload
 
 _log = logging.getLogger(__name__)

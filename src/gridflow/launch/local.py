@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from gridflow.feed.ingest.arrays import ArraySource, FileRows
     from gridflow.feed.push.sender import Destination
-    from gridflow.feed.sources.arrays import ArraySource, FileRows
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.options import Deadlines
@@ -89,7 +89,7 @@ class LocalLauncher:
 
     def _source_of(self, data: Mapping[str, Any]) -> ArraySource:
         """Return the source of the data, the same for the same data."""
-        from gridflow.feed.sources.arrays import ArraySource
+        from gridflow.feed.ingest.arrays import ArraySource
 
         if self._source is None or self._source[0] is not data:
             self._source = data, ArraySource(data)
@@ -104,8 +104,8 @@ class LocalLauncher:
     ) -> int:
         """Push arrays or a table from here."""
         del has_ended  # the rows are there: the agents' answers say it
+        from gridflow.feed.ingest.arrays import feedable
         from gridflow.feed.push.sender import check_columns, send_all
-        from gridflow.feed.sources.arrays import feedable
 
         table, _ = feedable(rows, destination.stream)
         if columns is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import DataError, SchemaError
-from gridflow.feed.sources.names import quoted
+from gridflow.feed.ingest.names import quoted
 from gridflow.ml import counting, quantiles, tokens
 from gridflow.ml.statistics import (
     Extremes,

@@ -166,7 +166,7 @@ def _rows(check: Any) -> pa.Table:
     if to_arrow is not None:
         table = to_arrow()
     else:
-        from gridflow.feed.sources.arrays import to_table
+        from gridflow.feed.ingest.arrays import to_table
 
         table = check if isinstance(check, pa.Table) else to_table(check, "check")
     if not table.num_rows:

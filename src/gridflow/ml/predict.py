@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow.errors import InvalidArgument, did_you_mean
-from gridflow.feed.sources import packing
+from gridflow.feed.ingest import packing
 from gridflow.ml import model_broadcast, servable
 from gridflow.ml.columns import Slot
 from gridflow.ml.serving import Model, predictions

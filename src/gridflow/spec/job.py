@@ -17,7 +17,7 @@ from gridflow.spec.tasks import Part, Role, parts_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gridflow.feed.schema import FeedOptions
+    from gridflow.feed.normalize import FeedOptions
     from gridflow.spec.cluster import Task
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.partitioners import Partitioner

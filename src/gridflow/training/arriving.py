@@ -12,7 +12,7 @@ from gridflow.wire.reports import RowsWanted
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from gridflow.feed.step_grants import Standing
+    from gridflow.feed.plan.grants import Standing
     from gridflow.training.inbox import Inbox
     from gridflow.wire.channel import Channel
 
@@ -50,7 +50,7 @@ def wait_for_some(inbox: Inbox, channel: Channel, name: str) -> None:
 
 def look(inbox: Inbox, name: str) -> Standing:
     """Return what is known of a dataset's rows by now."""
-    from gridflow.feed.step_grants import Standing
+    from gridflow.feed.plan.grants import Standing
 
     counts, arrived = inbox.latest(Counts), inbox.latest(Arrived)
     if counts is not None:

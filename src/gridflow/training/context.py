@@ -13,7 +13,7 @@ from gridflow.training.streaming import Streaming
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gridflow.feed.counter import EpochCounter
+    from gridflow.feed.plan.counter import EpochCounter
     from gridflow.spec.cluster import ClusterSpec, Task
     from gridflow.training.runtime import TaskRuntime
 

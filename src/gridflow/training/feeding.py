@@ -15,7 +15,7 @@ from gridflow.wire.reports import EpochFed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow.feed.batches import Tail
+    from gridflow.feed.plan.epochs import Tail
     from gridflow.feed.selection import Columns
     from gridflow.training.arriving import Start
     from gridflow.training.runtime import TaskRuntime
@@ -104,7 +104,7 @@ class Feeding:
             There is no such dataset or column, it can't be fed or has nulls that no rule covers,
             or there are too few rows for a step on each rank.
         """
-        from gridflow.feed import evaluation_view
+        from gridflow.feed.dataset import evaluation_view
 
         runtime = self._runtime
         if seed is None:
@@ -151,9 +151,9 @@ class Feeding:
         **options: Any,
     ) -> Any:
         """Return a dataset as soon as each rank has rows of it."""
-        from gridflow.feed import evaluation_view, incremental
-        from gridflow.feed.counter import EpochCounter
-        from gridflow.feed.step_grants import Arrivals
+        from gridflow.feed.dataset import evaluation_view, incremental
+        from gridflow.feed.plan.counter import EpochCounter
+        from gridflow.feed.plan.grants import Arrivals
 
         runtime = self._runtime
         strategy = runtime.mode.early_strategy()
@@ -231,7 +231,8 @@ class Feeding:
         GridflowError
             Under ``parameter_server``, where the function has no rows.
         """
-        from gridflow.feed import allgather, evaluation_view
+        from gridflow.feed import allgather
+        from gridflow.feed.dataset import evaluation_view
         from gridflow.feed.selection import select
 
         runtime, counts = self._runtime, self._rows(name)
@@ -264,16 +265,16 @@ class Feeding:
         self, name: str = "train", *, batch_size: int, tail: Tail = "spread"
     ) -> int:
         """Return how many steps an epoch of a dataset has, the same on all ranks."""
-        from gridflow.feed import batches
+        from gridflow.feed.plan import epochs
 
         rows = self._rows(name)
         if self._runtime.facts.hands_out_steps:  # those of all workers together
-            from gridflow.feed import evaluation_view
+            from gridflow.feed.dataset import evaluation_view
 
             own = evaluation_view.own_rows(rows, self._runtime.inbox.wait(Counts).borrowed[name])
             size = whole_number("batch_size", batch_size, 1)
             return sum(-(-each // size) for each in own)
-        return batches.steps_for(rows, batch_size, tail)
+        return epochs.steps_for(rows, batch_size, tail)
 
     def _rows(self, name: str) -> Sequence[int]:
         if self._runtime.inbox.latest(Counts) is None:

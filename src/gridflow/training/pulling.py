@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow.feed.batches import Tail
-    from gridflow.feed.files.catalogue import Catalogue
-    from gridflow.feed.files.formats import Format
-    from gridflow.feed.files.opening import Group
+    from gridflow.feed.ingest.files.catalogue import Catalogue
+    from gridflow.feed.ingest.files.formats import Format
+    from gridflow.feed.ingest.files.opening import Group
+    from gridflow.feed.plan.epochs import Tail
     from gridflow.feed.selection import Columns
     from gridflow.files.listing import FoundFile, Paths
     from gridflow.files.parts import FilePart
@@ -81,9 +81,9 @@ class Pulling:
         list of FilePart
             Empty where there are fewer parts than ranks.
         """
-        from gridflow.feed.files import catalogue, parquet, tfrecords
-        from gridflow.feed.files.shares import Piece, share_out
-        from gridflow.feed.schema import FeedOptions
+        from gridflow.feed.ingest.files import catalogue, parquet, tfrecords
+        from gridflow.feed.ingest.files.shares import Piece, share_out
+        from gridflow.feed.normalize import FeedOptions
         from gridflow.files.listing import find
         from gridflow.files.parts import FilePart
 
@@ -172,7 +172,7 @@ class Pulling:
         GridflowError
             Under ``parameter_server``, whose workers run no Python.
         """
-        from gridflow.feed.files.opening import open_parquet
+        from gridflow.feed.ingest.files.opening import open_parquet
 
         columns = {"features": features, "label": label, "sample_weight": sample_weight}
         self._refuse_servers("parquet_dataset")
@@ -232,7 +232,7 @@ class Pulling:
         filesystem : optional
             See `files`.
         """
-        from gridflow.feed.files.opening import open_tfrecord
+        from gridflow.feed.ingest.files.opening import open_tfrecord
 
         columns = {"features": features, "label": label, "sample_weight": sample_weight}
         self._refuse_servers("tfrecord_dataset")

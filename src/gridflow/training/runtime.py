@@ -21,9 +21,9 @@ from gridflow.wire import child, commands, reports
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gridflow.feed.counter import EpochCounter
-    from gridflow.feed.spool import SpoolReader
-    from gridflow.feed.stream import StreamSource
+    from gridflow.feed.dataset.stream import StreamSource
+    from gridflow.feed.plan.counter import EpochCounter
+    from gridflow.feed.store import SpoolReader
     from gridflow.spec.place import Place
     from gridflow.training.context import TrainingContext
     from gridflow.training.inbox import Inbox
@@ -133,7 +133,7 @@ class TaskRuntime:
 
     def spool(self, dataset: str, *, growing: bool = False) -> SpoolReader:
         """Return the rows of a dataset that have come to this rank, all or while they come."""
-        from gridflow.feed.spool import SpoolReader
+        from gridflow.feed.store import SpoolReader
 
         return SpoolReader(Path(self.setup.spool), dataset, growing=growing)
 

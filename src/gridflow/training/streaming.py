@@ -15,10 +15,10 @@ from gridflow.wire.reports import EpochFed, FeedingStopped, SectionTrained
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow.feed.batches import Tail
+    from gridflow.feed.dataset.stream import StreamSource
+    from gridflow.feed.plan.epochs import Tail
+    from gridflow.feed.plan.grants import Standing
     from gridflow.feed.selection import Columns
-    from gridflow.feed.step_grants import Standing
-    from gridflow.feed.stream import StreamSource
     from gridflow.training.runtime import TaskRuntime
 
 
@@ -75,9 +75,9 @@ class Streaming:
         DataError
             The stream ended before this rank had a row.
         """
-        from gridflow.feed.stream import source_of
-        from gridflow.feed.stream_plan import StreamArrivals
-        from gridflow.feed.stream_reader import StreamReader
+        from gridflow.feed.dataset.stream import source_of
+        from gridflow.feed.plan.streams import StreamArrivals
+        from gridflow.feed.store.stream_reader import StreamReader
 
         runtime = self._runtime
         if self._stream is not None:
@@ -208,7 +208,7 @@ class Streaming:
 
     def _standing(self, section: int) -> tuple[Standing, bool]:
         """Return what is known of a section, and whether the stream has ended with it."""
-        from gridflow.feed.step_grants import Standing
+        from gridflow.feed.plan.grants import Standing
 
         news = self._news()
         now, certain = news.section.get(STREAM, section), news.certain.get(STREAM, 0)

@@ -51,7 +51,7 @@ def announce_joins(channel: Channel, inbox: Inbox) -> None:
 
 def serve(setup: Setup, channel: Channel, inbox: Inbox) -> int:
     """Be a standard server until the agent says to leave; return the exit code."""
-    from gridflow.feed.records import SPOOL_LINK
+    from gridflow.feed.store.records import SPOOL_LINK
 
     limit_memory(setup.gpu_memory)
     link = Path(SPOOL_LINK)

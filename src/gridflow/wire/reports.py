@@ -34,7 +34,7 @@ class Spooled(Report):
     counts : dict of dataset to dict
         The fields of `gridflow.feed.ledger.DatasetCounts`.
     specs : dict of dataset to dict
-        Types and shapes of columns, as `gridflow.feed.records.encode_specs` has them.
+        Types and shapes of columns, as `gridflow.feed.store.records.encode_specs` has them.
     left_out : dict of dataset to dict of column to reason
     """
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from gridflow.feed.sources.dataframes import stage_frame
-from gridflow.feed.sources.segments import Segments, written
+from gridflow.feed.ingest.dataframes import stage_frame
+from gridflow.feed.ingest.jvm_files import Segments, written
 from gridflow.launch.spark.bodies import taking
 
 

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from gridflow.agent.features.base import Feature
-from gridflow.feed import records, row_borrowing
+from gridflow.feed.plan import row_borrowing
+from gridflow.feed.store import records
 from gridflow.wire import commands, reports
 
 if TYPE_CHECKING:

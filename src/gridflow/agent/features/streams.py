@@ -13,11 +13,11 @@ from pyarrow import flight
 from gridflow.agent.environment import local_address
 from gridflow.agent.features.base import Feature
 from gridflow.errors import DataError
+from gridflow.feed.normalize import tensor_specs
 from gridflow.feed.push.exactly_once import Superseded
 from gridflow.feed.push.located import taken
-from gridflow.feed.push.stream_store import Inflow
-from gridflow.feed.records import encode_specs
-from gridflow.feed.schema import tensor_specs
+from gridflow.feed.store.records import encode_specs
+from gridflow.feed.store.stream import Inflow
 from gridflow.spec.network import host_and_port
 from gridflow.wire import child, commands, headers, reports
 from gridflow.wire.messages import parse

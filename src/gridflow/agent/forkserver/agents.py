@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CODE: Final = struct.Struct("i")
 _AGENT: Final = "gridflow.agent.main"
 #: What agents import besides, by the work that they get.
-_LATE: Final = ("gridflow.feed.sources.arrays", "gridflow.agent.forkserver.client")
+_LATE: Final = ("gridflow.feed.ingest.arrays", "gridflow.agent.forkserver.client")
 
 
 def main(arguments: Sequence[str]) -> None:

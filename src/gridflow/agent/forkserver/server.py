@@ -40,7 +40,7 @@ _LIGHT: Final = (
     "cloudpickle",
 )
 #: What goes with a package, beside itself.
-_FEED: Final = ("gridflow.feed.schema", "gridflow.feed.spool", "gridflow.feed.dataset")
+_FEED: Final = ("gridflow.feed.normalize", "gridflow.feed.store", "gridflow.feed.dataset.source")
 _WITH: Final = {
     "tensorflow": (
         "keras",

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from gridflow.compat.tfos import _chunks
 from gridflow.compat.tfos._lists import number_lists
-from gridflow.feed.sources import packing
-from gridflow.feed.sources.names import quoted
+from gridflow.feed.ingest import packing
+from gridflow.feed.ingest.names import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

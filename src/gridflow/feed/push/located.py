@@ -1,6 +1,6 @@
 """Rows that are sent by their place in a file, where sender and agent see the same one.
 
-A feeder's task finds its rows in files (`gridflow.feed.sources.segments`). An agent on the same
+A feeder's task finds its rows in files (`gridflow.feed.ingest.jvm_files`). An agent on the same
 host maps them there: nothing is encrypted and copied through a socket on the way. An agent
 elsewhere doesn't find the file, says so, and gets the rows themselves.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gridflow.feed.spool import Segment
+from gridflow.feed.store import Segment
 from gridflow.wire.headers import RowsInFile
 from gridflow.wire.messages import parse
 from gridflow.wire.receiver import A_FEEDER, place_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import SchemaError, did_you_mean
 from gridflow.feed.push.located import Located, in_file
 from gridflow.feed.push.ranges import Ranges, deal
-from gridflow.feed.spool import Segment
+from gridflow.feed.store import Segment
 from gridflow.wire.receiver import ReceiverClient
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.feed.records import FOLDER, OWN_ROWS, SPOOL_LINK
 from gridflow.feed.selection import select
+from gridflow.feed.store.records import FOLDER, OWN_ROWS, SPOOL_LINK
 from gridflow.keras.servers.account import NOTHING, Account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow.feed.schema import TensorSpec
+    from gridflow.feed.normalize import TensorSpec
     from gridflow.feed.selection import Columns, Selection, Tensor
 
 #: Rows that are mixed with one another, unless they are so large that fewer fill the memory.

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gridflow.feed import ragged
+from gridflow.feed.dataset import ragged
 from gridflow.keras.patches.bugs import parts
 from gridflow.keras.patches.hooks import incremental
 from gridflow.keras.servers.steps import fetch, updates
@@ -22,7 +22,7 @@ from gridflow.keras.servers.steps import fetch, updates
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from gridflow.feed.stream import StreamSource
+    from gridflow.feed.dataset.stream import StreamSource
     from gridflow.keras.servers.steps import Steps
 
 _REPEATED: Final = ("rows_fed", "rows_repeated")

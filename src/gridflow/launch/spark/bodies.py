@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.feed.sources.segments import Segments
+from gridflow.feed.ingest.jvm_files import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
-    from gridflow.feed.sources.base import RankRows
+    from gridflow.feed.ingest.base import RankRows
     from gridflow.wire.payload import AgentPayload
 
 
@@ -43,7 +43,7 @@ def taking(
 
     It does so before anything is imported: as long as Spark's side waits for that word, it doesn't
     hear what this one fails with. A function that fails at once waits until that side has seen the
-    word, two seconds at most. See `gridflow.feed.sources.segments`.
+    word, two seconds at most. See `gridflow.feed.ingest.jvm_files`.
 
     Parameters
     ----------

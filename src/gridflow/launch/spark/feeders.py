@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.ingest.arrays import has_masks, integer_lost_in, to_table
 from gridflow.feed.push.exactly_once import Attempt
 from gridflow.feed.push.inference_client import Asker
 from gridflow.feed.push.sender import send_all
-from gridflow.feed.push.stream_store import LEFT_OUT
-from gridflow.feed.sources.arrays import has_masks, integer_lost_in, to_table
+from gridflow.feed.store.stream import LEFT_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from gridflow.feed.ingest.base import RankRows
     from gridflow.feed.push.sender import Destination
-    from gridflow.feed.sources.base import RankRows
 
 _ROWS_PER_BATCH: Final = 4096
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow as pa
 
 from gridflow.errors import DataError, InvalidArgument
+from gridflow.feed.ingest import dataframes, jvm_files
+from gridflow.feed.ingest.frames import as_frames
 from gridflow.feed.push.sender import check_columns
-from gridflow.feed.sources import dataframes, segments
-from gridflow.feed.sources.frames import as_frames
 from gridflow.launch.spark import errors, feeders
 from gridflow.launch.spark.bodies import taking
 from gridflow.launch.spark.session import cancel, forget_tag, make_thread, tag_this_thread
@@ -52,7 +52,7 @@ def feed(
     frame, tags = dataframes.plain_frame(destination.stream, frame, kept)
 
     def work() -> int:
-        stage, own = segments.written(frame, tags, None, is_final=False)
+        stage, own = jvm_files.written(frame, tags, None, is_final=False)
 
         def push(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             taken = feeders.push(destination, own, batches, left_out)

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from gridflow.errors import NotEnoughGpus
+    from gridflow.feed.ingest.base import RankRows
+    from gridflow.feed.ingest.frames import FrameSource
+    from gridflow.feed.ingest.partitions import Repartition
     from gridflow.feed.push.sender import Destination
-    from gridflow.feed.sources.base import RankRows
-    from gridflow.feed.sources.frames import FrameSource
-    from gridflow.feed.sources.partitions import Repartition
     from gridflow.launch.base import Launch, LaunchListener
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.job import JobSpec
@@ -91,7 +91,7 @@ class SparkLauncher:
         repartition: Repartition = "auto",
         detached: bool = False,
     ) -> None:
-        from gridflow.feed.sources.partitions import check_repartition
+        from gridflow.feed.ingest.partitions import check_repartition
 
         check_repartition(repartition)
         self._spark = spark or session_of()
@@ -297,7 +297,7 @@ class SparkLauncher:
 
     def _source_of(self, data: Mapping[str, Any]) -> FrameSource:
         """Return the source of the data, the same for the same data."""
-        from gridflow.feed.sources.frames import FrameSource
+        from gridflow.feed.ingest.frames import FrameSource
 
         if self._source is None or self._source[0] is not data:
             self._source = data, FrameSource(self._spark, data, self._repartition)

@@ -181,7 +181,7 @@ def tag_this_thread(spark: SparkSession, tag: str) -> None:
     Not by the session's addTag where there is a SparkContext: since Spark 4.0 its tags are known
     to the thread alone that added them, and interruptTag in another thread does nothing.
     """
-    from gridflow.feed.sources.packing import see_added_jars
+    from gridflow.feed.ingest.packing import see_added_jars
 
     context = classic_context(spark)
     if context is not None:

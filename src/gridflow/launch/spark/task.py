@@ -12,15 +12,15 @@ from gridflow.agent.agent import Agent
 from gridflow.agent.executor import executor_above
 from gridflow.agent.folder import deleted_at_last
 from gridflow.errors import InvalidArgument
-from gridflow.feed.sources.segments import Segments
+from gridflow.feed.ingest.jvm_files import Segments
 from gridflow.gpu.grant import SparkGpus
 from gridflow.spec.gpus import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gridflow.feed.sources.base import RankRows
-    from gridflow.feed.spool import Segment
+    from gridflow.feed.ingest.base import RankRows
+    from gridflow.feed.store import Segment
     from gridflow.wire.payload import AgentPayload
 
 
@@ -70,7 +70,7 @@ def place_of_this_task(places: tuple[int, ...]) -> int:
     """
     from pyspark import BarrierTaskContext
 
-    from gridflow.feed.sources.partitions import wrong_partitions
+    from gridflow.feed.ingest.partitions import wrong_partitions
 
     context = _context()
     partition = int(context.partitionId())

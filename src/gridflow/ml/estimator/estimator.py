@@ -12,8 +12,8 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from gridflow.distributor import TensorflowDistributor
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
+from gridflow.feed.ingest.names import quoted
 from gridflow.feed.selection import named
-from gridflow.feed.sources.names import quoted
 from gridflow.ml.estimator import columns, keras_objects, persistence, slots, training
 from gridflow.ml.estimator.model import KerasModel, lists_of
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
@@ -253,7 +253,7 @@ class KerasEstimator(
         from pyspark.sql import functions as f
         from pyspark.sql.types import BooleanType
 
-        from gridflow.feed.sources import dataframes
+        from gridflow.feed.ingest import dataframes
 
         if dataset.isStreaming:
             raise InvalidArgument(

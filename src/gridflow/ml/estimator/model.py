@@ -11,8 +11,8 @@ from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
 
 from gridflow.errors import InvalidArgument, SchemaError
+from gridflow.feed.ingest.names import quoted
 from gridflow.feed.selection import named
-from gridflow.feed.sources.names import quoted
 from gridflow.ml.estimator import columns, persistence, shapes
 from gridflow.ml.estimator.params import PredictionParams, with_accessors
 
@@ -214,7 +214,7 @@ def _input(
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
 
-    from gridflow.feed.sources.dataframes import is_vector
+    from gridflow.feed.ingest.dataframes import is_vector
 
     def single(name: str) -> Column:
         column = f.col(quoted(name))
@@ -241,7 +241,7 @@ def lists_of(dataset: DataFrame) -> frozenset[str]:
     """Return the columns that hold arrays or vectors."""
     from pyspark.sql.types import ArrayType
 
-    from gridflow.feed.sources.dataframes import is_vector
+    from gridflow.feed.ingest.dataframes import is_vector
 
     return frozenset(
         field.name

@@ -14,11 +14,11 @@ from gridflow.wire.reports import EpochFed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow.feed.batches import Tail
-    from gridflow.feed.files.reader import FileReader
-    from gridflow.feed.reading import Reader
-    from gridflow.feed.spool import SpoolReader
-    from gridflow.feed.stream import StreamSource
+    from gridflow.feed.dataset.reading import Reader
+    from gridflow.feed.dataset.stream import StreamSource
+    from gridflow.feed.ingest.files.reader import FileReader
+    from gridflow.feed.plan.epochs import Tail
+    from gridflow.feed.store import SpoolReader
     from gridflow.training.runtime import TaskRuntime
 
 
@@ -61,8 +61,8 @@ class DatasetRequest:
 
     def options(self, runtime: TaskRuntime) -> dict[str, Any]:
         """Return how the rows of this rank become batches, and who is told of it."""
-        from gridflow.feed import batches
-        from gridflow.feed.counter import EpochCounter
+        from gridflow.feed.plan.counter import EpochCounter
+        from gridflow.feed.plan.epochs import steps_for
 
         if self.gathered is not None:
             size = whole_number("batch_size", self.batch_size, 1)
@@ -74,7 +74,7 @@ class DatasetRequest:
         return {
             **self.columns,
             "batch_size": self.batch_size,
-            "steps": batches.steps_for(self.rows, self.batch_size, self.tail),
+            "steps": steps_for(self.rows, self.batch_size, self.tail),
             "tail": self.tail,
             "shuffle": self.shuffle,
             "seed": self.seed,

@@ -14,7 +14,7 @@ from gridflow.training.modes.base import Mode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gridflow.feed.stream import StreamSource
+    from gridflow.feed.dataset.stream import StreamSource
     from gridflow.training.modes.base import DatasetRequest
     from gridflow.training.runtime import TaskRuntime
 

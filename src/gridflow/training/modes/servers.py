@@ -16,7 +16,7 @@ from gridflow.wire.reports import EpochFed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.feed.stream import StreamSource
+    from gridflow.feed.dataset.stream import StreamSource
     from gridflow.keras.servers.fit import Trainer
     from gridflow.training.modes.base import DatasetRequest
 
@@ -75,7 +75,7 @@ class Servers(Synchronous):
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a function that makes such a dataset in a worker's server."""
-        from gridflow.feed.records import decode_specs
+        from gridflow.feed.store.records import decode_specs
         from gridflow.keras.servers import data
 
         specs = self._runtime.inbox.wait(Counts).specs.get(request.name, {})

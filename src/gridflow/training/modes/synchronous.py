@@ -15,7 +15,7 @@ from gridflow.training.modes.base import Mode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.feed.stream import StreamSource
+    from gridflow.feed.dataset.stream import StreamSource
     from gridflow.training.modes.base import DatasetRequest, Trainer
 
 
@@ -57,10 +57,10 @@ class Synchronous(Mode):
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a ``tf.data.Dataset``, or the distributed dataset of a mirrored strategy."""
-        from gridflow.feed import dataset
+        from gridflow.feed.dataset import source
 
         runtime = self._runtime
-        return dataset.distribute(
+        return source.distribute(
             self.strategy if request.gathered is None else None,
             request.reader(runtime),
             prefetch=request.ahead,
@@ -74,7 +74,7 @@ class Synchronous(Mode):
     def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
         """Return what makes a ``tf.data.Dataset``, or the strategy's own."""
         del together
-        from gridflow.feed.stream import distribute
+        from gridflow.feed.dataset.stream import distribute
         from gridflow.keras.patches.hooks import position
 
         if not self._runtime.trains:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from tensorflow.python.ops import script_ops
 
-from gridflow.feed.assemble import aligned_empty, is_own
+from gridflow.feed.dataset.assemble import aligned_empty, is_own
 from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Patch
 

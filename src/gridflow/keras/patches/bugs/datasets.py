@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib  # the public API can't map what is distributed
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.evaluation_view import once_of
+from gridflow.feed.dataset.evaluation_view import once_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

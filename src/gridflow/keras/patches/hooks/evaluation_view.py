@@ -9,7 +9,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.evaluation_view import is_attached, once_of
+from gridflow.feed.dataset.evaluation_view import is_attached, once_of
 from gridflow.keras.patches.hooks.position import first_dimension, spec_of
 from gridflow.keras.patches.methods import Layer, wrap
 

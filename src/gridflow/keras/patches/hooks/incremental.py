@@ -14,8 +14,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.incremental import EarlySource, early_source_of
-from gridflow.feed.stream import StreamSource
+from gridflow.feed.dataset.incremental import EarlySource, early_source_of
+from gridflow.feed.dataset.stream import StreamSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from gridflow.keras.patches.registry import Hook
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gridflow.feed.evaluation_view import Once
+    from gridflow.feed.dataset.evaluation_view import Once
 
 
 def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:

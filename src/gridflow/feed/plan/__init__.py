@@ -1,0 +1,1 @@
+"""Which rows make up which batch, and how far an epoch may go. Pure: reads no data."""
