@@ -6,6 +6,7 @@ import importlib.metadata
 import sys
 
 import pytest
+from test_machine import heard
 
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.alarms import Alarms
@@ -13,6 +14,8 @@ from gridflow.coordinator.machine import JobMachine
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import Deadlines
 from gridflow.spec.tasks import parts_of
+from gridflow.wire import reports
+from gridflow.wire.headers import Registration
 
 
 def test_only_those_are_due_whose_time_was_not_put_off():
@@ -43,10 +46,10 @@ class Group:
         names = ("python", "tensorflow", "keras", "gridflow")
         versions = {name: importlib.metadata.version("gridflow") for name in names}
         for rank in range(size):
-            about = (rank, f"a{rank}", "h", f"h:{rank}", versions)
-            self.machine.handle(ev.AgentRegistered(0.0, 1, *about))
+            about = (rank, f"a{rank}", 1, "h", f"h:{rank}", versions)
+            self.machine.handle(ev.Registered(0.0, Registration(*about)))
         for rank in range(size):
-            self.machine.handle(ev.TaskReady(0.0, rank, 0))
+            self.machine.handle(heard(0.0, rank, reports.Ready(generation=0)))
 
     def calls(self, rounds):
         """Return how many lines of Python some rounds of events run."""
@@ -61,9 +64,10 @@ class Group:
         try:
             for _ in range(rounds):
                 self.now += 0.1
-                self.machine.handle(ev.AgentAlive(self.now, 3, "a3"))
-                self.machine.handle(ev.TaskStepped(self.now, 3, 0, armed=True))
-                self.machine.handle(ev.TaskSucceeded(self.now, 5, 0))
+                self.machine.handle(heard(self.now, 3, agent="a3"))
+                step = reports.StepsDue(due=True, together=False, generation=0)
+                self.machine.handle(heard(self.now, 3, step))
+                self.machine.handle(heard(self.now, 5, reports.Succeeded(0, {})))
                 self.machine.handle(ev.Tick(self.now))
         finally:
             sys.settrace(None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from test_machine import SERVED, WATCHED, Story, failure
+from test_machine import CLOSE, SERVED, WATCHED, Story, failure
 
 from gridflow import errors
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.machine import MOST_REPLACEMENTS
 from gridflow.coordinator.member import Phase
+from gridflow.wire import commands, reports
 
 CHIEF, WORKER, PS, EVALUATOR = range(4)
 
@@ -25,35 +26,37 @@ def failed(rank, kind="signal", **fields):
 
 def test_the_job_ends_when_the_chief_returns_and_the_evaluator_has_seen_the_last_checkpoint():
     story = served()
-    assert story(ev.TaskSucceeded, CHIEF, 0) == [ev.EndEvaluation()]
+    assert story.hears(CHIEF, reports.Succeeded(0, {})) == [
+        ev.Send(commands.EndEvaluation(), (EVALUATOR,))
+    ]
     assert story.phase is Phase.EVALUATING
-    assert story(ev.TaskSucceeded, EVALUATOR, 0) == [ev.CloseAgents()]
+    assert story.hears(EVALUATOR, reports.Succeeded(0, {})) == [CLOSE]
     assert story.finished() == ev.Finish(None)
 
 
 def test_an_evaluator_that_returned_before_is_not_waited_for():
     story = served()
-    assert story(ev.TaskSucceeded, EVALUATOR, 0) == []
-    assert story(ev.TaskSucceeded, CHIEF, 0) == [ev.CloseAgents()]
+    assert story.hears(EVALUATOR, reports.Succeeded(0, {})) == []
+    assert story.hears(CHIEF, reports.Succeeded(0, {})) == [CLOSE]
 
 
 def test_parameter_servers_whose_function_returned_do_not_end_the_job():
     tasks = (SERVED[WORKER], SERVED[PS])
     story = Story(tasks=tasks, strategy="server").train()
-    assert story(ev.TaskSucceeded, 1, 0) == []
+    assert story.hears(1, reports.Succeeded(0, {})) == []
     assert story.phase is Phase.TRAINING
-    assert story(ev.TaskSucceeded, 0, 0) == [ev.CloseAgents()]
+    assert story.hears(0, reports.Succeeded(0, {})) == [CLOSE]
 
 
 def test_a_worker_that_joins_its_server_is_not_waited_for():
     story = Story(tasks=(SERVED[CHIEF], SERVED[WORKER]), strategy="server").train()
-    assert story(ev.TaskJoined, 1, 0) == []
-    assert story(ev.TaskSucceeded, 0, 0) == [ev.CloseAgents()]
+    assert story.hears(1, reports.Joined(generation=0)) == []
+    assert story.hears(0, reports.Succeeded(0, {})) == [CLOSE]
 
 
 def test_an_evaluator_that_is_too_slow_does_not_cost_the_result():
     story = served()
-    story(ev.TaskSucceeded, CHIEF, 0)
+    story.hears(CHIEF, reports.Succeeded(0, {}))
     new = story.wait(25)
     assert any(
         isinstance(command, ev.Say) and "shutdown_timeout" in command.text for command in new
@@ -65,10 +68,10 @@ def test_an_evaluator_that_is_too_slow_does_not_cost_the_result():
 @pytest.mark.parametrize("kind", ["exception", "signal"])
 def test_an_evaluator_that_fails_after_the_training_does_not_cost_the_result(kind):
     story = Story(tasks=WATCHED).train()
-    story(ev.TaskSucceeded, 0, 0)
-    say, close = story(ev.TaskFailed, 1, failure(1, kind=kind, tasks=WATCHED))
+    story.hears(0, reports.Succeeded(0, {}))
+    say, close = story.hears(1, reports.Failed(failure(1, kind=kind, tasks=WATCHED)))
     assert "evaluator:0" in say.text
-    assert close == ev.CloseAgents()
+    assert close == CLOSE
     assert story.finished() == ev.Finish(None)
 
 
@@ -76,18 +79,18 @@ def test_an_evaluator_that_fails_after_the_training_does_not_cost_the_result(kin
 @pytest.mark.parametrize("kind", ["signal", "stopped", "exit"])
 def test_a_worker_or_evaluator_whose_process_died_is_replaced_while_the_others_go_on(rank, kind):
     story = served()
-    say, again = story(ev.TaskFailed, rank, failed(rank, kind))
+    say, again = story.hears(rank, reports.Failed(failed(rank, kind)))
     assert str(SERVED[rank]) in say.text
-    assert again == ev.ReplaceTask(rank, 0)
+    assert again == ev.Send(commands.Replace(0), (rank,))
     assert story.phase is Phase.TRAINING
-    story(ev.TaskReady, rank, 0)
+    story.hears(rank, reports.Ready(generation=0))
     story.wait(120)
     assert story.phase is Phase.TRAINING
 
 
 def test_an_exception_of_the_evaluators_function_is_not_met_by_doing_it_again():
     story = served()
-    story(ev.TaskFailed, EVALUATOR, failed(EVALUATOR, "exception"))
+    story.hears(EVALUATOR, reports.Failed(failed(EVALUATOR, "exception")))
     assert story.phase is Phase.COLLECTING
     story.wait(2)
     assert story.finished().error.first.task == "evaluator:0"
@@ -96,10 +99,10 @@ def test_an_exception_of_the_evaluators_function_is_not_met_by_doing_it_again():
 @pytest.mark.parametrize("rank", [CHIEF, PS])
 def test_the_death_of_a_chief_or_parameter_server_restarts_the_group(rank):
     story = served(restarts=1)
-    story(ev.TaskFailed, rank, failed(rank))
+    story.hears(rank, reports.Failed(failed(rank)))
     story.wait(2)
     for each in story.ranks:
-        story(ev.TaskCleared, each, 0)
+        story.hears(each, reports.Cleared(0))
     assert isinstance(story.commands[-1], ev.StartGeneration)
     assert story.machine.generation == 1
 
@@ -107,9 +110,11 @@ def test_the_death_of_a_chief_or_parameter_server_restarts_the_group(rank):
 def test_a_process_that_dies_again_and_again_fails_the_group():
     story = served()
     for _ in range(MOST_REPLACEMENTS):
-        assert story(ev.TaskFailed, WORKER, failed(WORKER))[-1] == ev.ReplaceTask(WORKER, 0)
-        story(ev.TaskReady, WORKER, 0)
-    story(ev.TaskFailed, WORKER, failed(WORKER))
+        assert story.hears(WORKER, reports.Failed(failed(WORKER)))[-1] == ev.Send(
+            commands.Replace(0), (WORKER,)
+        )
+        story.hears(WORKER, reports.Ready(generation=0))
+    story.hears(WORKER, reports.Failed(failed(WORKER)))
     story.wait(2)
     error = story.finished().error
     assert type(error) is errors.TrainingFailed
@@ -118,7 +123,7 @@ def test_a_process_that_dies_again_and_again_fails_the_group():
 
 def test_a_process_that_is_replaced_but_does_not_come_up_fails_the_group():
     story = served()
-    story(ev.TaskFailed, WORKER, failed(WORKER))
+    story.hears(WORKER, reports.Failed(failed(WORKER)))
     story.wait(103)
     error = story.finished().error
     assert type(error) is errors.StartTimeout
@@ -127,10 +132,10 @@ def test_a_process_that_is_replaced_but_does_not_come_up_fails_the_group():
 
 def test_only_those_that_are_awaited_are_asked_why_no_step_is_made():
     story = served()
-    story(ev.TaskStepped, CHIEF, 0, armed=True)
-    assert story.wait(51) == [ev.Inspect(0)]
-    story(ev.StackReported, WORKER, 0, "a server's stack", waiting=True)
-    story(ev.StackReported, CHIEF, 0, "the chief's stack", waiting=False)
+    story.hears(CHIEF, reports.StepsDue(due=True, together=False, generation=0))
+    assert story.wait(51) == [ev.Send(commands.Inspect(0))]
+    story.hears(WORKER, reports.Stack("a server's stack", waiting=True, generation=0))
+    story.hears(CHIEF, reports.Stack("the chief's stack", waiting=False, generation=0))
     story.wait(3)
     error = story.finished().error
     assert type(error) is errors.StepTimeout

@@ -18,7 +18,9 @@ from gridflow.coordinator.policies import MaxRestarts
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import Deadlines
 from gridflow.spec.tasks import parts_of
+from gridflow.wire import commands, reports
 from gridflow.wire.failures import TaskFailure
+from gridflow.wire.headers import Registration, Sender
 
 DEADLINES = Deadlines(start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20)
 TASKS = (Task("worker", 0), Task("worker", 1))
@@ -38,6 +40,15 @@ def failure(rank, *, generation=0, kind="exception", consequence=False, tasks=TA
     )
 
 
+#: Let all agents clean up and end.
+CLOSE = ev.Send(commands.Close())
+
+
+def heard(at, rank, report=None, *, agent=None, launch=1):
+    """Return what the machine is told when an agent speaks."""
+    return ev.Heard(at, Sender(rank, agent or f"agent-{rank}-{launch}", launch), report)
+
+
 class Story:
     """A machine with a clock, and what it commanded."""
 
@@ -54,6 +65,13 @@ class Story:
         self.commands += new
         return new
 
+    def hears(self, rank, report=None, *, agent=None):
+        new = self.machine.handle(
+            heard(self.now, rank, report, agent=agent, launch=self.machine.launch)
+        )
+        self.commands += new
+        return new
+
     def wait(self, seconds, *, silent=()):
         """Let time pass, with agents that are alive but for the silent ones."""
         new = []
@@ -61,7 +79,7 @@ class Story:
         while self.now < end:
             self.now = min(end, self.now + 0.5)
             for rank in set(self.ranks) - set(silent):
-                new += self(ev.AgentAlive, rank, f"agent-{rank}-{self.machine.launch}")
+                new += self.hears(rank)
             new += self(ev.Tick)
         return new
 
@@ -69,13 +87,15 @@ class Story:
         name = agent or f"agent-{rank}-{self.machine.launch}"
         launch = self.machine.launch
         address = f"h{rank}:1"
-        return self(ev.AgentRegistered, launch, rank, name, f"host{rank}", address, environment)
+        return self(
+            ev.Registered, Registration(rank, name, launch, f"host{rank}", address, environment)
+        )
 
     def train(self):
         for rank in self.ranks:
             self.register(rank)
         for rank in self.ranks:
-            self(ev.TaskReady, rank, self.machine.generation)
+            self.hears(rank, reports.Ready(generation=self.machine.generation))
         assert self.phase is Phase.TRAINING
         return self
 
@@ -92,23 +112,23 @@ class Story:
 
 def test_a_job_that_goes_well_launches_starts_closes_and_finishes():
     story = Story()
-    assert story.commands == [ev.Launch(1)]
+    assert story.commands == [ev.BeginLaunch(1)]
     assert story.register(0) == []
     assert story.register(1) == [ev.StartGeneration(0, ("h0:1", "h1:1"))]
-    assert story(ev.TaskReady, 0, 0) == []
-    story(ev.TaskReady, 1, 0)
+    assert story.hears(0, reports.Ready(generation=0)) == []
+    story.hears(1, reports.Ready(generation=0))
     assert story.phase is Phase.TRAINING
-    assert story(ev.TaskSucceeded, 1, 0) == []
-    assert story(ev.TaskSucceeded, 0, 0) == [ev.CloseAgents()]
+    assert story.hears(1, reports.Succeeded(0, {})) == []
+    assert story.hears(0, reports.Succeeded(0, {})) == [CLOSE]
     assert story.finished() == ev.Finish(None)
     assert [attempt.failure for attempt in story.machine.attempts] == [None]
 
 
 def test_the_cause_is_named_even_if_its_echo_arrives_first():
     story = Story().train()
-    assert story(ev.TaskFailed, 0, failure(0, consequence=True)) == []
+    assert story.hears(0, reports.Failed(failure(0, consequence=True))) == []
     story.wait(1)
-    story(ev.TaskFailed, 1, failure(1))
+    story.hears(1, reports.Failed(failure(1)))
     error = story.finished().error
     assert type(error) is errors.TrainingFailed
     assert error.first.task == "worker:1"
@@ -118,7 +138,7 @@ def test_the_cause_is_named_even_if_its_echo_arrives_first():
 def test_an_echo_waits_for_the_silence_of_the_one_who_caused_it():
     story = Story().train()
     story.wait(8, silent=[1])
-    story(ev.TaskFailed, 0, failure(0, consequence=True))
+    story.hears(0, reports.Failed(failure(0, consequence=True)))
     story.wait(6, silent=[1])
     error = story.finished().error
     assert type(error) is errors.TaskLost
@@ -128,27 +148,27 @@ def test_an_echo_waits_for_the_silence_of_the_one_who_caused_it():
 
 def test_an_echo_without_a_cause_ends_the_job_all_the_same():
     story = Story().train()
-    story(ev.TaskFailed, 0, failure(0, consequence=True))
+    story.hears(0, reports.Failed(failure(0, consequence=True)))
     story.wait(30)
     assert story.finished().error.first.task == "worker:0"
 
 
 def test_a_failure_of_one_task_is_not_waited_for_longer_than_a_moment():
     story = Story().train()
-    story(ev.TaskFailed, 1, failure(1))
-    assert ev.CloseAgents() in story.wait(2)
+    story.hears(1, reports.Failed(failure(1)))
+    assert CLOSE in story.wait(2)
 
 
 def test_a_restart_clears_the_old_generation_in_living_agents():
     story = Story(restarts=1).train()
-    story(ev.TaskFailed, 1, failure(1))
-    assert ev.ClearGeneration(0, restart=True) in story.wait(2)
-    story(ev.TaskCleared, 0, 0)
-    assert story(ev.TaskCleared, 1, 0) == [ev.StartGeneration(1, ("h0:1", "h1:1"))]
+    story.hears(1, reports.Failed(failure(1)))
+    assert ev.Send(commands.Clear(0, restart=True)) in story.wait(2)
+    story.hears(0, reports.Cleared(0))
+    assert story.hears(1, reports.Cleared(0)) == [ev.StartGeneration(1, ("h0:1", "h1:1"))]
     for rank in (0, 1):
-        story(ev.TaskReady, rank, 1)
+        story.hears(rank, reports.Ready(generation=1))
     for rank in (0, 1):
-        story(ev.TaskSucceeded, rank, 1)
+        story.hears(rank, reports.Succeeded(1, {}))
     assert story.finished().error is None
     assert [attempt.generation for attempt in story.machine.attempts] == [0, 1]
 
@@ -156,21 +176,21 @@ def test_a_restart_clears_the_old_generation_in_living_agents():
 def test_a_killed_process_is_followed_by_a_restart_at_once():
     killed = replace(failure(1, kind="signal"), signal="SIGKILL")
     story = Story(restarts=1).train()
-    assert story(ev.TaskFailed, 1, killed) == [ev.ClearGeneration(0, restart=True)]
+    assert story.hears(1, reports.Failed(killed)) == [ev.Send(commands.Clear(0, restart=True))]
     story = Story(restarts=0).train()
-    assert story(ev.TaskFailed, 1, killed) == []  # the error is to tell of its echoes, too
+    assert story.hears(1, reports.Failed(killed)) == []  # the error is to tell of its echoes, too
     assert story.phase is Phase.COLLECTING
 
 
 def test_restarts_are_counted():
     story = Story(restarts=1).train()
     for generation in (0, 1):
-        story(ev.TaskFailed, 1, failure(1, generation=generation))
+        story.hears(1, reports.Failed(failure(1, generation=generation)))
         story.wait(2)
         for rank in (0, 1):
-            story(ev.TaskCleared, rank, generation)
+            story.hears(rank, reports.Cleared(generation))
         for rank in (0, 1):
-            story(ev.TaskReady, rank, generation + 1)
+            story.hears(rank, reports.Ready(generation=generation + 1))
     assert len(story.finished().error.failures) == 1
     assert len(story.machine.attempts) == 2
 
@@ -179,11 +199,11 @@ def test_a_lost_agent_is_replaced_by_a_new_launch():
     story = Story(restarts=1).train()
     story(ev.AgentLost, 1, 1, "its executor died")
     story.wait(2, silent=[1])
-    assert ev.ClearGeneration(0, restart=True) in story.commands
-    story(ev.TaskCleared, 0, 0)
+    assert ev.Send(commands.Clear(0, restart=True)) in story.commands
+    story.hears(0, reports.Cleared(0))
     assert story.phase is Phase.RELAUNCHING
     assert story.commands[-1] == ev.CancelLaunch(1)
-    assert story(ev.LaunchEnded, 1) == [ev.Launch(2)]
+    assert story(ev.LaunchEnded, 1) == [ev.BeginLaunch(2)]
     story.train()
     assert story.machine.generation == 1
 
@@ -192,17 +212,17 @@ def test_a_launch_that_dies_as_a_whole_is_followed_by_another():
     story = Story(restarts=1).train()
     story(ev.LaunchEnded, 1, errors.TaskLost("the stage failed"))
     story.wait(2)
-    assert story.commands[-1] == ev.Launch(2)
+    assert story.commands[-1] == ev.BeginLaunch(2)
 
 
 def test_the_agents_of_a_launch_that_was_given_up_end_before_the_job_does():
     story = Story().train()
     story(ev.AgentLost, 1, 1, "its executor died")
-    assert ev.CloseAgents() in story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
+    assert CLOSE in story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
     story.wait(1.6, silent=[1])  # nobody waits for what died
     assert story.phase is Phase.CLOSING
-    assert story(ev.AgentGone, 0, "one of the launch before") == []
-    (finish,) = story(ev.AgentGone, 0, "agent-0-1")
+    assert story.hears(0, reports.Gone(), agent="one of the launch before") == []
+    (finish,) = story.hears(0, reports.Gone())
     assert finish.error.first.task == "worker:1"
     assert story.phase is Phase.CLOSED
 
@@ -211,8 +231,8 @@ def test_the_agents_of_a_launch_that_was_cancelled_end_before_the_job_does():
     story = Story().train()
     story(ev.Interrupted)
     story(ev.LaunchEnded, 1, outlived=True)
-    assert story(ev.AgentGone, 1, "agent-1-1") == []
-    assert story(ev.AgentGone, 0, "agent-0-1") == [ev.Finish(None, interrupted=True)]
+    assert story.hears(1, reports.Gone()) == []
+    assert story.hears(0, reports.Gone()) == [ev.Finish(None, interrupted=True)]
 
 
 def test_an_agent_that_dies_without_a_last_word_is_waited_for_a_moment_only():
@@ -237,7 +257,7 @@ def test_a_dataset_without_rows_ends_the_job_whatever_was_to_be_tried_again():
     story = Story(restarts=2)
     story.register(0)
     story.register(1)
-    assert story(ev.RowsUnfit, "dataset 'train' has no rows") == [ev.CloseAgents()]
+    assert story(ev.RowsUnfit, "dataset 'train' has no rows") == [CLOSE]
     error = story.finished().error
     assert type(error) is errors.DataError
     assert "dataset 'train' has no rows" in str(error)
@@ -246,7 +266,7 @@ def test_a_dataset_without_rows_ends_the_job_whatever_was_to_be_tried_again():
 def test_rows_that_spark_cant_compute_end_the_job_whatever_was_to_be_tried_again():
     story = Story(restarts=2).train()
     error = errors.DataError("[CAST_OVERFLOW]")
-    assert story(ev.LaunchEnded, 1, error) == [ev.CloseAgents(), ev.Finish(error)]
+    assert story(ev.LaunchEnded, 1, error) == [CLOSE, ev.Finish(error)]
 
 
 FROZEN = "the JVM of its executor 1 (pid 7) has been frozen for 10 seconds"
@@ -254,23 +274,23 @@ FROZEN = "the JVM of its executor 1 (pid 7) has been frozen for 10 seconds"
 
 def test_a_frozen_executor_is_replaced_and_a_new_launch_follows():
     story = Story(restarts=1).train()
-    assert story(ev.ExecutorFrozen, 1, 1, FROZEN) == [ev.ReplaceExecutor(1, 1)]
+    assert story.hears(1, reports.ExecutorFrozen(FROZEN)) == [ev.ReplaceExecutor(1, 1)]
     story.wait(2)  # its agent is alive, and hears
-    assert ev.ClearGeneration(0, restart=True) in story.commands
-    story(ev.TaskCleared, 0, 0)
+    assert ev.Send(commands.Clear(0, restart=True)) in story.commands
+    story.hears(0, reports.Cleared(0))
     assert story.commands[-1] == ev.CancelLaunch(1)
-    assert story(ev.LaunchEnded, 1) == [ev.Launch(2)]
+    assert story(ev.LaunchEnded, 1) == [ev.BeginLaunch(2)]
     assert FROZEN in story.machine.attempts[0].failure.summary
 
 
 def test_a_frozen_executor_ends_a_job_without_restarts_and_its_agent_is_waited_for():
     story = Story().train()
-    story(ev.ExecutorFrozen, 1, 1, FROZEN)
-    assert story.wait(2) == [ev.CloseAgents(), ev.CancelLaunch(1)]
+    story.hears(1, reports.ExecutorFrozen(FROZEN))
+    assert story.wait(2) == [CLOSE, ev.CancelLaunch(1)]
     story(ev.LaunchEnded, 1, outlived=True)
-    story(ev.AgentGone, 0, "agent-0-1")
+    story.hears(0, reports.Gone())
     assert story.phase is Phase.CLOSING
-    (finish,) = story(ev.AgentGone, 1, "agent-1-1")
+    (finish,) = story.hears(1, reports.Gone())
     assert type(finish.error) is errors.TaskLost
     assert FROZEN in str(finish.error)
 
@@ -278,7 +298,7 @@ def test_a_frozen_executor_ends_a_job_without_restarts_and_its_agent_is_waited_f
 def test_a_frozen_executor_is_replaced_while_the_job_ends():
     story = Story().train()
     story(ev.Interrupted)
-    assert story(ev.ExecutorFrozen, 1, 1, FROZEN) == [ev.ReplaceExecutor(1, 1)]
+    assert story.hears(1, reports.ExecutorFrozen(FROZEN)) == [ev.ReplaceExecutor(1, 1)]
     assert story.phase is Phase.CLOSING
 
 
@@ -314,7 +334,7 @@ def test_a_second_attempt_of_a_spark_task_means_that_the_first_is_gone():
 def test_the_environment_is_compared_before_anything_starts():
     story = Story()
     story.register(0)
-    assert story.register(1, {**ENVIRONMENT, "tensorflow": "2.20.0"}) == [ev.CloseAgents()]
+    assert story.register(1, {**ENVIRONMENT, "tensorflow": "2.20.0"}) == [CLOSE]
     error = story.finished().error
     assert type(error) is errors.EnvironmentMismatch
     assert "worker:1 on host1: it has tensorflow 2.20.0, but worker:0 has 2.21.0" in str(error)
@@ -361,7 +381,7 @@ def test_tasks_that_never_come_up_end_the_job_at_the_deadline():
     story = Story()
     story.register(0)
     story.register(1)
-    story(ev.TaskReady, 0, 0)
+    story.hears(0, reports.Ready(generation=0))
     story.wait(101)
     error = story.finished().error
     assert type(error) is errors.StartTimeout
@@ -378,10 +398,10 @@ def test_the_launchers_error_is_passed_on_when_nothing_came_to_life():
 def test_a_rank_without_steps_is_inspected_and_named():
     story = Story().train()
     for rank in (0, 1):
-        story(ev.TaskStepped, rank, 0, armed=True)
-    assert ev.Inspect(0) in story.wait(51)
-    story(ev.StackReported, 0, 0, "in TensorFlow", waiting=True)
-    story(ev.StackReported, 1, 0, "time.sleep(1e9)", waiting=False)
+        story.hears(rank, reports.StepsDue(due=True, together=False, generation=0))
+    assert ev.Send(commands.Inspect(0)) in story.wait(51)
+    story.hears(0, reports.Stack("in TensorFlow", waiting=True, generation=0))
+    story.hears(1, reports.Stack("time.sleep(1e9)", waiting=False, generation=0))
     story.wait(5)
     error = story.finished().error
     assert type(error) is errors.StepTimeout
@@ -392,8 +412,8 @@ def test_a_rank_without_steps_is_inspected_and_named():
 def test_a_rank_that_is_done_stepping_is_not_waited_for():
     story = Story().train()
     for rank in (0, 1):
-        story(ev.TaskStepped, rank, 0, armed=True)
-        story(ev.TaskStepped, rank, 0, armed=False)
+        story.hears(rank, reports.StepsDue(due=True, together=False, generation=0))
+        story.hears(rank, reports.StepsDue(due=False, together=False, generation=0))
     story.wait(200)
     assert story.phase is Phase.TRAINING
 
@@ -402,19 +422,21 @@ def forsaken(**fields):
     """Return a story in which rank 0 has returned, and rank 1 is in a fit that takes both."""
     story = Story(step_timeout=1000, **fields).train()
     for rank in (0, 1):
-        story(ev.TaskStepped, rank, 0, armed=True, together=True)
+        story.hears(rank, reports.StepsDue(due=True, together=True, generation=0))
     story.wait(30)
-    assert ev.Inspect(0) not in story.commands  # a step may take its time
-    story(ev.TaskSucceeded, 0, 0)
+    assert ev.Send(commands.Inspect(0)) not in story.commands  # a step may take its time
+    story.hears(0, reports.Succeeded(0, {}))
     story.wait(1)
-    assert story.commands[-1] == ev.Inspect(0)
+    assert story.commands[-1] == ev.Send(commands.Inspect(0))
     return story
 
 
 def test_who_waits_in_a_step_for_one_that_has_returned_is_not_left_waiting():
     story = forsaken()
-    story(ev.StackReported, 0, 0, "gone", waiting=False)
-    story(ev.StackReported, 1, 0, "in a collective", waiting=True, in_step=True, idle=20.0)
+    story.hears(0, reports.Stack("gone", waiting=False, generation=0))
+    story.hears(
+        1, reports.Stack("in a collective", waiting=True, in_step=True, idle=20.0, generation=0)
+    )
     story.wait(1)
     error = story.finished().error
     assert type(error) is errors.StepTimeout
@@ -426,12 +448,14 @@ def test_who_waits_in_a_step_for_one_that_has_returned_is_not_left_waiting():
 def test_a_callback_after_the_last_step_may_take_its_time_though_the_peer_has_returned():
     story = forsaken()
     for _ in range(5):
-        story(ev.StackReported, 0, 0, "gone", waiting=False)
-        story(ev.StackReported, 1, 0, "exports", waiting=True, in_step=False, idle=20.0)
+        story.hears(0, reports.Stack("gone", waiting=False, generation=0))
+        story.hears(
+            1, reports.Stack("exports", waiting=True, in_step=False, idle=20.0, generation=0)
+        )
         story.wait(11)
     assert story.phase is Phase.TRAINING
-    assert 4 <= story.commands.count(ev.Inspect(0)) <= 7
-    story(ev.StackReported, 1, 0, "a step", waiting=True, in_step=True, idle=3.0)
+    assert 4 <= story.commands.count(ev.Send(commands.Inspect(0))) <= 7
+    story.hears(1, reports.Stack("a step", waiting=True, in_step=True, idle=3.0, generation=0))
     story.wait(5)  # it was made since the last sign
     assert story.phase is Phase.TRAINING
 
@@ -439,31 +463,31 @@ def test_a_callback_after_the_last_step_may_take_its_time_though_the_peer_has_re
 def test_a_step_that_was_made_since_the_last_sign_counts():
     story = Story().train()
     for rank in (0, 1):
-        story(ev.TaskStepped, rank, 0, armed=True)
-    assert ev.Inspect(0) in story.wait(51)
+        story.hears(rank, reports.StepsDue(due=True, together=False, generation=0))
+    assert ev.Send(commands.Inspect(0)) in story.wait(51)
     for rank in (0, 1):
-        story(ev.StackReported, rank, 0, "a step", waiting=True, idle=4.0)
+        story.hears(rank, reports.Stack("a step", waiting=True, idle=4.0, generation=0))
     story.wait(40)
     assert story.phase is Phase.TRAINING
-    assert ev.Inspect(0) in story.wait(8)
+    assert ev.Send(commands.Inspect(0)) in story.wait(8)
 
 
 def test_without_a_step_timeout_nothing_is_inspected():
     story = Story(step_timeout=None).train()
-    story(ev.TaskStepped, 0, 0, armed=True)
+    story.hears(0, reports.StepsDue(due=True, together=False, generation=0))
     story.wait(1000)
-    assert ev.Inspect(0) not in story.commands
+    assert ev.Send(commands.Inspect(0)) not in story.commands
 
 
 def test_a_job_that_takes_longer_than_it_may_is_ended():
     story = Story(restarts=5, run_timeout=100).train()
     story.wait(60)
-    story(ev.TaskFailed, 1, failure(1))
+    story.hears(1, reports.Failed(failure(1)))
     story.wait(2)
     for rank in (0, 1):
-        story(ev.TaskCleared, rank, 0)
+        story.hears(rank, reports.Cleared(0))
     for rank in (0, 1):
-        story(ev.TaskReady, rank, 1)
+        story.hears(rank, reports.Ready(generation=1))
     assert story.phase is Phase.TRAINING
     story.wait(37)
     assert story.phase is Phase.TRAINING
@@ -476,14 +500,14 @@ def test_a_job_that_takes_longer_than_it_may_is_ended():
 
 def test_what_was_trained_in_time_is_kept_whatever_the_evaluator_takes():
     story = Story(tasks=WATCHED, run_timeout=10).train()
-    story(ev.TaskSucceeded, 0, 0)
+    story.hears(0, reports.Succeeded(0, {}))
     story.wait(11)
     assert story.finished() == ev.Finish(None)
 
 
 def test_an_interrupt_closes_and_the_second_cancels():
     story = Story().train()
-    assert story(ev.Interrupted) == [ev.CloseAgents()]
+    assert story(ev.Interrupted) == [CLOSE]
     assert story(ev.Interrupted) == [ev.CancelLaunch(1)]
     assert story.finished().interrupted
 
@@ -498,21 +522,21 @@ def test_agents_that_dont_close_are_cancelled_then_given_up():
 
 def test_reports_of_an_earlier_generation_change_nothing():
     story = Story(restarts=1).train()
-    story(ev.TaskFailed, 1, failure(1))
+    story.hears(1, reports.Failed(failure(1)))
     story.wait(2)
     for rank in (0, 1):
-        story(ev.TaskCleared, rank, 0)
+        story.hears(rank, reports.Cleared(0))
     assert story.phase is Phase.STARTING
     for rank in (0, 1):
-        assert story(ev.TaskReady, rank, 0) == []
-        assert story(ev.TaskFailed, rank, failure(rank)) == []
-        assert story(ev.TaskSucceeded, rank, 0) == []
+        assert story.hears(rank, reports.Ready(generation=0)) == []
+        assert story.hears(rank, reports.Failed(failure(rank))) == []
+        assert story.hears(rank, reports.Succeeded(0, {})) == []
     assert story.phase is Phase.STARTING
 
 
 def test_bad_rows_are_not_tried_again():
     story = Story(restarts=5).train()
-    story(ev.TaskFailed, 0, failure(0, kind="data"))
+    story.hears(0, reports.Failed(failure(0, kind="data")))
     story.wait(2)
     assert type(story.finished().error) is errors.DataError
 
@@ -531,15 +555,15 @@ def reach(phase):
     else:
         story.train()
     if phase is Phase.EVALUATING:
-        story(ev.TaskSucceeded, 0, 0)
+        story.hears(0, reports.Succeeded(0, {}))
     if phase in {Phase.COLLECTING, Phase.CLEARING}:
-        story(ev.TaskFailed, 0, failure(0))
+        story.hears(0, reports.Failed(failure(0)))
     if phase is Phase.CLEARING:
         story.wait(2)
     if phase is Phase.RELAUNCHING:
         story(ev.AgentLost, 1, 1, "gone")
         story.wait(2, silent=[1])
-        story(ev.TaskCleared, 0, 0)
+        story.hears(0, reports.Cleared(0))
     if phase in {Phase.CLOSING, Phase.CLOSED}:
         story(ev.Interrupted)
     if phase is Phase.CLOSED:
@@ -548,41 +572,47 @@ def reach(phase):
     return story
 
 
+def registered(at, agent, address):
+    return ev.Registered(at, Registration(1, agent, 1, "h", address, ENVIRONMENT))
+
+
 EVENTS = {
     "tick": lambda at: ev.Tick(at),
     "late tick": lambda at: ev.Tick(at + 10_000),
-    "registered": lambda at: ev.AgentRegistered(at, 1, 1, "agent-1-1", "h", "h1:1", ENVIRONMENT),
-    "registered anew": lambda at: ev.AgentRegistered(at, 1, 1, "another", "h", "h1:2", ENVIRONMENT),
-    "alive": lambda at: ev.AgentAlive(at, 1, "agent-1-1"),
-    "stranger alive": lambda at: ev.AgentAlive(at, 1, "stranger"),
+    "registered": lambda at: registered(at, "agent-1-1", "h1:1"),
+    "registered anew": lambda at: registered(at, "another", "h1:2"),
+    "alive": lambda at: heard(at, 1, agent="agent-1-1"),
+    "stranger alive": lambda at: heard(at, 1, agent="stranger"),
     "lost": lambda at: ev.AgentLost(at, 1, 1, "gone"),
-    "frozen": lambda at: ev.ExecutorFrozen(at, 1, 1, "frozen"),
-    "frozen in another launch": lambda at: ev.ExecutorFrozen(at, 7, 1, "frozen"),
+    "frozen": lambda at: heard(at, 1, reports.ExecutorFrozen("frozen"), launch=1),
+    "frozen in another launch": lambda at: heard(at, 1, reports.ExecutorFrozen("frozen"), launch=7),
     "stood still": lambda at: ev.DriverStoodStill(at, 100.0),
     "lost in another launch": lambda at: ev.AgentLost(at, 7, 1, "gone"),
-    "ready": lambda at: ev.TaskReady(at, 1, 0),
-    "ready in another generation": lambda at: ev.TaskReady(at, 1, 7),
-    "stepped": lambda at: ev.TaskStepped(at, 1, 0, armed=True),
-    "failed": lambda at: ev.TaskFailed(at, 1, failure(1)),
-    "echoed": lambda at: ev.TaskFailed(at, 1, failure(1, consequence=True)),
-    "failed for good": lambda at: ev.TaskFailed(at, 1, failure(1, kind="data")),
-    "failed in another generation": lambda at: ev.TaskFailed(at, 1, failure(1, generation=7)),
-    "succeeded": lambda at: ev.TaskSucceeded(at, 1, 0),
-    "joined": lambda at: ev.TaskJoined(at, 1, 0),
-    "cleared": lambda at: ev.TaskCleared(at, 1, 0),
-    "stack": lambda at: ev.StackReported(at, 1, 0, "stack", waiting=True),
+    "ready": lambda at: heard(at, 1, reports.Ready(generation=0)),
+    "ready in another generation": lambda at: heard(at, 1, reports.Ready(generation=7)),
+    "stepped": lambda at: heard(at, 1, reports.StepsDue(due=True, together=False, generation=0)),
+    "failed": lambda at: heard(at, 1, reports.Failed(failure(1))),
+    "echoed": lambda at: heard(at, 1, reports.Failed(failure(1, consequence=True))),
+    "failed for good": lambda at: heard(at, 1, reports.Failed(failure(1, kind="data"))),
+    "failed in another generation": lambda at: heard(
+        at, 1, reports.Failed(failure(1, generation=7))
+    ),
+    "succeeded": lambda at: heard(at, 1, reports.Succeeded(0, {})),
+    "joined": lambda at: heard(at, 1, reports.Joined(generation=0)),
+    "cleared": lambda at: heard(at, 1, reports.Cleared(0)),
+    "stack": lambda at: heard(at, 1, reports.Stack("stack", waiting=True, generation=0)),
     "ended": lambda at: ev.LaunchEnded(at, 1),
     "ended with an error": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone")),
-    "gone": lambda at: ev.AgentGone(at, 1, "agent-1-1"),
-    "stranger gone": lambda at: ev.AgentGone(at, 1, "stranger"),
+    "gone": lambda at: heard(at, 1, reports.Gone(), agent="agent-1-1"),
+    "stranger gone": lambda at: heard(at, 1, reports.Gone(), agent="stranger"),
     "no rows": lambda at: ev.RowsUnfit(at, "dataset 'train' has no rows"),
     "driver failed": lambda at: ev.DriverFailed(at, errors.GridflowError("the driver")),
     "given up": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone"), outlived=True),
     "leaving": lambda at: ev.AgentLeaving(at, 1, 1, "decommissioned"),
     "leaving in another launch": lambda at: ev.AgentLeaving(at, 7, 1, "decommissioned"),
     "slots came": lambda at: ev.SlotsCame(at, 1),
-    "can save": lambda at: ev.TaskCanSave(at, 1, 0, 5),
-    "saved": lambda at: ev.TaskSaved(at, 0, 0),
+    "can save": lambda at: heard(at, 1, reports.CanSave(5, generation=0)),
+    "saved": lambda at: heard(at, 0, reports.Saved(generation=0)),
     "another launch ended": lambda at: ev.LaunchEnded(at, 7),
     "interrupted": lambda at: ev.Interrupted(at),
 }
@@ -668,7 +698,7 @@ def test_whatever_happens_the_job_ends_within_its_deadlines(history, cast):
         event = EVENTS[name](story.now + seconds)
         story.now = event.at
         story.commands += story.machine.handle(event)
-    launches = {c.launch for c in story.commands if isinstance(c, ev.Launch)}
+    launches = {c.launch for c in story.commands if isinstance(c, ev.BeginLaunch)}
     assert launches == set(range(1, len(launches) + 1))
     for _ in range(2000):  # the rest is silence: no agent answers any more
         if story.phase is Phase.CLOSED:

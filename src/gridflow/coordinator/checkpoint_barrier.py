@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gridflow.coordinator import events as ev
+from gridflow.wire import commands
 
 #: Between two questions, where the ranks could not do it: they may be between two fits.
 _AGAIN_SECONDS: Final = 5.0
@@ -40,7 +41,7 @@ class Saving:
     _ask_at: float = 0.0
     _step: int | None = None
 
-    def tick(self, at: float) -> list[ev.Command]:
+    def tick(self, at: float) -> list[ev.Instruction]:
         """Ask, or give up waiting for the answers."""
         if self._step is not None:
             return []
@@ -48,7 +49,7 @@ class Saving:
             return self._ask(at) if at >= self._ask_at else []
         return self._go_on(at) if at > self._asked_at + self.patience else []
 
-    def answered(self, at: float, rank: int, step: int | None) -> list[ev.Command]:
+    def answered(self, at: float, rank: int, step: int | None) -> list[ev.Instruction]:
         """Take a rank's answer; the last one decides."""
         if self._asked_at is None or rank not in self.ranks:
             return []
@@ -59,13 +60,16 @@ class Saving:
         if len(known) < len(self.ranks):
             return self._go_on(at)
         self._step, self._asked_at = max(known), None
-        return [ev.SaveAfter(self.ranks, self.generation, self._step, self.stays)]
+        return [self._save_after(self._step, stays=self.stays)]
 
-    def _ask(self, at: float) -> list[ev.Command]:
+    def _ask(self, at: float) -> list[ev.Instruction]:
         self._asked_at = at
         self._answers.clear()
-        return [ev.AskToSave(self.ranks, self.generation)]
+        return [ev.Send(commands.AskToSave(self.generation), self.ranks)]
 
-    def _go_on(self, at: float) -> list[ev.Command]:
+    def _go_on(self, at: float) -> list[ev.Instruction]:
         self._asked_at, self._ask_at = None, at + _AGAIN_SECONDS
-        return [ev.SaveAfter(self.ranks, self.generation, None, stays=False)]
+        return [self._save_after(None, stays=False)]
+
+    def _save_after(self, step: int | None, *, stays: bool) -> ev.Send:
+        return ev.Send(commands.SaveAfter(self.generation, step, stays), self.ranks)

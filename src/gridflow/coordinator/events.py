@@ -1,15 +1,19 @@
-"""What can happen to a job (events) and what is to be done about it (commands). All data."""
+"""What can happen to a job (events) and what is to be done about it (instructions). All data.
+
+What an agent says, and what it is told, are the wire's own messages (`gridflow.wire`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from gridflow.wire import reports
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gridflow.errors import GridflowError
-    from gridflow.wire.failures import TaskFailure
+    from gridflow.wire.commands import Command
+    from gridflow.wire.headers import Registration, Sender
 
 
 @dataclass(frozen=True)
@@ -32,24 +36,34 @@ class DriverStoodStill(Event):
 
 
 @dataclass(frozen=True)
-class AgentRegistered(Event):
-    """An agent came up, and where its task will listen."""
+class Registered(Event):
+    """An agent came up."""
 
-    launch: int
-    rank: int
-    agent: str
-    host: str
-    address: str
-    #: Versions of what matters: ``python``, ``tensorflow``, ``keras``; empty text when missing.
-    environment: Mapping[str, str] = field(default_factory=dict)
+    agent: Registration
+
+
+#: Reports of a task in one generation that the state of the job depends on.
+OfTask: TypeAlias = (
+    reports.Ready
+    | reports.StepsDue
+    | reports.Failed
+    | reports.Succeeded
+    | reports.Joined
+    | reports.Cleared
+    | reports.Stack
+    | reports.CanSave
+    | reports.Saved
+)
+#: The same of what an agent says of itself.
+OfAgent: TypeAlias = reports.ExecutorFrozen | reports.Gone
 
 
 @dataclass(frozen=True)
-class AgentAlive(Event):
-    """An agent was heard of."""
+class Heard(Event):
+    """An agent was heard of; with a report, if it had one."""
 
-    rank: int
-    agent: str
+    sender: Sender
+    report: OfTask | OfAgent | None = None
 
 
 @dataclass(frozen=True)
@@ -59,11 +73,6 @@ class AgentLost(Event):
     launch: int
     rank: int
     detail: str
-
-
-@dataclass(frozen=True)
-class ExecutorFrozen(AgentLost):
-    """An agent has told that its executor stands still, and so does what it has to do there."""
 
 
 @dataclass(frozen=True)
@@ -83,95 +92,12 @@ class SlotsCame(Event):
 
 
 @dataclass(frozen=True)
-class TaskReady(Event):
-    """The training process is up and its strategy exists."""
-
-    rank: int
-    generation: int
-
-
-@dataclass(frozen=True)
-class TaskStepped(Event):
-    """A sign of progress.
-
-    ``armed`` says whether further steps are to be expected, ``together`` whether they take all
-    ranks that train.
-    """
-
-    rank: int
-    generation: int
-    armed: bool
-    together: bool = False
-
-
-@dataclass(frozen=True)
 class TaskWaits(Event):
     """A task waits for others outside of any step, in some function; empty: not any more."""
 
     rank: int
     generation: int
     function: str
-
-
-@dataclass(frozen=True)
-class TaskFailed(Event):
-    """The training process failed, or its rows could not be fed."""
-
-    rank: int
-    failure: TaskFailure
-
-
-@dataclass(frozen=True)
-class TaskSucceeded(Event):
-    """The function returned, and what it returned was handed over."""
-
-    rank: int
-    generation: int
-
-
-@dataclass(frozen=True)
-class TaskJoined(Event):
-    """The function has joined its TensorFlow server: it serves others, and never returns."""
-
-    rank: int
-    generation: int
-
-
-@dataclass(frozen=True)
-class TaskCleared(Event):
-    """The training process of a generation is gone, with all that it started."""
-
-    rank: int
-    generation: int
-
-
-@dataclass(frozen=True)
-class TaskCanSave(Event):
-    """At the end of which step a task can make a checkpoint; None: it makes none at present."""
-
-    rank: int
-    generation: int
-    step: int | None
-
-
-@dataclass(frozen=True)
-class TaskSaved(Event):
-    """The checkpoint that was asked for has arrived."""
-
-    rank: int
-    generation: int
-
-
-@dataclass(frozen=True)
-class StackReported(Event):
-    """Where a training process stands; see `gridflow.wire.reports.Stack`."""
-
-    rank: int
-    generation: int
-    stack: str
-    waiting: bool
-    in_step: bool = False
-    idle: float | None = None
 
 
 @dataclass(frozen=True)
@@ -186,14 +112,6 @@ class DriverFailed(Event):
     """The driver itself could not do its part."""
 
     error: GridflowError
-
-
-@dataclass(frozen=True)
-class AgentGone(Event):
-    """An agent says its last word: no process of its task is left."""
-
-    rank: int
-    agent: str
 
 
 @dataclass(frozen=True)
@@ -213,26 +131,26 @@ class Interrupted(Event):
     """The user wants the job to end."""
 
 
-class Command:
+class Instruction:
     """Something to be done."""
 
 
 @dataclass(frozen=True)
-class Launch(Command):
+class BeginLaunch(Instruction):
     """Bring agents to life."""
 
     launch: int
 
 
 @dataclass(frozen=True)
-class CancelLaunch(Command):
+class CancelLaunch(Instruction):
     """End the agents from outside: cancel the Spark job, kill the processes."""
 
     launch: int
 
 
 @dataclass(frozen=True)
-class ReplaceExecutor(Command):
+class ReplaceExecutor(Instruction):
     """Let the target end the executor of a task, and start another one."""
 
     launch: int
@@ -240,76 +158,30 @@ class ReplaceExecutor(Command):
 
 
 @dataclass(frozen=True)
-class StartGeneration(Command):
-    """Give every agent the cluster spec of a generation."""
+class StartGeneration(Instruction):
+    """Give every agent the cluster spec of a generation, and the checkpoint to go on from."""
 
     generation: int
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class ClearGeneration(Command):
-    """Kill the training processes of a generation; with ``restart`` the agents prepare the next."""
+class Send(Instruction):
+    """Leave a command for the agents of some ranks; None: of all."""
 
-    generation: int
-    restart: bool
-
-
-@dataclass(frozen=True)
-class ReplaceTask(Command):
-    """Start the process of one task again, in the same generation and at the same address."""
-
-    rank: int
-    generation: int
+    command: Command
+    ranks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
-class AskToSave(Command):
-    """Let tasks stop at the end of a step and say which it is."""
-
-    ranks: tuple[int, ...]
-    generation: int
-
-
-@dataclass(frozen=True)
-class SaveAfter(Command):
-    """Let tasks make a checkpoint at the end of a step; None: let them go on without.
-
-    With ``stays`` they make no step after it.
-    """
-
-    ranks: tuple[int, ...]
-    generation: int
-    step: int | None
-    stays: bool
-
-
-@dataclass(frozen=True)
-class EndEvaluation(Command):
-    """Tell the evaluators that no further checkpoint will come."""
-
-
-@dataclass(frozen=True)
-class Say(Command):
+class Say(Instruction):
     """Tell the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Inspect(Command):
-    """Ask every training process where it stands."""
-
-    generation: int
-
-
-@dataclass(frozen=True)
-class CloseAgents(Command):
-    """Let all agents clean up and end."""
-
-
-@dataclass(frozen=True)
-class Finish(Command):
+class Finish(Instruction):
     """The job is over; without an error it succeeded."""
 
     error: GridflowError | None

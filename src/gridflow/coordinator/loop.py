@@ -1,4 +1,4 @@
-"""The job's loop in the driver: events in, the machine's commands carried out.
+"""The job's loop in the driver: events in, the machine's instructions carried out.
 
 Longer than other modules: all that the pure state machine leaves to others is done here, once.
 """
@@ -39,7 +39,7 @@ from gridflow.wire.payload import AgentPayload
 from gridflow.wire.server import CoordinatorServer, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from gridflow.coordinator.checkpoints import Checkpoint
@@ -306,22 +306,22 @@ class JobRun:
     def _loop(self, payload: AgentPayload) -> None:
         last_tick = self._clock.now()
         self._clock.take_standstill()  # pauses before the job don't count
-        commands = self._machine.begin(last_tick)
+        todo = self._machine.begin(last_tick)
         while self._finish is None:
-            for command in commands:
-                self._carry_out(command, payload)
+            for instruction in todo:
+                self._carry_out(instruction, payload)
             event = self._next_event()
             self._note_standstill(event.at)
-            commands = self._machine.handle(event)
+            todo = self._machine.handle(event)
             if not isinstance(event, ev.Tick) and event.at - last_tick > _TICK_SECONDS:
                 # However busy the agents are, deadlines are looked at: as of this event, since
                 # what came after it is still to be handled.
                 last_tick = event.at
-                commands = commands + self._machine.handle(ev.Tick(last_tick))
+                todo = todo + self._machine.handle(ev.Tick(last_tick))
             if isinstance(event, ev.Tick):
                 self._look_for_obstacles(event.at)
             if (lost := self._checkpoints.lost) is not None:
-                commands = commands + self._machine.handle(ev.DriverFailed(event.at, lost))
+                todo = todo + self._machine.handle(ev.DriverFailed(event.at, lost))
             self._note_move()
 
     def _note_standstill(self, at: float) -> None:
@@ -354,67 +354,45 @@ class JobRun:
         except queue.Empty:
             return ev.Tick(self._clock.now())
 
-    def _carry_out(self, command: ev.Command, payload: AgentPayload) -> None:
-        match command:
-            case ev.Launch():
-                self._desk.new_launch(command.launch)
+    def _carry_out(self, instruction: ev.Instruction, payload: AgentPayload) -> None:
+        match instruction:
+            case ev.BeginLaunch(launch):
+                self._desk.new_launch(launch)
                 self._obstacle, self._look_at = "", self._clock.now() + _OBSTACLE_SECONDS
-                now = replace(payload, launch=command.launch, generation=self._machine.generation)
-                launched = self._launcher.launch(now, self.job.data, self)
-                self._launches[command.launch] = launched
-            case ev.CancelLaunch() | ev.ReplaceExecutor():
-                self._tell_target(command)
-            case ev.StartGeneration():
-                self._start(command)
-            case ev.ClearGeneration():
-                self._desk.broadcast(commands.Clear(command.generation, command.restart))
-            case ev.ReplaceTask():
-                self._desk.send(command.rank, commands.Replace(command.generation))
-            case ev.AskToSave(ranks, generation):
-                self._send_to(ranks, commands.AskToSave(generation))
-            case ev.SaveAfter(ranks, generation, step, stays):
-                self._send_to(ranks, commands.SaveAfter(generation, step, stays))
-            case ev.EndEvaluation():
-                self._desk.tell_evaluators(commands.EndEvaluation())
-            case ev.Say():
-                self._console.say(command.text)
-            case ev.Inspect():
-                self._desk.broadcast(commands.Inspect(command.generation))
-            case ev.CloseAgents():
-                self._desk.broadcast(commands.Close())
-            case ev.Finish():
-                self._finish = command
-
-    def _tell_target(self, command: ev.CancelLaunch | ev.ReplaceExecutor) -> None:
-        match command:
+                now = replace(payload, launch=launch, generation=self._machine.generation)
+                self._launches[launch] = self._launcher.launch(now, self.job.data, self)
             case ev.CancelLaunch(launch):
                 self._launches[launch].cancel()
             case ev.ReplaceExecutor(launch, rank):
                 executor = self._desk.executors(launch).get(rank)
                 if executor is not None:
                     self._launcher.replace_executor(executor)
+            case ev.StartGeneration():
+                self._start(instruction)
+            case ev.Send(command, ranks):
+                self._desk.send(command, ranks)
+            case ev.Say(text):
+                self._console.say(text)
+            case ev.Finish():
+                self._finish = instruction
 
-    def _send_to(self, ranks: Iterable[int], command: commands.Command) -> None:
-        for rank in ranks:
-            self._desk.send(rank, command)
-
-    def _start(self, command: ev.StartGeneration) -> None:
-        self._checkpoints.begin(command.generation)  # none comes after the look at the newest
-        if command.generation > 0:  # until then none was made, and the first look read all of it
+    def _start(self, begun: ev.StartGeneration) -> None:
+        self._checkpoints.begin(begun.generation)  # none comes after the look at the newest
+        if begun.generation > 0:  # until then none was made, and the first look read all of it
             self._latest = self._latest_checkpoint()
         latest = self._latest
         if latest is not None:
-            self._resumed[command.generation] = latest.place
-        if command.generation > 0 or latest:
+            self._resumed[begun.generation] = latest.place
+        if begun.generation > 0 or latest:
             where = latest.place if latest else "the beginning"
             ended = [each.failure for each in self._machine.attempts[-1:] if each.failure]
             why = f"{ended[0].task}: {ended[0].summary}. " if ended else ""
-            self._console.say(f"{why}Generation {command.generation} starts from {where}")
+            self._console.say(f"{why}Generation {begun.generation} starts from {where}")
         if latest:
             self._compare_workers()
         resume = latest.name if latest else None
         place = latest.place if latest else None
-        self._desk.start(commands.Start(command.generation, command.addresses, resume, place))
+        self._desk.start(commands.Start(begun.generation, begun.addresses, resume, place))
 
     def _latest_checkpoint(self) -> Checkpoint | None:
         latest, unreadable = self._checkpoints.latest()

@@ -1,4 +1,4 @@
-"""The job's state machine: ``handle(event) -> commands``, without I/O, clock or threads.
+"""The job's state machine: ``handle(event) -> instructions``, without I/O, clock or threads.
 
 ::
 
@@ -47,6 +47,7 @@ from gridflow.coordinator.policies import (
 from gridflow.coordinator.steps import RETURNED, Ask, Steps
 from gridflow.errors import DataError, RunTimeout
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
+from gridflow.wire import commands, reports
 from gridflow.wire.failures import PREEMPTED, Attempt, TaskFailure
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from gridflow.errors import GridflowError
     from gridflow.spec.options import Deadlines
     from gridflow.spec.tasks import Part
+    from gridflow.wire.headers import Registration
 
 #: Seconds in which further failures are gathered after a first one that looks like the cause.
 COLLECT_SECONDS: Final = 1.5
@@ -131,140 +133,156 @@ class JobMachine:
         self._collect_from = 0.0
         self._standstill: ev.DriverStoodStill | None = None
 
-    def begin(self, at: float) -> list[ev.Command]:
-        """Return the first commands."""
+    def begin(self, at: float) -> list[ev.Instruction]:
+        """Return the first instructions."""
         if self.deadlines.run_timeout is not None:
             self._run_deadline = at + self.deadlines.run_timeout
         return self._gather(at)
 
-    def handle(self, event: ev.Event) -> list[ev.Command]:
+    def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take an event, return what is to be done."""
         if self.phase is Phase.CLOSED:
             return []
-        self._record(event)
         match event:
-            case ev.AgentAlive() | ev.TaskStepped() | ev.DriverStoodStill():
-                return []  # the most frequent by far: what may follow, follows at the next tick
+            case ev.Heard():
+                return self._heard(event)
+            case ev.DriverStoodStill():
+                if event.seconds >= self.deadlines.heartbeat_timeout:
+                    self._standstill = event
+                return []
             case ev.Interrupted():
                 return self._interrupt(event.at)
             case ev.LaunchEnded():
                 return self._launch_ended(event)
-            case ev.AgentRegistered():
-                return self._registered(event)
-            case ev.AgentLost() | ev.AgentLeaving() | ev.TaskCanSave() | ev.TaskSaved():
+            case ev.Registered():
+                return self._registered(event.at, event.agent)
+            case ev.AgentLost() | ev.AgentLeaving():
                 return self._departure(event)
+            case ev.TaskWaits() if event.generation == self.generation:
+                doing = event.function and f"waits in {event.function}"
+                self._steps.absent(event.rank, doing)
             case ev.SlotsCame() if event.launch == self.launch and self.phase is Phase.GATHERING:
                 self._deadline = event.at + self.deadlines.start_timeout
-            case ev.TaskFailed():
-                return self._task_failed(event)
             case ev.RowsUnfit() if not self._ending and not self.failures:
                 return self._close(event.at, DataError(event.reason))
             case ev.DriverFailed() if not self._ending:
                 return self._close(event.at, event.error)
-        commands = self._advance(event.at)
-        return commands or self._check_deadlines(event.at)
+        return self._go_on(event.at)
 
-    # What an event says about one rank -----------------------------------------------------------
+    def _go_on(self, at: float) -> list[ev.Instruction]:
+        return self._advance(at) or self._check_deadlines(at)
 
-    def _record(self, event: ev.Event) -> None:
-        match event:
-            case ev.AgentAlive():
-                member = self._members[event.rank]
-                if member.agent == event.agent:
-                    member.last_heard = event.at
-            case ev.TaskReady() if event.generation == self.generation:
-                member = self._members[event.rank]
-                member.ready, member.up_by = True, None
-                self._unready.discard(event.rank)
-            case ev.TaskStepped() if event.generation == self.generation:
-                member = self._members[event.rank]
-                member.last_step, member.armed = event.at, event.armed
-                member.together = event.together
-                self._steps.stepped(event.rank)
-            case ev.TaskWaits() if event.generation == self.generation:
-                doing = event.function and f"waits in {event.function}"
-                self._steps.absent(event.rank, doing)
-            case ev.TaskSucceeded() | ev.TaskJoined() if event.generation == self.generation:
-                member = self._members[event.rank]
-                member.succeeded, member.armed = True, False
-                self._unfinished.discard(event.rank)
-                if isinstance(event, ev.TaskSucceeded):
-                    self._steps.absent(event.rank, RETURNED)
-            case ev.TaskCleared() if event.generation == self.generation:
-                self._members[event.rank].cleared = True
-            case ev.DriverStoodStill() if event.seconds >= self.deadlines.heartbeat_timeout:
-                self._standstill = event
-            case ev.AgentGone() if self._members[event.rank].agent == event.agent:
-                self._members[event.rank].gone = True
-            case ev.StackReported() if event.generation == self.generation:
-                member = self._members[event.rank]
-                member.stack, member.waiting = event.stack, event.waiting
-                member.in_step = event.in_step
-                if event.idle is not None:
-                    member.last_step = max(member.last_step, event.at - event.idle)
+    # What an agent says of itself and of its task ------------------------------------------------
 
-    def _registered(self, event: ev.AgentRegistered) -> list[ev.Command]:
-        if event.launch != self.launch:
+    def _heard(self, event: ev.Heard) -> list[ev.Instruction]:
+        at, sender, report = event.at, event.sender, event.report
+        if sender.launch != self.launch:
             return []
-        member = self._members[event.rank]
-        if member.agent and member.agent != event.agent and self.phase is not Phase.RELAUNCHING:
+        member = self._members[sender.rank]
+        match report:
+            case None:
+                if member.agent == sender.agent:
+                    member.last_heard = at
+                return []  # by far the most frequent: what may follow, follows at the next tick
+            case reports.ExecutorFrozen(detail):
+                # Also when the job is ending: as long as it is there, its task and its slot are.
+                replace_it = ev.ReplaceExecutor(self.launch, sender.rank)
+                lost = self._agent_lost(at, sender.rank, detail, died=False)
+                return [replace_it, *lost]
+            case reports.Gone():
+                member.gone |= member.agent == sender.agent
+                return self._go_on(at)
+        if report.generation != self.generation:
+            return []
+        return self._task_says(at, sender.rank, report)
+
+    def _task_says(self, at: float, rank: int, report: ev.OfTask) -> list[ev.Instruction]:
+        member = self._members[rank]
+        match report:
+            case reports.StepsDue():
+                member.last_step, member.armed = at, report.due
+                member.together = report.together
+                self._steps.stepped(rank)
+                return []
+            case reports.CanSave() | reports.Saved():
+                return self._saving_goes_on(at, rank, report)
+            case reports.Failed(failure):
+                return self._task_failed(at, rank, failure)
+            case reports.Ready():
+                member.ready, member.up_by = True, None
+                self._unready.discard(rank)
+            case reports.Succeeded() | reports.Joined():
+                member.succeeded, member.armed = True, False
+                self._unfinished.discard(rank)
+                if isinstance(report, reports.Succeeded):
+                    self._steps.absent(rank, RETURNED)
+            case reports.Cleared():
+                member.cleared = True
+            case reports.Stack():
+                member.stack, member.waiting = report.stack, report.waiting
+                member.in_step = report.in_step
+                if report.idle is not None:
+                    member.last_step = max(member.last_step, at - report.idle)
+        return self._go_on(at)
+
+    def _registered(self, at: float, agent: Registration) -> list[ev.Instruction]:
+        if agent.launch != self.launch:
+            return []
+        member = self._members[agent.rank]
+        if member.agent and member.agent != agent.agent and self.phase is not Phase.RELAUNCHING:
             # Spark started the task again by itself: the agent that was there before is gone.
             detail = "its agent was replaced by a second attempt of the Spark task"
-            return self._agent_lost(ev.AgentLost(event.at, self.launch, event.rank, detail))
-        member.agent, member.host, member.address = event.agent, event.host, event.address
-        member.environment = dict(event.environment)
-        member.last_heard = event.at
-        self._unregistered.discard(event.rank)
-        self._silence.watch(event.rank)
-        return self._advance(event.at)
+            return self._agent_lost(at, agent.rank, detail)
+        member.agent, member.host, member.address = agent.agent, agent.host, agent.address
+        member.environment = agent.environment
+        member.last_heard = at
+        self._unregistered.discard(agent.rank)
+        self._silence.watch(agent.rank)
+        return self._advance(at)
 
-    def _departure(
-        self, event: ev.AgentLost | ev.AgentLeaving | ev.TaskCanSave | ev.TaskSaved
-    ) -> list[ev.Command]:
-        match event:
-            case ev.AgentLost():
-                return self._agent_lost(event)
-            case ev.AgentLeaving():
-                return self._agent_leaving(event)
-        return self._saving_goes_on(event)
+    # How agents and launches end -----------------------------------------------------------------
 
-    def _agent_lost(self, event: ev.AgentLost) -> list[ev.Command]:
-        member = self._members[event.rank]
+    def _departure(self, event: ev.AgentLost | ev.AgentLeaving) -> list[ev.Instruction]:
         if event.launch != self.launch:
             return []
-        is_frozen = isinstance(event, ev.ExecutorFrozen)
-        # Also when the job is ending: as long as it is there, its task and its slot are.
-        commands: list[ev.Command] = []
-        if is_frozen:
-            commands.append(ev.ReplaceExecutor(self.launch, event.rank))
-        if member.lost or self._ending:
-            return commands
-        member.lost, member.died = True, not is_frozen
-        return commands + self._fail(event.at, self._loss(event.at, event.rank, event.detail))
+        if isinstance(event, ev.AgentLost):
+            return self._agent_lost(event.at, event.rank, event.detail)
+        return self._agent_leaving(event.at, event.rank, event.detail)
 
-    def _agent_leaving(self, event: ev.AgentLeaving) -> list[ev.Command]:
-        member = self._members[event.rank]
-        if event.launch != self.launch or member.leaving or member.lost or self._ending:
+    def _agent_lost(
+        self, at: float, rank: int, detail: str, *, died: bool = True
+    ) -> list[ev.Instruction]:
+        member = self._members[rank]
+        if member.lost or self._ending:
             return []
-        member.leaving = event.detail
+        member.lost, member.died = True, died
+        return self._fail(at, self._loss(at, rank, detail))
+
+    def _agent_leaving(self, at: float, rank: int, detail: str) -> list[ev.Instruction]:
+        member = self._members[rank]
+        if member.leaving or member.lost or self._ending:
+            return []
+        member.leaving = detail
         if self.phase in {Phase.GATHERING, Phase.STARTING} and self._may_move():
-            return self._move(event.at)
+            return self._move(at)
         if self.phase is not Phase.TRAINING or self._saving is not None:
             return []
         stays = self._may_move()
         patience = self.deadlines.heartbeat_timeout
         self._saving = Saving(self._savers, self.generation, patience, stays)
         then = "moves" if stays else "goes on while it can (max_preemptions allows no move)"
-        words = f"{self.tasks[event.rank]}: {event.detail}. The group makes a checkpoint and {then}"
-        return [ev.Say(words), *self._saving.tick(event.at)]
+        words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
+        return [ev.Say(words), *self._saving.tick(at)]
 
-    def _saving_goes_on(self, event: ev.TaskCanSave | ev.TaskSaved) -> list[ev.Command]:
-        saving, is_late = self._saving, event.generation != self.generation
-        if saving is None or is_late or self.phase is not Phase.TRAINING:
+    def _saving_goes_on(
+        self, at: float, rank: int, report: reports.CanSave | reports.Saved
+    ) -> list[ev.Instruction]:
+        saving = self._saving
+        if saving is None or self.phase is not Phase.TRAINING:
             return []
-        if isinstance(event, ev.TaskCanSave):
-            return saving.answered(event.at, event.rank, event.step)
-        return self._move(event.at) if saving.stays else []
+        if isinstance(report, reports.CanSave):
+            return saving.answered(at, rank, report.step)
+        return self._move(at) if saving.stays else []
 
     def _may_move(self) -> bool:
         return self.policy.restart([*self._causes(), self._preemption()])
@@ -273,26 +291,26 @@ class JobMachine:
         rank = next(rank for rank, member in enumerate(self._members) if member.leaving)
         return self._failure(rank, PREEMPTED, self._members[rank].leaving)
 
-    def _move(self, at: float) -> list[ev.Command]:
+    def _move(self, at: float) -> list[ev.Instruction]:
         """Leave the executors that are taken away, before they are."""
         self._note_attempt(at, self._preemption())
         return self._next_generation(at)
 
-    def _task_failed(self, event: ev.TaskFailed) -> list[ev.Command]:
-        if event.failure.generation != self.generation or self._ending:
+    def _task_failed(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
+        if self._ending:
             return []
-        member = self._members[event.rank]
+        member = self._members[rank]
         member.armed = False
-        if not event.failure.host:  # the driver has seen it, not the task
-            event = replace(event, failure=replace(event.failure, host=member.host))
-        if member.leaving and event.failure.kind in _GOES_WITH_EXECUTOR:
-            words = f"{member.leaving}. {event.failure.summary}"
-            event = replace(event, failure=replace(event.failure, kind=PREEMPTED, summary=words))
-        if self._can_replace(event):
-            return self._replace(event)
-        return self._fail(event.at, event.failure)
+        if not failure.host:  # the driver has seen it, not the task
+            failure = replace(failure, host=member.host)
+        if member.leaving and failure.kind in _GOES_WITH_EXECUTOR:
+            words = f"{member.leaving}. {failure.summary}"
+            failure = replace(failure, kind=PREEMPTED, summary=words)
+        if self._can_replace(rank, failure):
+            return self._replace(at, rank, failure)
+        return self._fail(at, failure)
 
-    def _launch_ended(self, event: ev.LaunchEnded) -> list[ev.Command]:
+    def _launch_ended(self, event: ev.LaunchEnded) -> list[ev.Instruction]:
         if event.launch != self.launch:
             return []
         self._launch_alive, self._outlived = False, event.outlived
@@ -320,7 +338,7 @@ class JobMachine:
 
     # The way forward -----------------------------------------------------------------------------
 
-    def _advance(self, at: float) -> list[ev.Command]:
+    def _advance(self, at: float) -> list[ev.Instruction]:
         match self.phase:
             case Phase.GATHERING if not self._unregistered:
                 return self._start(at)
@@ -337,16 +355,16 @@ class JobMachine:
                 return self._next_generation(at)
         return []
 
-    def _gather(self, at: float) -> list[ev.Command]:
+    def _gather(self, at: float) -> list[ev.Instruction]:
         self.phase = Phase.GATHERING
         self.launch += 1
         self._become([Member() for _ in self.tasks])
         self._generation_began = at
         self._launch_alive, self._cancelled, self._outlived = True, False, False
         self._deadline = at + self.deadlines.start_timeout
-        return [ev.Launch(self.launch)]
+        return [ev.BeginLaunch(self.launch)]
 
-    def _start(self, at: float) -> list[ev.Command]:
+    def _start(self, at: float) -> list[ev.Instruction]:
         members = zip(self.tasks, self._members, strict=True)
         failures = environment_failures(
             {task: (member.host, member.environment) for task, member in members},
@@ -362,7 +380,7 @@ class JobMachine:
         addresses = tuple(member.address for member in self._members)
         return [ev.StartGeneration(self.generation, addresses)]
 
-    def _next_generation(self, at: float) -> list[ev.Command]:
+    def _next_generation(self, at: float) -> list[ev.Instruction]:
         self.generation += 1
         self.failures = []
         self._generation_began = at
@@ -378,15 +396,15 @@ class JobMachine:
         self._deadline = at + self.deadlines.shutdown_timeout
         if not self._launch_alive:
             return self._gather(at)
-        return [ev.CloseAgents(), ev.CancelLaunch(self.launch)]
+        return [ev.Send(commands.Close()), ev.CancelLaunch(self.launch)]
 
-    def _trained(self, at: float) -> list[ev.Command]:
+    def _trained(self, at: float) -> list[ev.Instruction]:
         self._note_attempt(at, None)
         if self._unfinished.isdisjoint(self._evaluators):
             return self._close(at, None)
         self.phase = Phase.EVALUATING
         self._deadline = at + self.deadlines.shutdown_timeout
-        return [ev.EndEvaluation()]
+        return [ev.Send(commands.EndEvaluation(), self._evaluators)]
 
     def _become(self, members: list[Member]) -> None:
         """Begin a launch or a generation with these members.
@@ -413,28 +431,25 @@ class JobMachine:
 
     # Failure -------------------------------------------------------------------------------------
 
-    def _can_replace(self, event: ev.TaskFailed) -> bool:
-        member = self._members[event.rank]
+    def _can_replace(self, rank: int, failure: TaskFailure) -> bool:
+        member = self._members[rank]
         return (
             self.phase is Phase.TRAINING
-            and self.parts[event.rank].is_replaced
-            and event.failure.kind in _REPLACED_KINDS
+            and self.parts[rank].is_replaced
+            and failure.kind in _REPLACED_KINDS
             and member.replacements < MOST_REPLACEMENTS
             and not member.lost
         )
 
-    def _replace(self, event: ev.TaskFailed) -> list[ev.Command]:
-        member = self._members[event.rank]
+    def _replace(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
+        member = self._members[rank]
         member.replacements += 1
-        member.ready, member.up_by = False, event.at + self.deadlines.start_timeout
-        self._replacements.watch(event.rank)
-        words = f"{event.failure.task}: {event.failure.summary}. It is started again; "
-        return [
-            ev.Say(words + "the others go on."),
-            ev.ReplaceTask(event.rank, self.generation),
-        ]
+        member.ready, member.up_by = False, at + self.deadlines.start_timeout
+        self._replacements.watch(rank)
+        words = f"{failure.task}: {failure.summary}. It is started again; the others go on."
+        return [ev.Say(words), ev.Send(commands.Replace(self.generation), (rank,))]
 
-    def _fail(self, at: float, failure: TaskFailure) -> list[ev.Command]:
+    def _fail(self, at: float, failure: TaskFailure) -> list[ev.Instruction]:
         if self.phase is Phase.EVALUATING:
             words = f"{failure.task}, after the training had succeeded: {failure.summary}"
             return [ev.Say(words), *self._close(at, None)]
@@ -446,7 +461,7 @@ class JobMachine:
             self._collect_from = at
         return self._collect(at)
 
-    def _collect(self, at: float) -> list[ev.Command]:
+    def _collect(self, at: float) -> list[ev.Instruction]:
         """Wait for the root cause, then decide.
 
         While only echoes are known, the one who caused them may be frozen or unreachable, which
@@ -468,7 +483,7 @@ class JobMachine:
             return self._close(at, to_error(tuple(self.failures)))
         self.phase = Phase.CLEARING
         self._deadline = at + self.deadlines.shutdown_timeout
-        return [ev.ClearGeneration(self.generation, restart=True), *self._advance(at)]
+        return [ev.Send(commands.Clear(self.generation, restart=True)), *self._advance(at)]
 
     def _needs_no_more(self, causes: Sequence[TaskFailure]) -> bool:
         """Return whether a restart follows, whatever else may be reported.
@@ -483,7 +498,7 @@ class JobMachine:
         """Return what ended each generation so far."""
         return [attempt.failure for attempt in self.attempts if attempt.failure is not None]
 
-    def _notice_silent(self, at: float) -> list[ev.Command]:
+    def _notice_silent(self, at: float) -> list[ev.Instruction]:
         limit = self.deadlines.heartbeat_timeout
         for rank in self._silence.due(at):
             self._members[rank].lost = True
@@ -491,7 +506,7 @@ class JobMachine:
             return self._fail(at, self._loss(at, rank, detail))
         return []
 
-    def _check_deadlines(self, at: float) -> list[ev.Command]:
+    def _check_deadlines(self, at: float) -> list[ev.Instruction]:
         if self._run_deadline is not None and at > self._run_deadline and not self._ending:
             return self._run_timed_out(at)
         match self.phase:
@@ -520,7 +535,7 @@ class JobMachine:
                 return self._check_closing(at)
         return []
 
-    def _check_closing(self, at: float) -> list[ev.Command]:
+    def _check_closing(self, at: float) -> list[ev.Instruction]:
         if not self._launch_alive:
             return self._leave(at)
         if at <= self._deadline:
@@ -531,14 +546,14 @@ class JobMachine:
         self._deadline = at + self.deadlines.shutdown_timeout
         return [ev.CancelLaunch(self.launch)]
 
-    def _check_evaluation(self, at: float) -> list[ev.Command]:
+    def _check_evaluation(self, at: float) -> list[ev.Instruction]:
         if at <= self._deadline:
             return self._notice_silent(at)
         limit = self.deadlines.shutdown_timeout
         words = f"the evaluator was not done in {limit:g} seconds (shutdown_timeout)"
         return [ev.Say(words), *self._close(at, None)]
 
-    def _check_up(self, at: float) -> list[ev.Command]:
+    def _check_up(self, at: float) -> list[ev.Instruction]:
         """Look whether the processes that replace dead ones have come up."""
         for rank in self._replacements.due(at):
             limit = self.deadlines.start_timeout
@@ -547,16 +562,16 @@ class JobMachine:
             return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
         return []
 
-    def _check_steps(self, at: float) -> list[ev.Command]:
+    def _check_steps(self, at: float) -> list[ev.Instruction]:
         found = self._steps.check(at)
         if found is None:
             return []
         if isinstance(found, Ask):
-            return [ev.Inspect(self.generation)]
+            return [ev.Send(commands.Inspect(self.generation))]
         failure = self._failure(found.rank, "steps", found.summary)
         return self._fail(at, replace(failure, traceback=found.stack))
 
-    def _run_timed_out(self, at: float) -> list[ev.Command]:
+    def _run_timed_out(self, at: float) -> list[ev.Instruction]:
         words = f"the job was not done in {self.deadlines.run_timeout:g} seconds (run_timeout)"
         if self.phase is Phase.EVALUATING:
             return [ev.Say(f"{words}; its training had succeeded"), *self._close(at, None)]
@@ -564,7 +579,7 @@ class JobMachine:
             self._note_attempt(at, None)
         return self._close(at, RunTimeout(words))
 
-    def _start_timed_out(self, at: float) -> list[ev.Command]:
+    def _start_timed_out(self, at: float) -> list[ev.Instruction]:
         limit = self.deadlines.start_timeout
         if self.phase is Phase.GATHERING:
             missing = [r for r, member in enumerate(self._members) if not member.agent]
@@ -577,9 +592,9 @@ class JobMachine:
         self._note_attempt(at, failures[0])
         return self._close(at, to_error(tuple(failures)))
 
-    # The end -------------------------------------------------------------------------------------
+    # The end -----------------------------------------------------------------------------------
 
-    def _interrupt(self, at: float) -> list[ev.Command]:
+    def _interrupt(self, at: float) -> list[ev.Instruction]:
         self._interrupted = True
         if self.phase is Phase.CLOSING:
             self._cancelled = True
@@ -588,20 +603,20 @@ class JobMachine:
             self._note_attempt(at, None)
         return self._close(at, None)
 
-    def _close(self, at: float, error: GridflowError | None) -> list[ev.Command]:
+    def _close(self, at: float, error: GridflowError | None) -> list[ev.Instruction]:
         self.phase = Phase.CLOSING
         self._error = error
         self._deadline = at + self.deadlines.shutdown_timeout
-        commands: list[ev.Command] = [ev.CloseAgents()]
+        close = ev.Send(commands.Close())
         if not self._launch_alive:
-            return [*commands, *self._leave(at)]
+            return [close, *self._leave(at)]
         whole = all(member.agent and not member.lost for member in self._members)
         if not whole:  # some can't hear, or would still come: end them from outside
             self._cancelled = True
-            commands.append(ev.CancelLaunch(self.launch))
-        return commands
+            return [close, ev.CancelLaunch(self.launch)]
+        return [close]
 
-    def _leave(self, at: float) -> list[ev.Command]:
+    def _leave(self, at: float) -> list[ev.Instruction]:
         """Finish, once no agent is left behind that may still have a training process."""
         waits = self._outlived and at <= self._deadline
         if waits and any(self._may_live(member, at) for member in self._members):
@@ -612,7 +627,7 @@ class JobMachine:
         patience = DIED_SECONDS if member.died else GONE_SECONDS
         return bool(member.agent) and not member.gone and at - member.last_heard <= patience
 
-    def _finish(self) -> list[ev.Command]:
+    def _finish(self) -> list[ev.Instruction]:
         self.phase = Phase.CLOSED
         return [ev.Finish(self._error, self._interrupted)]
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Phase(enum.Enum):
@@ -27,7 +31,7 @@ class Member:
     agent: str = ""
     host: str = ""
     address: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     last_heard: float = 0.0
     last_step: float = 0.0
     armed: bool = False

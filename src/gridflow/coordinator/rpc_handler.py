@@ -105,6 +105,9 @@ class Desk:
         self.last_step: reports.Progress | None = None
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
+        self._evaluators = tuple(
+            place for place, part in enumerate(parts) if part.task.role == EVALUATOR
+        )
         self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
         self._pushed = tuple(place for place, part in enumerate(parts) if part.is_pushed)
         self._checkpoints = checkpoints
@@ -143,11 +146,6 @@ class Desk:
         with self._lock:
             boxes = self._mailboxes if launch == self._launch else []
             return {rank: box.executor for rank, box in enumerate(boxes) if box.executor}
-
-    def broadcast(self, command: Command) -> None:
-        """Leave a command for every agent."""
-        with self._lock:
-            self._broadcast(command)
 
     def start(self, command: commands.Start) -> None:
         """Let a generation begin on every agent."""
@@ -206,17 +204,11 @@ class Desk:
             for command in self._streams.end():
                 self._broadcast(command)
 
-    def send(self, rank: int, command: Command) -> None:
-        """Leave a command for one agent."""
+    def send(self, command: Command, ranks: Iterable[int] | None = None) -> None:
+        """Leave a command for the agents of some ranks; None: for every agent."""
         with self._lock:
-            self._send(rank, command)
-
-    def tell_evaluators(self, command: Command) -> None:
-        """Leave a command for the agents of evaluators."""
-        with self._lock:
-            for rank, task in enumerate(self._tasks):
-                if task.role == EVALUATOR:
-                    self._send(rank, command)
+            for rank in range(len(self._mailboxes)) if ranks is None else ranks:
+                self._send(rank, command)
 
     def _broadcast(self, command: Command) -> None:
         for rank in range(len(self._mailboxes)):
@@ -239,8 +231,7 @@ class Desk:
             if box.agent not in ("", one.agent):
                 box = self._mailboxes[one.rank] = _Mailbox()
             box.agent, box.executor = one.agent, one.executor
-            about = one.launch, one.rank, one.agent, one.host, one.address, one.environment
-            self.events.put(ev.AgentRegistered(self._clock.now(), *about))
+            self.events.put(ev.Registered(self._clock.now(), one))
         return {"accepted": True}
 
     def sync(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -254,7 +245,7 @@ class Desk:
                 ends = [{"id": 1, "kind": "close"}]
                 return {"heard": max(numbers, default=0), "commands": ends}
             box, has_room = self._mailboxes[one.rank], self._console.has_room
-            self.events.put(ev.AgentAlive(self._clock.now(), one.rank, one.agent))
+            self.events.put(ev.Heard(self._clock.now(), one))
             for number, report in zip(numbers, one.reports, strict=True):
                 if number <= box.heard:
                     continue
@@ -285,7 +276,7 @@ class Desk:
         if isinstance(upload, headers.CheckpointFile):
             self._refuse_strangers(upload)
             name = self._checkpoints.commit(path, upload.place, upload.label)
-            self.tell_evaluators(commands.Fetch(name, upload.place))
+            self.send(commands.Fetch(name, upload.place), self._evaluators)
             with self._lock:
                 for rank in self._pushed if self._streams.is_used else ():
                     self._send(rank, commands.Committed(upload.generation, upload.place))
@@ -324,36 +315,20 @@ class Desk:
             self.events.put(ev.DriverFailed(self._clock.now(), problem))
 
     def _report(self, sender: Sender, report: Report) -> None:
-        now, rank = self._clock.now(), sender.rank
+        rank = sender.rank
+        if isinstance(report, ev.OfTask | ev.OfAgent):
+            self.events.put(ev.Heard(self._clock.now(), sender, report))
         match report:
-            case reports.Ready():
-                self.events.put(ev.TaskReady(now, rank, report.generation))
-            case reports.StepsDue():
-                about = report.generation, report.due, report.together
-                self.events.put(ev.TaskStepped(now, rank, *about))
-            case reports.Failed():
-                self.events.put(ev.TaskFailed(now, rank, report.failure))
             case reports.Succeeded():
                 self.results[rank] = report.result
-                self.events.put(ev.TaskSucceeded(now, rank, report.generation))
                 self._meet(self._meetings.left(rank, RETURNED, report.generation))
                 self._send_each(self._stops.left(rank, report.generation))
             case reports.Joined():
-                self.events.put(ev.TaskJoined(now, rank, report.generation))
                 self._meet(self._meetings.left(rank, _JOINED, report.generation))
-            case reports.Cleared():
-                self.events.put(ev.TaskCleared(now, rank, report.generation))
-            case reports.Stack():
-                stands = report.stack, report.waiting, report.in_step, report.idle
-                self.events.put(ev.StackReported(now, rank, report.generation, *stands))
-            case reports.CanSave():
-                self.events.put(ev.TaskCanSave(now, rank, report.generation, report.step))
-            case reports.Saved():
-                self.events.put(ev.TaskSaved(now, rank, report.generation))
             case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
                 self._settle(self._rows.take(rank, report))
             case _ if isinstance(report, ranks.AMONG_RANKS):
-                self._among_ranks(rank, report)
+                self._among_ranks(sender, report)
             case (
                 reports.Receiving()
                 | reports.Streamed()
@@ -361,25 +336,15 @@ class Desk:
                 | reports.SectionTrained()
             ):
                 self._stream(rank, report)
-            case reports.ExecutorFrozen() | reports.Gone():
-                self._agent(sender, report)
             case _:
                 self._note(rank, report)
-
-    def _agent(self, sender: Sender, report: Report) -> None:
-        """Take what an agent says of itself, and not of its training process."""
-        now = self._clock.now()
-        match report:
-            case reports.ExecutorFrozen():
-                self.events.put(ev.ExecutorFrozen(now, sender.launch, sender.rank, report.detail))
-            case reports.Gone():
-                self.events.put(ev.AgentGone(now, sender.rank, sender.agent))
 
     def _new_meetings(self, generation: int) -> Meetings:
         return Meetings(generation, self._members, [str(task) for task in self._tasks])
 
-    def _among_ranks(self, rank: int, report: Report) -> None:
+    def _among_ranks(self, sender: Sender, report: Report) -> None:
         """Do what follows where ranks do something together."""
+        rank = sender.rank
         match report:
             case ranks.FitBegins():
                 self._send_each(self._fits.begins(rank, report))
@@ -388,7 +353,7 @@ class Desk:
             case ranks.FitStarts():
                 problem = self._fits.starts(rank, report)
                 if problem:
-                    self._fail(rank, report.generation, problem)
+                    self._fail(sender, report.generation, problem)
             case ranks.Meet():
                 told = self._meetings.came(rank, report)
                 self._say_waiting(rank, report.generation)
@@ -400,10 +365,11 @@ class Desk:
         for rank, command in told:
             self._send(rank, command)
 
-    def _fail(self, rank: int, generation: int, problem: str) -> None:
-        task, words = str(self._tasks[rank]), f"{problem}: gradients of different models would mix"
+    def _fail(self, sender: Sender, generation: int, problem: str) -> None:
+        task = str(self._tasks[sender.rank])
+        words = f"{problem}: gradients of different models would mix"
         failure = TaskFailure(task, "", "exception", words, generation, hint=_ALIKE)
-        self.events.put(ev.TaskFailed(self._clock.now(), rank, failure))
+        self.events.put(ev.Heard(self._clock.now(), sender, reports.Failed(failure)))
 
     def _meet(self, told: Iterable[Answer]) -> None:
         """Tell ranks what came of a meeting."""

@@ -117,6 +117,11 @@ class Failed(Report):
     kind: ClassVar[str] = "failed"
     failure: TaskFailure
 
+    @property
+    def generation(self) -> int:
+        """That in which it failed."""
+        return self.failure.generation
+
 
 @dataclass(frozen=True)
 class Succeeded(Report):
