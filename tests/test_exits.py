@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from gridflow import errors, exit_code
+from gridflow.coordinator.policies import to_error
 from gridflow.spec import exits
 from gridflow.spec.exits import Exit
+from gridflow.spec.failures import KINDS, FailureKind, kind_of
 from gridflow.wire.failures import TaskFailure
 
 PAGE = Path(__file__).parents[1] / "docs" / "outcomes.md"
@@ -55,6 +58,27 @@ def failed(kind="exception", error=errors.TrainingFailed, code=None):
 )
 def test_an_error_has_the_code_that_it_has_always_had(error, code):
     assert exit_code(error) == code
+
+
+def test_the_table_has_a_row_for_each_kind_of_failure_and_its_error_ends_with_its_code():
+    assert set(KINDS) == set(get_args(FailureKind))
+    for kind, row in KINDS.items():
+        assert exit_code(to_error(failed(kind).failures)) == row.exit, kind
+        assert type(to_error(failed(kind).failures)) is row.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.SchemaError(), "data"),
+        (errors.DataError(""), "data"),
+        (errors.EnvironmentMismatch(""), "environment"),
+        (errors.TaskLost(""), None),
+        (ValueError(), None),
+    ],
+)
+def test_what_the_function_raises_may_be_a_failure_of_another_kind_than_an_exception(error, kind):
+    assert kind_of(error) == kind
 
 
 def test_every_public_error_that_ends_a_job_has_a_code_of_its_kind():

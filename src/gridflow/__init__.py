@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gridflow.ml.predict import predict_udf
     from gridflow.result import Result
     from gridflow.spec.communication import CommunicationOptions
-    from gridflow.spec.exits import exit_code, exit_codes
+    from gridflow.spec.failures import exit_code, exit_codes
     from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
     from gridflow.spec.plan import Plan
     from gridflow.spec.tasks import Role
@@ -95,8 +95,8 @@ _HOMES: Final = {
     "UnsafePath": "errors",
     "WireError": "errors",
     "current_context": "context",
-    "exit_code": "spec.exits",
-    "exit_codes": "spec.exits",
+    "exit_code": "spec.failures",
+    "exit_codes": "spec.failures",
     "materialize": "launch.spark.materializing",
     "predict_udf": "ml.predict",
 }

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
-from gridflow.spec.exits import Exit, exit_code
+from gridflow.spec.exits import Exit
+from gridflow.spec.failures import exit_code
 from gridflow.spec.printable import printable
 from gridflow.spec.tf_config import FLAGS
 

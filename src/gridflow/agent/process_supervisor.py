@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
+    from gridflow.spec.failures import FailureKind
     from gridflow.wire.messages import Message
 
 #: A process that said it failed, or was told to leave, has this long to end by itself.
@@ -142,7 +143,7 @@ class Life:
             limit = self._frozen_after
             self.fail("stopped", f"its process has been frozen (SIGSTOP) for {limit:g} seconds")
 
-    def fail(self, kind: str, summary: str, **details: Any) -> None:
+    def fail(self, kind: FailureKind, summary: str, **details: Any) -> None:
         """Report a failure of this life; the first one counts."""
         if not self._report_once():
             return
@@ -151,7 +152,7 @@ class Life:
         failure = TaskFailure(
             task=self._task,
             host=socket.gethostname(),
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,
             summary=shortened(summary, LONGEST_SUMMARY),
             generation=self._generation,
             log_tail=tuple(lines[-_TAIL_LINES:]),

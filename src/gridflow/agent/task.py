@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
     from gridflow.gpu.grant import GpuGrant
+    from gridflow.spec.failures import FailureKind
     from gridflow.wire.client import CoordinatorClient
     from gridflow.wire.messages import Message
     from gridflow.wire.payload import AgentPayload
@@ -297,6 +298,6 @@ class TaskRunner:
         life, self._life = self._life, self._new_life()
         life.end()
 
-    def fail(self, kind: str, summary: str) -> None:
+    def fail(self, kind: FailureKind, summary: str) -> None:
         """Report a failure of this task; the first one of a life counts."""
         self._life.fail(kind, summary)

@@ -46,9 +46,10 @@ from gridflow.coordinator.policies import (
 )
 from gridflow.coordinator.steps import RETURNED, Ask, Steps
 from gridflow.errors import DataError, RunTimeout
+from gridflow.spec.failures import KINDS, PREEMPTED, FailureKind
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.wire import commands, reports
-from gridflow.wire.failures import PREEMPTED, Attempt, TaskFailure
+from gridflow.wire.failures import Attempt, TaskFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,10 +70,6 @@ GONE_SECONDS: Final = 5.0
 DIED_SECONDS: Final = 1.5
 #: How often in a generation the process of one task is replaced; then something else is wrong.
 MOST_REPLACEMENTS: Final = 5
-#: Failures that a new process of the task may not meet again.
-_REPLACED_KINDS: Final = frozenset({"signal", "stopped", "exit"})
-#: What the end of its executor looks like to a task that is still there.
-_GOES_WITH_EXECUTOR: Final = frozenset({"signal", "lost"})
 
 
 class JobMachine:
@@ -303,7 +300,7 @@ class JobMachine:
         member.armed = False
         if not failure.host:  # the driver has seen it, not the task
             failure = replace(failure, host=member.host)
-        if member.leaving and failure.kind in _GOES_WITH_EXECUTOR:
+        if member.leaving and KINDS[failure.kind].is_executors:
             words = f"{member.leaving}. {failure.summary}"
             failure = replace(failure, kind=PREEMPTED, summary=words)
         if self._can_replace(rank, failure):
@@ -436,7 +433,7 @@ class JobMachine:
         return (
             self.phase is Phase.TRAINING
             and self.parts[rank].is_replaced
-            and failure.kind in _REPLACED_KINDS
+            and KINDS[failure.kind].is_replaced
             and member.replacements < MOST_REPLACEMENTS
             and not member.lost
         )
@@ -659,6 +656,6 @@ class JobMachine:
             return replace(failure, hint="max_preemptions= says how often a job moves away.")
         return self._failure(rank, "lost", detail)
 
-    def _failure(self, rank: int, kind: str, summary: str) -> TaskFailure:
+    def _failure(self, rank: int, kind: FailureKind, summary: str) -> TaskFailure:
         host = self._members[rank].host
-        return TaskFailure(str(self.tasks[rank]), host, kind, summary, self.generation)  # type: ignore[arg-type]
+        return TaskFailure(str(self.tasks[rank]), host, kind, summary, self.generation)

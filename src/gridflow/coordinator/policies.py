@@ -6,44 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from gridflow.errors import (
-    DataError,
-    EnvironmentMismatch,
     GridflowError,
     InvalidArgument,
-    NotEnoughGpus,
-    StartTimeout,
-    StepTimeout,
-    TaskLost,
-    TrainingFailed,
 )
+from gridflow.spec.failures import KINDS, PREEMPTED, exit_of
 from gridflow.spec.options import whole_number
 from gridflow.spec.printable import printable
-from gridflow.wire.failures import PREEMPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gridflow.wire.failures import TaskFailure
 
-_ERRORS: Mapping[str, Callable[[str, tuple[TaskFailure, ...]], GridflowError]] = {
-    "data": DataError,
-    "environment": EnvironmentMismatch,
-    "lost": TaskLost,
-    "preempted": TaskLost,
-    "start": StartTimeout,
-    "steps": StepTimeout,
-    "gpus": lambda text, failures: NotEnoughGpus(text, failures=failures),
-}
-#: The same input fails the same way again: no restart helps.
-_FINAL_KINDS = frozenset({"data", "environment", "gpus", "start"})
-
-
-#: What is gone, with its host or executor: nothing that the program did.
-_GONE_KINDS: Final = frozenset({"lost", PREEMPTED})
 #: How often a job moves away from executors that are taken back, unless it says otherwise.
 MAX_PREEMPTIONS: Final = 10
-#: What a shell makes of an end by a signal begins here.
-_LEAST_RETRYABLE = 128
 
 
 @runtime_checkable
@@ -85,7 +61,7 @@ class MaxRestarts:
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True while the limit isn't reached."""
-        return causes[-1].kind not in _FINAL_KINDS and len(causes) <= self.limit
+        return not KINDS[causes[-1].kind].is_final and len(causes) <= self.limit
 
 
 @dataclass(frozen=True)
@@ -113,11 +89,11 @@ class PreemptionAware:
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True while the budget of this kind of failure isn't used up."""
-        if causes[-1].kind in _FINAL_KINDS:
+        last = KINDS[causes[-1].kind]
+        if last.is_final:
             return False
-        is_lost = causes[-1].kind in _GONE_KINDS
-        alike = sum((cause.kind in _GONE_KINDS) == is_lost for cause in causes)
-        return alike <= (self.max_preemptions if is_lost else self.max_restarts)
+        alike = sum(KINDS[cause.kind].is_gone == last.is_gone for cause in causes)
+        return alike <= (self.max_preemptions if last.is_gone else self.max_restarts)
 
 
 @dataclass(frozen=True)
@@ -140,12 +116,9 @@ class RetryableExits:
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True after a retryable exit, while the limit isn't reached."""
         last = causes[-1]
-        ended_itself = last.kind == "exception" or (
-            last.kind == "exit" and (last.exit_code or 0) < _LEAST_RETRYABLE
-        )
-        if last.kind in _FINAL_KINDS or (ended_itself and not last.consequence):
+        if KINDS[last.kind].is_final:
             return False
-        return len(causes) <= self.limit
+        return (exit_of(last).is_retryable or last.consequence) and len(causes) <= self.limit
 
 
 @dataclass(frozen=True)
@@ -225,24 +198,24 @@ def choose_cause(failures: Iterable[TaskFailure]) -> list[TaskFailure]:
     Order of arrival, but echoes of another task's failure come last, and of two first-hand reports
     a lost agent comes behind: the task's own words say more.
     """
-    return sorted(failures, key=lambda failure: (failure.consequence, failure.kind in _GONE_KINDS))
+    return sorted(failures, key=lambda each: (each.consequence, KINDS[each.kind].is_gone))
 
 
 def to_error(failures: tuple[TaskFailure, ...]) -> GridflowError:
     """Return the typed error for failures whose first is the cause."""
     first = failures[0]
-    kind = _ERRORS.get(first.kind, TrainingFailed)
+    kind = KINDS[first.kind]
     lines = [first.describe()]
     others = [f"  {_place(other)}: {printable(other.summary)}" for other in failures[1:]]
     if others:
-        alike = first.kind == "environment"
-        lines += ["Nor do these fit:" if alike else "Failed after it, or because of it:", *others]
-    return kind("\n".join(lines), failures)
+        words = "Nor do these fit:" if kind.is_hosts else "Failed after it, or because of it:"
+        lines += [words, *others]
+    return kind.error("\n".join(lines), failures=failures)
 
 
 def _place(failure: TaskFailure) -> str:
     """Return the task; with its host, where that has to be looked into."""
-    shown = failure.kind == "environment" and failure.host
+    shown = KINDS[failure.kind].is_hosts and failure.host
     return f"{failure.task} on {failure.host}" if shown else failure.task
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gridflow.wire.failures import PREEMPTED
+from gridflow.spec.failures import PREEMPTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

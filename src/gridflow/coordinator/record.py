@@ -17,7 +17,7 @@ from gridflow.errors import GridflowError, JobCancelled, UnsafePath
 from gridflow.feed.ledger import Ledger
 from gridflow.files.local import open_own, read_json, write_whole
 from gridflow.spec.cluster import Task
-from gridflow.spec.exits import exit_code
+from gridflow.spec.failures import exit_code
 from gridflow.spec.place import Place
 from gridflow.wire.failures import Attempt, TaskFailure
 

@@ -2,7 +2,8 @@
 
 From 1 to 127 a failure is permanent: the same again fails again. From 128 another try may succeed,
 as after a signal. Below 128 they follow sysexits.h where that has a word for it; what is worth
-another try has the number of sysexits.h and 128.
+another try has the number of sysexits.h and 128. `gridflow.spec.failures` says which error has
+which.
 """
 
 from __future__ import annotations
@@ -10,22 +11,12 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-import sys
-import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from gridflow import errors
-from gridflow.errors import GridflowError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 __all__ = [
     "SIGNALLED",
     "Exit",
-    "exit_code",
-    "exit_codes",
     "leave_message",
     "message_place",
     "of_program",
@@ -87,67 +78,10 @@ class Exit(enum.IntEnum):
         return self >= SIGNALLED
 
 
-#: The first that fits; those that are special come before those that are general.
-_BY_ERROR: Final[tuple[tuple[type[BaseException], Exit], ...]] = (
-    (errors.SchemaError, Exit.DATA),
-    (errors.DataError, Exit.DATA),
-    (errors.InvalidArgument, Exit.USAGE),
-    (errors.MissingDependency, Exit.ENVIRONMENT),
-    (errors.EnvironmentMismatch, Exit.ENVIRONMENT),
-    (errors.NotEnoughSlots, Exit.SLOTS),
-    (errors.StartTimeout, Exit.TRY_AGAIN),
-    (errors.TaskLost, Exit.LOST),
-    (errors.StepTimeout, Exit.STUCK),
-    (errors.RunTimeout, Exit.OVERDUE),
-    (errors.NetworkError, Exit.NETWORK),
-    (errors.JobExists, Exit.EXISTS),
-    (errors.UnsafePath, Exit.UNSAFE),
-    (errors.JobCancelled, Exit.INTERRUPTED),
-    (KeyboardInterrupt, Exit.INTERRUPTED),
-)
-_KILLED_KINDS: Final = frozenset({"signal", "stopped"})
 #: What ``gridflow launch`` says beside the codes of its program.
 _OF_LAUNCH: Final = frozenset(
     {Exit.SUCCEEDED, Exit.USAGE, Exit.GIVEN_UP, Exit.OVERDUE, Exit.LOST, Exit.TRY_AGAIN}
 )
-
-
-def exit_code(error: BaseException | None) -> int:
-    """Return the exit code for an error: one for each kind, the same in every release.
-
-    From 128 on another try may succeed. The table is in ``docs/outcomes.md``.
-
-    Parameters
-    ----------
-    error : BaseException or None
-        None: there was none. Of errors that aren't gridflow's it is 1, as Python has it.
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> from gridflow import NotEnoughSlots, exit_code
-    >>> exit_code(NotEnoughSlots("2 tasks, 1 slot"))
-    199
-    """
-    if error is None:
-        return int(Exit.SUCCEEDED)
-    for kind, code in _BY_ERROR:
-        if isinstance(error, kind):
-            return int(code)
-    if isinstance(error, errors.TrainingFailed):
-        return int(_of_program(error))
-    return int(Exit.OTHER)
-
-
-def _of_program(error: errors.TrainingFailed) -> Exit:
-    first = error.first
-    if first is None:
-        return Exit.PROGRAM
-    killed = first.kind in _KILLED_KINDS or (first.exit_code or 0) >= SIGNALLED
-    return Exit.KILLED if killed else Exit.PROGRAM
 
 
 def of_program(code: int) -> int:
@@ -155,34 +89,6 @@ def of_program(code: int) -> int:
     if code in _OF_LAUNCH:
         return code
     return int(Exit.KILLED if code >= SIGNALLED else Exit.PROGRAM)
-
-
-@contextlib.contextmanager
-def exit_codes() -> Iterator[None]:
-    """End the process with the code of the error, if one of gridflow's leaves the block.
-
-    For scripts that an orchestrator starts, by ``spark-submit`` or plainly. The traceback is
-    printed as ever, atexit functions run, and in a container on Kubernetes the pod's termination
-    message says why. Other errors, and Ctrl-C, pass as they are.
-
-    Raises
-    ------
-    SystemExit
-        With `exit_code`, in place of a `GridflowError`.
-
-    Examples
-    --------
-    >>> import gridflow
-    >>> with gridflow.exit_codes():
-    ...     result = "TensorflowDistributor(2).run(train)"
-    """
-    try:
-        yield
-    except GridflowError as error:
-        code = exit_code(error)
-        traceback.print_exc(file=sys.stderr)
-        leave_message(f"{type(error).__name__}: {error}")
-        raise SystemExit(code) from error
 
 
 def leave_message(text: str) -> None:

@@ -32,6 +32,8 @@ from gridflow.wire.reports import Ready
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gridflow.spec.failures import FailureKind
+
 
 def main() -> None:
     """Live one generation of one task."""
@@ -191,14 +193,12 @@ def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int
     channel.send(raised)
 
 
-def _kind_of(error: BaseException) -> str | None:
-    """Return the kind of failure that an error of gridflow's own is; no restart helps there."""
-    from gridflow.errors import DataError, EnvironmentMismatch, SchemaError
+def _kind_of(error: BaseException) -> FailureKind | None:
+    """Return the kind of failure that an error of gridflow's own is."""
     from gridflow.keras.patches.bugs.parts import MissingPart
+    from gridflow.spec.failures import kind_of
 
-    if isinstance(error, DataError | SchemaError):
-        return "data"
-    return "environment" if isinstance(error, EnvironmentMismatch | MissingPart) else None
+    return "environment" if isinstance(error, MissingPart) else kind_of(error)
 
 
 def _traceback(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from gridflow.spec.failures import FailureKind
 from gridflow.spec.place import Place
 from gridflow.wire.commands import AMONG_RANKS, Arrived, Counts, EndEvaluation
 from gridflow.wire.messages import Family, Message
@@ -160,8 +161,8 @@ class Raised(Message):
         Of a ``sys.exit()``.
     consequence : bool
         Whether it looks like the echo of another task's failure.
-    failure_kind : str or None
-        A `gridflow.wire.failures.FailureKind` that is known already.
+    failure_kind : FailureKind or None
+        Where it is known already.
     """
 
     kind: ClassVar[str] = "raised"
@@ -170,7 +171,7 @@ class Raised(Message):
     exit_code: int | None
     hint: str
     consequence: bool
-    failure_kind: str | None
+    failure_kind: FailureKind | None
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.spec.failures import PREEMPTED, FailureKind
 from gridflow.spec.printable import printable
 
 if TYPE_CHECKING:
@@ -12,27 +13,6 @@ if TYPE_CHECKING:
 
     from gridflow.spec.place import Place
 
-#: ``exception``: the function raised; ``exit``: it called ``sys.exit``; ``signal``: its process
-#: was killed; ``stopped``: its process is frozen; ``lost``: the agent or its host is gone;
-#: ``preempted``: the same, and it was announced;
-#: ``data``: its rows can't be fed; ``environment``: its Python doesn't fit; ``start``: it did not
-#: come up; ``steps``: it stopped making steps; ``gpus``: it found too few on its host.
-FailureKind = Literal[
-    "exception",
-    "exit",
-    "signal",
-    "stopped",
-    "lost",
-    "preempted",
-    "data",
-    "environment",
-    "start",
-    "steps",
-    "gpus",
-]
-
-
-PREEMPTED: Final = "preempted"
 #: Characters: an exception may hold an array's text, or a file's.
 LONGEST_SUMMARY: Final = 4096
 LONGEST_TRACEBACK: Final = 1 << 16
@@ -49,7 +29,7 @@ class TaskFailure:
     host : str
         Where it ran, empty when it never registered.
     kind : str
-        One of `FailureKind`.
+        One of `gridflow.spec.failures.FailureKind`.
     summary : str
         One line that says what happened.
     generation : int

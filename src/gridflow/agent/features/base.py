@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from gridflow.agent.reporter import Reporter
     from gridflow.agent.uploads import Uploads
+    from gridflow.spec.failures import FailureKind
     from gridflow.spec.place import Place
     from gridflow.wire.client import CoordinatorClient
     from gridflow.wire.commands import Command
@@ -45,7 +46,7 @@ class Tools:
     reporter: Reporter
     uploads: Uploads
     tell: Callable[[Message], None]
-    fail: Callable[[str, str], None]
+    fail: Callable[[FailureKind, str], None]
 
 
 class Feature:

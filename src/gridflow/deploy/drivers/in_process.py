@@ -12,7 +12,8 @@ from gridflow.deploy.description.problems import JobError
 from gridflow.deploy.distributed import cannot, distributor_options
 from gridflow.deploy.drivers.base import say
 from gridflow.errors import GridflowError, MissingDependency
-from gridflow.spec.exits import Exit, exit_code
+from gridflow.spec.exits import Exit
+from gridflow.spec.failures import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,8 @@ from gridflow.deploy.description.description import RESTART_POLICIES, START_TIME
 from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
 from gridflow.job import Job, Role
-from gridflow.spec.exits import exit_code, leave_message
+from gridflow.spec.exits import leave_message
+from gridflow.spec.failures import exit_code
 from gridflow.spec.roles import ROLES
 
 if TYPE_CHECKING:
