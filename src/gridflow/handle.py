@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from gridflow.coordinator import folders
-from gridflow.coordinator.member import Phase
+from gridflow.coordinator.phases import Phase
 from gridflow.coordinator.pushing import Pushing, is_of_a_feeder
 from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled
 from gridflow.feed.push import STREAM

@@ -8,7 +8,7 @@ from test_machine import CLOSE, SERVED, WATCHED, Story, failure
 from gridflow import errors
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.machine import MOST_REPLACEMENTS
-from gridflow.coordinator.member import Phase
+from gridflow.coordinator.phases import Phase
 from gridflow.wire import commands, reports
 
 CHIEF, WORKER, PS, EVALUATOR = range(4)

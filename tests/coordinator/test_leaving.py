@@ -9,7 +9,7 @@ from gridflow import errors
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.checkpoint_barrier import Saving
 from gridflow.coordinator.machine import JobMachine
-from gridflow.coordinator.member import Phase
+from gridflow.coordinator.phases import Phase
 from gridflow.coordinator.policies import MaxRestarts, with_preemptions
 from gridflow.wire import commands, reports
 

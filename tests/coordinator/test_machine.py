@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from gridflow import errors
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.machine import JobMachine
-from gridflow.coordinator.member import Phase
+from gridflow.coordinator.phases import STAGES, Phase
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.spec.cluster import Task
 from gridflow.spec.options import Deadlines
@@ -684,6 +685,50 @@ def test_every_event_in_every_state_leads_where_it_should(phase, name):
     story = reach(phase)
     story.machine.handle(EVENTS[name](story.now))
     assert story.phase is MOVES.get((phase, name), phase)
+
+
+TRANSITIONS = {(phase, after) for phase, stage in STAGES.items() for after in stage.leads_to}
+
+
+def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
+    seen, enter = set(), JobMachine._enter
+
+    def noted(machine, phase, at):
+        seen.add((machine.phase, phase))
+        enter(machine, phase, at)
+
+    monkeypatch.setattr(JobMachine, "_enter", noted)
+    for phase, name in itertools.product(Phase, EVENTS):
+        reach(phase).machine.handle(EVENTS[name](0.0))
+    again = reach(Phase.CLEARING)
+    for rank in again.ranks:
+        again.hears(rank, reports.Cleared(0))
+    moves = reach(Phase.TRAINING)
+    moves(ev.AgentLeaving, 1, 1, "decommissioned")
+    moves.hears(0, reports.CanSave(5, generation=0))
+    moves.hears(0, reports.Saved(generation=0))
+    assert seen == TRANSITIONS
+
+
+@pytest.mark.parametrize(
+    ("phase", "after"),
+    [
+        pytest.param(*pair, id=f"{pair[0].value}-{pair[1].value}")
+        for pair in itertools.product(Phase, Phase)
+        if pair not in TRANSITIONS
+    ],
+)
+def test_a_transition_that_is_not_in_the_table_is_an_error(phase, after):
+    story = reach(phase)
+    with pytest.raises(AssertionError, match=f"^{phase.value} doesn't lead to {after.value}$"):
+        story.machine._enter(after, story.now)
+    assert story.phase is phase
+
+
+def test_every_phase_but_the_training_ends_by_its_own_deadline():
+    assert set(STAGES) == set(Phase)
+    endless = {phase for phase, stage in STAGES.items() if math.isinf(stage.lasts(DEADLINES))}
+    assert endless == {Phase.TRAINING, Phase.CLOSED}
 
 
 @settings(max_examples=300, deadline=None)

@@ -20,7 +20,7 @@ from gridflow.coordinator import record
 from gridflow.coordinator.console import Console
 from gridflow.coordinator.event_files import EventFiles
 from gridflow.coordinator.machine import JobMachine
-from gridflow.coordinator.member import Phase
+from gridflow.coordinator.phases import Phase
 from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.coordinator.pushing import StreamDesk
 from gridflow.coordinator.record import Ending, Outcome
@@ -220,7 +220,7 @@ class JobRun:
 
     @property
     def state(self) -> str:
-        """Where the job stands (`gridflow.coordinator.member.Phase`)."""
+        """Where the job stands (`gridflow.coordinator.phases.Phase`)."""
         return self._been[-1]
 
     def report(self) -> JobReport:

@@ -12,6 +12,8 @@
                      |
                  RELAUNCHING --agents gone--> GATHERING (next generation, next launch)
 
+`gridflow.coordinator.phases` has the table of where each phase may lead, and how long it may last.
+
 An agent whose executor will be taken away (`AgentLeaving`) lets the group make a checkpoint and go
 straight to RELAUNCHING, as long as the policy allows it. Otherwise, or where no checkpoint can be
 made, it is left alone until it is gone: then that is no failure of the program's, either.
@@ -37,7 +39,8 @@ from gridflow.coordinator import events as ev
 from gridflow.coordinator.alarms import Alarms
 from gridflow.coordinator.checkpoint_barrier import Saving
 from gridflow.coordinator.environments import environment_failures
-from gridflow.coordinator.member import Member, Phase
+from gridflow.coordinator.member import Member
+from gridflow.coordinator.phases import COLLECT_SECONDS, STAGES, Phase
 from gridflow.coordinator.policies import (
     MaxRestarts,
     RestartPolicy,
@@ -59,10 +62,6 @@ if TYPE_CHECKING:
     from gridflow.spec.tasks import Part
     from gridflow.wire.headers import Registration
 
-#: Seconds in which further failures are gathered after a first one that looks like the cause.
-COLLECT_SECONDS: Final = 1.5
-#: Beyond the heartbeat's deadline: time for the report of a silent task to arrive.
-COLLECT_MARGIN: Final = 2.0
 #: Silence after which an agent is dead that its launch left behind: it calls once a second or more
 #: often, and ends its training process as soon as it is told to.
 GONE_SECONDS: Final = 5.0
@@ -119,7 +118,7 @@ class JobMachine:
         )
         self._saving: Saving | None = None
         self._become([Member() for _ in self.tasks])
-        self._deadline = 0.0
+        self._since, self._deadline = 0.0, 0.0
         self._generation_began = 0.0
         self._run_deadline: float | None = None
         self._launch_alive = False
@@ -127,14 +126,14 @@ class JobMachine:
         self._cancelled = False
         self._error: GridflowError | None = None
         self._interrupted = False
-        self._collect_from = 0.0
         self._standstill: ev.DriverStoodStill | None = None
 
     def begin(self, at: float) -> list[ev.Instruction]:
         """Return the first instructions."""
         if self.deadlines.run_timeout is not None:
             self._run_deadline = at + self.deadlines.run_timeout
-        return self._gather(at)
+        self._put_off_deadline(at)
+        return self._begin_launch(at)
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take an event, return what is to be done."""
@@ -159,7 +158,7 @@ class JobMachine:
                 doing = event.function and f"waits in {event.function}"
                 self._steps.absent(event.rank, doing)
             case ev.SlotsCame() if event.launch == self.launch and self.phase is Phase.GATHERING:
-                self._deadline = event.at + self.deadlines.start_timeout
+                self._put_off_deadline(event.at)
             case ev.RowsUnfit() if not self._ending and not self.failures:
                 return self._close(event.at, DataError(event.reason))
             case ev.DriverFailed() if not self._ending:
@@ -340,7 +339,7 @@ class JobMachine:
             case Phase.GATHERING if not self._unregistered:
                 return self._start(at)
             case Phase.STARTING if not self._unready:
-                self.phase = Phase.TRAINING
+                self._enter(Phase.TRAINING, at)
                 return self._advance(at)
             case Phase.TRAINING if self._unfinished.isdisjoint(self._awaited):
                 return self._trained(at)
@@ -352,13 +351,25 @@ class JobMachine:
                 return self._next_generation(at)
         return []
 
+    def _enter(self, phase: Phase, at: float) -> None:
+        """Go to a phase, for as long as it may last."""
+        if phase not in STAGES[self.phase].leads_to:
+            raise AssertionError(f"{self.phase.value} doesn't lead to {phase.value}")
+        self.phase, self._since = phase, at
+        self._put_off_deadline(at)
+
+    def _put_off_deadline(self, at: float) -> None:
+        self._deadline = at + STAGES[self.phase].lasts(self.deadlines)
+
     def _gather(self, at: float) -> list[ev.Instruction]:
-        self.phase = Phase.GATHERING
+        self._enter(Phase.GATHERING, at)
+        return self._begin_launch(at)
+
+    def _begin_launch(self, at: float) -> list[ev.Instruction]:
         self.launch += 1
         self._become([Member() for _ in self.tasks])
         self._generation_began = at
         self._launch_alive, self._cancelled, self._outlived = True, False, False
-        self._deadline = at + self.deadlines.start_timeout
         return [ev.BeginLaunch(self.launch)]
 
     def _start(self, at: float) -> list[ev.Instruction]:
@@ -372,8 +383,7 @@ class JobMachine:
         if failures:
             self._note_attempt(at, failures[0])
             return self._close(at, to_error(failures))
-        self.phase = Phase.STARTING
-        self._deadline = at + self.deadlines.start_timeout
+        self._enter(Phase.STARTING, at)
         addresses = tuple(member.address for member in self._members)
         return [ev.StartGeneration(self.generation, addresses)]
 
@@ -389,8 +399,7 @@ class JobMachine:
                 ]
             )
             return self._start(at)
-        self.phase = Phase.RELAUNCHING
-        self._deadline = at + self.deadlines.shutdown_timeout
+        self._enter(Phase.RELAUNCHING, at)
         if not self._launch_alive:
             return self._gather(at)
         return [ev.Send(commands.Close()), ev.CancelLaunch(self.launch)]
@@ -399,8 +408,7 @@ class JobMachine:
         self._note_attempt(at, None)
         if self._unfinished.isdisjoint(self._evaluators):
             return self._close(at, None)
-        self.phase = Phase.EVALUATING
-        self._deadline = at + self.deadlines.shutdown_timeout
+        self._enter(Phase.EVALUATING, at)
         return [ev.Send(commands.EndEvaluation(), self._evaluators)]
 
     def _become(self, members: list[Member]) -> None:
@@ -454,32 +462,26 @@ class JobMachine:
         if self.phase is Phase.CLEARING:
             return self._advance(at)
         if self.phase is not Phase.COLLECTING:
-            self.phase = Phase.COLLECTING
-            self._collect_from = at
+            self._enter(Phase.COLLECTING, at)
         return self._collect(at)
 
     def _collect(self, at: float) -> list[ev.Instruction]:
-        """Wait for the root cause, then decide.
-
-        While only echoes are known, the one who caused them may be frozen or unreachable, which
-        takes up to the heartbeat's deadline to show.
-        """
+        """Wait for the root cause, then decide."""
         known = {failure.task for failure in self.failures}
         everyone = all(
             str(task) in known or member.succeeded or member.lost
             for task, member in zip(self.tasks, self._members, strict=True)
         )
         causes = [failure for failure in self.failures if not failure.consequence]
-        patience = COLLECT_SECONDS if causes else self.deadlines.heartbeat_timeout + COLLECT_MARGIN
+        until = self._since + COLLECT_SECONDS if causes else self._deadline
         is_clear = bool(causes) and (everyone or self._needs_no_more(causes))
-        if at < self._collect_from + patience and not is_clear:
+        if at < until and not is_clear:
             return self._notice_silent(at)
         self.failures = choose_cause(self.failures)
         self._note_attempt(at, self.failures[0])
         if not self.policy.restart(self._causes()):
             return self._close(at, to_error(tuple(self.failures)))
-        self.phase = Phase.CLEARING
-        self._deadline = at + self.deadlines.shutdown_timeout
+        self._enter(Phase.CLEARING, at)
         return [ev.Send(commands.Clear(self.generation, restart=True)), *self._advance(at)]
 
     def _needs_no_more(self, causes: Sequence[TaskFailure]) -> bool:
@@ -538,9 +540,9 @@ class JobMachine:
         if at <= self._deadline:
             return []
         if self._cancelled:
-            return self._finish()
+            return self._finish(at)
         self._cancelled = True
-        self._deadline = at + self.deadlines.shutdown_timeout
+        self._put_off_deadline(at)
         return [ev.CancelLaunch(self.launch)]
 
     def _check_evaluation(self, at: float) -> list[ev.Instruction]:
@@ -601,9 +603,8 @@ class JobMachine:
         return self._close(at, None)
 
     def _close(self, at: float, error: GridflowError | None) -> list[ev.Instruction]:
-        self.phase = Phase.CLOSING
+        self._enter(Phase.CLOSING, at)
         self._error = error
-        self._deadline = at + self.deadlines.shutdown_timeout
         close = ev.Send(commands.Close())
         if not self._launch_alive:
             return [close, *self._leave(at)]
@@ -618,14 +619,14 @@ class JobMachine:
         waits = self._outlived and at <= self._deadline
         if waits and any(self._may_live(member, at) for member in self._members):
             return []
-        return self._finish()
+        return self._finish(at)
 
     def _may_live(self, member: Member, at: float) -> bool:
         patience = DIED_SECONDS if member.died else GONE_SECONDS
         return bool(member.agent) and not member.gone and at - member.last_heard <= patience
 
-    def _finish(self) -> list[ev.Instruction]:
-        self.phase = Phase.CLOSED
+    def _finish(self, at: float) -> list[ev.Instruction]:
+        self._enter(Phase.CLOSED, at)
         return [ev.Finish(self._error, self._interrupted)]
 
     @property

@@ -1,27 +1,12 @@
-"""What the state machine knows: where the job stands, and where each of its tasks."""
+"""What the state machine knows of each task."""
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-class Phase(enum.Enum):
-    """Where a job stands; drawn in `gridflow.coordinator.machine`."""
-
-    GATHERING = "gathering"
-    STARTING = "starting"
-    TRAINING = "training"
-    EVALUATING = "evaluating"
-    COLLECTING = "collecting"
-    CLEARING = "clearing"
-    RELAUNCHING = "relaunching"
-    CLOSING = "closing"
-    CLOSED = "closed"
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gridflow.coordinator import record
 from gridflow.coordinator.console import Console
-from gridflow.coordinator.member import Phase
+from gridflow.coordinator.phases import Phase
 from gridflow.coordinator.progress import JobReport
 from gridflow.feed.push.sender import Destination
 from gridflow.wire.identity import Identity
