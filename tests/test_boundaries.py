@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,15 @@ def test_few_modules_stand_at_the_top_and_those_that_are_long_say_why():
     lengths = {name: len((ROOT / name).read_text("utf-8").splitlines()) for name in TREES}
     long = [name for name, lines in lengths.items() if lines > MOST_LINES]
     assert [name for name in long if "Longer than other modules" not in told[name]] == []
+
+
+def test_a_public_class_has_a_name_of_its_own():
+    places = defaultdict(list)
+    for place, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(place)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_a_strategy_or_backend_is_asked_and_not_compared():

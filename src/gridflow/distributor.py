@@ -447,7 +447,7 @@ class TensorflowDistributor:
         *,
         is_fed_later: bool,
     ) -> JobHandle:
-        from gridflow.coordinator.job import Job
+        from gridflow.coordinator.job import PreparedJob
         from gridflow.coordinator.loop import JobRun
         from gridflow.coordinator.remote_checkpoints import place_of, places
         from gridflow.handle import JobHandle
@@ -467,7 +467,7 @@ class TensorflowDistributor:
                 return before
             folder = placement.default_folder or str(Path.cwd())
             checkpoints, mirror = places(self._checkpoint_dir, job_dir, folder)
-            job = Job(
+            job = PreparedJob(
                 id=name,
                 spec=replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder)),
                 program=program,

@@ -23,7 +23,7 @@ from gridflow.compat.tfos._chunks import CHUNK_BYTES
 from gridflow.compat.tfos._feeding import BUSY, Feeder
 from gridflow.compat.tfos._frames import chunks
 from gridflow.compat.tfos._queues import NodeQueues
-from gridflow.feed.push.exactly_once import Attempt
+from gridflow.feed.push.exactly_once import PartitionAttempt
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def torn(rows, after):
 
 def train(info, rows, number, partition=0):
     """Be a try to feed a partition."""
-    return Feeder(info, 20, "input", partition, Attempt(3, partition, number)).train(rows)
+    return Feeder(info, 20, "input", partition, PartitionAttempt(3, partition, number)).train(rows)
 
 
 @pytest.mark.usefixtures("way")
@@ -126,7 +126,7 @@ def test_tries_to_feed_columns_that_were_torn_leave_each_row_once(there, no_leak
 
     def send(source):
         info = chance.sample(there.info, 2)
-        feeder = Feeder(info, 20, "input", 0, Attempt(3, 0, next(numbers)))
+        feeder = Feeder(info, 20, "input", 0, PartitionAttempt(3, 0, next(numbers)))
         return feeder.train(source, lambda found, first: chunks(found, first, ["n", "x"]))
 
     for after in (5, 2, 12):
@@ -185,16 +185,16 @@ def test_a_try_ends_when_all_of_its_partition_was_taken_whoever_sent_it(there, n
 
 
 def test_an_earlier_try_does_not_begin_behind_the_back_of_a_later_one(there, no_leaks):
-    later = Feeder(there.info, 20, "input", 0, Attempt(3, 0, 2))
+    later = Feeder(there.info, 20, "input", 0, PartitionAttempt(3, 0, 2))
     for place in range(2):
         hello = {"queue": "input", "answers": False, "beside": -1}
-        assert later._ask(place, {**hello, **Attempt(3, 0, 2).header("3")}) == BUSY
+        assert later._ask(place, {**hello, **PartitionAttempt(3, 0, 2).header("3")}) == BUSY
     with pytest.raises(TaskLost, match="later try"):
         train(there.info, [1, 2, 3], 1)
     assert later.train([1, 2, 3]) == 3
     # Of another stage, and of another partition, they are other rows.
-    assert Feeder(there.info, 20, "input", 0, Attempt(4, 0, 3)).train([4]) == 1
-    assert Feeder(there.info, 20, "input", 1, Attempt(3, 1, 1)).train([5]) == 1
+    assert Feeder(there.info, 20, "input", 0, PartitionAttempt(4, 0, 3)).train([4]) == 1
+    assert Feeder(there.info, 20, "input", 1, PartitionAttempt(3, 1, 1)).train([5]) == 1
     assert sorted(itertools.chain(*rows_of(there))) == [1, 2, 3, 4, 5]
 
 
@@ -208,9 +208,11 @@ def test_a_try_after_the_rows_were_wanted_no_more_brings_none_elsewhere(there, n
         time.sleep(0.01)
     (taker,) = takers
     taker.queues.set("state", "terminating")
-    again = Feeder(there.info, 20, "input", 0, Attempt(3, 0, 2))
+    again = Feeder(there.info, 20, "input", 0, PartitionAttempt(3, 0, 2))
     assert (again.train(rows), again.unwanted) == (0, True)
-    assert Feeder(there.info, 20, "input", 1, Attempt(3, 1, 3)).train([1, 2]) == 2  # another's rows
+    assert (
+        Feeder(there.info, 20, "input", 1, PartitionAttempt(3, 1, 3)).train([1, 2]) == 2
+    )  # another's rows
     assert sum(map(len, rows_of(there))) <= 50 + 2
 
 
@@ -251,7 +253,7 @@ def test_memory_is_not_written_to_before_its_rows_were_taken(there, kind, no_lea
         yield from itertools.islice(source, len(source) // 15, None)
 
     def work(number, found):
-        Feeder(there.info, 20, "input", 0, Attempt(3, 0, number)).train(found, cut)
+        Feeder(there.info, 20, "input", 0, PartitionAttempt(3, 0, number)).train(found, cut)
 
     first = threading.Thread(target=work, args=(1, slowly()), name="task")
     copy = threading.Thread(target=work, args=(2, source), name="copy")

@@ -62,7 +62,7 @@ def test_rows_are_those_that_spark_makes(frame, tmp_path):
                 file.write(struct.pack(">Q", len(message)) + message)
 
     rdd = frame.rdd
-    assert _frames.of_frame(rdd) == _frames.Rows(frame, None)
+    assert _frames.of_frame(rdd) == _frames.RddRows(frame, None)
     _frames.feed(_frames.of_frame(rdd), send)
     found = []
     for path in sorted(tmp_path.iterdir(), key=lambda path: int(path.name)):

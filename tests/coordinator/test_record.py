@@ -12,7 +12,7 @@ import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor, errors
 from gridflow.coordinator import folders, record
-from gridflow.coordinator.job import Job
+from gridflow.coordinator.job import PreparedJob
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.coordinator.record import Ending, Outcome
 from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
@@ -31,7 +31,7 @@ def job(tmp_path):
     spec = TensorflowDistributor(2, "none", launcher=LocalLauncher()).spec
     places = {"job_dir": tmp_path, "checkpoint_dir": tmp_path, "network": Network("127.0.0.1")}
     plain = {"program": b"", "modules": b"", "data": {}, "left_out": {}, "restart": MaxRestarts(0)}
-    return Job(id="ab12", spec=spec, run_id="monday", **places, **plain)
+    return PreparedJob(id="ab12", spec=spec, run_id="monday", **places, **plain)
 
 
 def ending(error=None, **changes):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow.coordinator.rows import Forget, Rows, RowsPhase, SendAll, SendTo, Unfit
+from gridflow.coordinator.rows import Forget, LaunchRows, RowsPhase, SendAll, SendTo, Unfit
 from gridflow.wire.commands import Borrow, Counts, Lend
 from gridflow.wire.reports import Spooled
 
@@ -28,7 +28,7 @@ def told(rows, borrowed=None, **more):
 
 
 def test_all_are_told_once_the_last_rank_has_its_rows():
-    rows = Rows([0, 1])
+    rows = LaunchRows([0, 1])
     assert rows.spooled(1, spooled(train=7)) == []
     assert rows.phase is RowsPhase.WAITING
     assert rows.spooled(0, spooled(train=5)) == [told({"train": [5, 7]})]
@@ -36,7 +36,7 @@ def test_all_are_told_once_the_last_rank_has_its_rows():
 
 
 def test_ranks_without_rows_are_lent_some_by_the_one_that_has_most():
-    rows = Rows([1, 2, 3])  # task 0 is a chief that isn't fed
+    rows = LaunchRows([1, 2, 3])  # task 0 is a chief that isn't fed
     rows.spooled(1, spooled(train=0, val=3))
     rows.spooled(2, spooled(train=4, val=3))
     assert rows.spooled(3, spooled(train=9, val=3)) == [SendTo(3, Lend("train"))]
@@ -51,7 +51,7 @@ def test_ranks_without_rows_are_lent_some_by_the_one_that_has_most():
 
 
 def test_two_that_lack_rows_are_one_loan():
-    rows = Rows([0, 1, 2])
+    rows = LaunchRows([0, 1, 2])
     rows.spooled(0, spooled(train=0))
     rows.spooled(1, spooled(train=0))
     assert rows.spooled(2, spooled(train=6)) == [SendTo(2, Lend("train"))]
@@ -64,7 +64,7 @@ def test_two_that_lack_rows_are_one_loan():
 
 
 def test_a_dataset_without_rows_is_said_once():
-    rows = Rows([0, 1])
+    rows = LaunchRows([0, 1])
     rows.spooled(0, spooled(train=0, val=1))
     (found,) = rows.spooled(1, spooled(train=0, val=1))
     assert isinstance(found, Unfit)
@@ -84,14 +84,14 @@ def test_a_dataset_without_rows_is_said_once():
     ],
 )
 def test_ranks_whose_rows_have_other_types_or_shapes_are_no_dataset(here, there, said):
-    rows = Rows([0, 1])
+    rows = LaunchRows([0, 1])
     rows.spooled(0, spooled(train=1, specs={"train": {"v": here}}))
     (found,) = rows.spooled(1, spooled(train=1, specs={"train": {"v": there}}))
     assert re.search(f"column 'v' of dataset 'train'.*{said}", found.reason)
 
 
 def test_arrays_whose_length_no_row_of_a_rank_has_told_have_that_of_the_others():
-    rows = Rows([0, 1, 2])
+    rows = LaunchRows([0, 1, 2])
     rows.spooled(0, spooled(train=1, specs={"train": {"v": ["float32", [None]]}}))
     rows.spooled(1, spooled(train=1, specs={"train": {"v": ["float32", [3]]}}))
     (told,) = rows.spooled(2, spooled(train=1, specs={"train": {"v": ["float32", [None]]}}))
@@ -99,7 +99,7 @@ def test_arrays_whose_length_no_row_of_a_rank_has_told_have_that_of_the_others()
 
 
 def test_what_one_rank_leaves_out_or_knows_holds_for_all():
-    rows = Rows([0, 1], {"train": {"m": "a map"}})
+    rows = LaunchRows([0, 1], {"train": {"m": "a map"}})
     rows.spooled(0, spooled(train=1, left_out={"train": {"x": "nulls"}}, specs={"train": {}}))
     (all_of_it,) = rows.spooled(
         1, spooled(train={"rows": 1, "nulls": {"y": 2}}, specs={"train": {"z": ["float32", []]}})
@@ -113,7 +113,7 @@ def test_what_one_rank_leaves_out_or_knows_holds_for_all():
 def test_in_whatever_order_the_end_is_the_same(counts):
     ends = set()
     for order in itertools.permutations(range(len(counts))):
-        rows = Rows(range(len(counts)))
+        rows = LaunchRows(range(len(counts)))
         actions = [each for rank in order for each in rows.spooled(rank, spooled(a=counts[rank]))]
         while rows.phase is RowsPhase.LENDING:
             (lend,) = actions

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridflow.agent.features import step_grants
-from gridflow.coordinator.rows import Rows, RowsPhase, SendAll, SendTo
+from gridflow.coordinator.rows import LaunchRows, RowsPhase, SendAll, SendTo
 from gridflow.errors import DataError, SchemaError
 from gridflow.feed.dataset import incremental
 from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
@@ -114,7 +114,7 @@ class World:
 
     def __init__(self, counts, size, tail):
         self.counts, self.size, self.tail = counts, size, tail
-        self.rows = Rows(range(len(counts)))
+        self.rows = LaunchRows(range(len(counts)))
         self.arrived, self.done = [0] * len(counts), [False] * len(counts)
         self.on_the_way = [[] for _ in counts]
         self.known = [Standing()] * len(counts)
@@ -187,7 +187,7 @@ def test_in_whatever_order_rows_and_messages_come_all_ranks_make_the_same_steps(
 
 
 def test_news_come_once():
-    rows = Rows([0, 2])
+    rows = LaunchRows([0, 2])
     assert rows.arriving(0, reports.Arriving({"train": 5})) == []
     assert rows.wanted() == [SendTo(0, commands.Announce()), SendTo(2, commands.Announce())]
     assert rows.wanted() == []
@@ -202,7 +202,7 @@ def test_news_come_once():
 
 
 def test_a_rank_that_ended_without_rows_lets_nobody_begin_before_it_was_lent_some():
-    rows = Rows([0, 1])
+    rows = LaunchRows([0, 1])
     rows.wanted()
     rows.arriving(0, reports.Arriving({"train": 50}))
     assert rows.spooled(1, reports.Spooled({"train": {"rows": 0}}, {})) == []
@@ -212,7 +212,7 @@ def test_an_agent_announces_the_first_rows_and_others_once_it_is_asked():
     said, told = [], []
     payload = SimpleNamespace(datasets=("train", "test"))
     reporter = SimpleNamespace(report=said.append)
-    feature = step_grants.Arrivals(
+    feature = step_grants.StepGrants(
         SimpleNamespace(payload=payload, reporter=reporter, tell=told.append)
     )
     feature.arrived("train", 5)

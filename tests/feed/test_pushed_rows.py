@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import flight
 
 from gridflow.agent.features.streams import Streams as AgentStreams
-from gridflow.coordinator.streams import Streams
+from gridflow.coordinator.streams import LaunchStreams
 from gridflow.errors import DataError, GridflowError, SchemaError, WireError
 from gridflow.feed.dataset.stream import StreamSource, source_of
 from gridflow.feed.encodings import Ragged, Sparse
@@ -267,10 +267,10 @@ def test_rows_are_kept_until_two_checkpoints_cover_them(tmp_path):
 
 
 def test_ranks_that_get_rows_of_other_shapes_contradict_one_another():
-    streams, v = Streams([0, 1]), {"v": ["float32", [3]]}
+    streams, v = LaunchStreams([0, 1]), {"v": ["float32", [3]]}
     first, second = (dataclasses.replace(heard(0, 1), specs={"s": specs}) for specs in (v, v))
     assert [streams.contradiction(each) for each in (first, second)] == [None, None]
-    later = Streams([0, 1], was=streams)  # of another launch, whose rows are the same
+    later = LaunchStreams([0, 1], was=streams)  # of another launch, whose rows are the same
     other = dataclasses.replace(heard(1, 2), specs={"s": {"v": ["float32", [4]]}})
     assert "column 'v' of dataset 's' has rows of shape (3,) and of" in later.contradiction(other)
 
@@ -418,7 +418,7 @@ def heard(generation, rows, ends=(), *, ended=False, first=0):
 
 
 def test_the_coordinator_tells_what_all_ranks_have_and_how_sections_end():
-    streams = Streams([0, 1])
+    streams = LaunchStreams([0, 1])
     for rank in (0, 1):
         streams.receiving(rank, reports.Receiving("s", f"h:{rank}", together=True))
     assert streams.receivers("s") == ("h:0", "h:1")

@@ -151,7 +151,7 @@ def test_fit_can_be_hooked_under_each_backend(backend):
             steps = []
             def on_train_begin(self, logs=None):
                 assert position.batch_size(model) == 2
-                position.begin_at(model, "keras", position.Start(0, 3))
+                position.begin_at(model, "keras", position.FitStart(0, 3))
             def on_epoch_begin(self, epoch, logs=None):
                 position.forget(model, "keras")
             def on_train_batch_begin(self, batch, logs=None):

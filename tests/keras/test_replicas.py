@@ -305,7 +305,7 @@ def test_a_loss_that_cant_ask_other_replicas_says_so_once_and_divides_by_its_own
     def add_up(numbers):
         return [2 * each for each in numbers]
 
-    with shares.of(shares.Part(3.0, add_up, is_reachable=lambda: False)):
+    with shares.of(shares.ReplicaPart(3.0, add_up, is_reachable=lambda: False)):
         assert [shares.reachable("A loss of this test") for _ in range(2)] == [None, None]
         assert shares.current().times_a_sum() == 2
     (record,) = [each for each in caplog.records if "A loss of this test" in each.getMessage()]

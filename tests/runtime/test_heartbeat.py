@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow.agent.process_supervisor import Life
+from gridflow.agent.process_supervisor import ProcessSupervisor
 from gridflow.coordinator.loop import JobRun
 from gridflow.errors import WireError
 from gridflow.spec.place import Place
@@ -120,7 +120,10 @@ def test_a_driver_that_is_busy_has_heard_its_agents_meanwhile(monkeypatch):
 def test_what_fails_late_of_a_life_that_is_over_says_nothing_of_the_next():
     reports, uploads = Reports(), LateUploads()
     options = {"serves": False, "reporter": reports, "uploads": uploads, "frozen_after": 9.0}
-    lives = [Life("worker:0", 0, 0, on_imported=list, on_other=print, **options) for _ in range(2)]
+    lives = [
+        ProcessSupervisor("worker:0", 0, 0, on_imported=list, on_other=print, **options)
+        for _ in range(2)
+    ]
     result = {"kind": "pickle", "files": ["value"]}
     for life in lives:
         life._take(Returned(result, "/nowhere"))
@@ -192,7 +195,7 @@ def test_a_driver_that_was_stopped_finds_its_agents_alive_when_it_goes_on():
 def test_a_checkpoint_that_does_not_arrive_fails_the_task_if_a_section_waits_for_it(label, fails):
     reports, uploads = Reports(), LateUploads()
     options = {"serves": False, "reporter": reports, "uploads": uploads, "frozen_after": 9.0}
-    life = Life("worker:0", 0, 0, on_imported=list, on_other=print, **options)
+    life = ProcessSupervisor("worker:0", 0, 0, on_imported=list, on_other=print, **options)
     life._take(MadeCheckpoint("/nowhere", Place(0, 0, 2), label))
     uploads.waiting[0](WireError("it broke off"))
     line, *failed = reports.kinds

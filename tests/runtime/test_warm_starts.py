@@ -19,7 +19,7 @@ import pytest
 from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 from gridflow.agent.environment import describe
 from gridflow.agent.forkserver import client, safety
-from gridflow.agent.forkserver.server import Server
+from gridflow.agent.forkserver.server import TrainingForkServer
 from gridflow.wire.channel import Channel
 
 pytestmark = pytest.mark.slow
@@ -571,7 +571,7 @@ def test_a_server_knows_its_owner_by_more_than_its_number(tmp_path):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "socket"))
     listener.listen()
-    server = Server(tmp_path / "socket", listener, os.getpid(), 1, 60.0)
+    server = TrainingForkServer(tmp_path / "socket", listener, os.getpid(), 1, 60.0)
     try:
         assert not server._is_wanted()
     finally:

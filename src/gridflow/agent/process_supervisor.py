@@ -33,8 +33,8 @@ _EXIT_SECONDS: Final = 5.0
 _TAIL_LINES: Final = 20
 
 
-class Life:
-    """A training process, what it said of itself, and what was reported of it.
+class ProcessSupervisor:
+    """Starts a training process, hears of it and ends it, and reports how it ended.
 
     Whatever still arrives of a life that is over (an upload that fails late) stays with it, and
     says nothing about the next.

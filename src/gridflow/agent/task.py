@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.agent.features import features_of
 from gridflow.agent.features.base import Tools
-from gridflow.agent.process_supervisor import Life
+from gridflow.agent.process_supervisor import ProcessSupervisor
 from gridflow.spec import backends
 from gridflow.spec.backends import KERAS_VARIABLE, needed
 from gridflow.spec.cluster import ClusterSpec
@@ -91,8 +91,8 @@ class TaskRunner:
         has_rows = self._counts is not None or not self._payload.datasets
         return has_rows and self._life.is_at_work
 
-    def _new_life(self) -> Life:
-        return Life(
+    def _new_life(self) -> ProcessSupervisor:
+        return ProcessSupervisor(
             str(self._task),
             self._rank,
             self._generation,

@@ -33,7 +33,7 @@ GO_ON: Final = "Delete them, or the next job with this checkpoint_dir= goes on f
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CommittedCheckpoint:
     """A committed checkpoint: its file's name, and the place that it was taken at."""
 
     name: str
@@ -153,7 +153,7 @@ class CheckpointStore:
         if label is not None:
             write_whole(path, label)
 
-    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+    def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
         """Return the newest checkpoint that can be read, and what is wrong with newer ones.
 
         Those that can't be read keep their bytes under another name, for whoever looks into it.
@@ -231,10 +231,10 @@ class CheckpointStore:
         if problem is not None:
             raise GridflowError(f"{problem}. {GO_ON}") from problem
 
-    def _all(self) -> list[Checkpoint]:
+    def _all(self) -> list[CommittedCheckpoint]:
         found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted(
-            (Checkpoint(m[0], Place(*map(int, m.groups()))) for m in found if m),
+            (CommittedCheckpoint(m[0], Place(*map(int, m.groups()))) for m in found if m),
             key=lambda checkpoint: checkpoint.place,
         )
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from gridflow.coordinator.job import Job
+    from gridflow.coordinator.job import PreparedJob
     from gridflow.coordinator.record import Outcome
     from gridflow.feed.ingest.base import RankRows
     from gridflow.feed.push.sender import Destination
@@ -62,7 +62,7 @@ _LOOK_SECONDS: Final = 0.2
 _LOG_CHARACTERS: Final = 1 << 18
 
 
-def inside_of(job: Job, launcher: Launcher, error: ClientUnreachable) -> InsideRun:
+def inside_of(job: PreparedJob, launcher: Launcher, error: ClientUnreachable) -> InsideRun:
     """Return the run of a job whose coordinator isn't reached in this process.
 
     Raises
@@ -86,14 +86,14 @@ class InsideRun(RecordedRun):
 
     Parameters
     ----------
-    job : Job
+    job : PreparedJob
     launcher : SparkLauncher
     """
 
     is_recorded = False
     state = "training"
 
-    def __init__(self, job: Job, launcher: SparkLauncher) -> None:
+    def __init__(self, job: PreparedJob, launcher: SparkLauncher) -> None:
         self.spec, self._job, self._launcher = job.spec, job, launcher
         self.streams = _Unreachable()
         self._whole: WholeJob | None = None
@@ -233,7 +233,7 @@ class _Present:
 class _Keeper:
     """The coordinator in the first task."""
 
-    def __init__(self, job: Job, folder: Path, address: str) -> None:
+    def __init__(self, job: PreparedJob, folder: Path, address: str) -> None:
         self.folder = folder / "job"
         self.folder.mkdir()
         job = replace(
@@ -292,7 +292,7 @@ class _Keeper:
 
 
 def run_task(
-    job: Job,
+    job: PreparedJob,
     places: tuple[int, ...],
     rows: RankRows | None,
     gpu_shares: int,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Job:
+class PreparedJob:
     """One job, checked and ready to run.
 
     Attributes

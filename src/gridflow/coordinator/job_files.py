@@ -87,7 +87,7 @@ class JobFiles:
     def find(self, wanted: Message) -> Path:
         """Return the file that an agent asks for."""
         match wanted:
-            case headers.Checkpoint():
+            case headers.CheckpointDownload():
                 return self._checkpoints.stored(wanted.name)
             case headers.Loan():
                 return self.loan(wanted.name)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gridflow.coordinator.checkpoints import Checkpoint
-    from gridflow.coordinator.job import Job
+    from gridflow.coordinator.checkpoints import CommittedCheckpoint
+    from gridflow.coordinator.job import PreparedJob
     from gridflow.errors import GridflowError
     from gridflow.launch.base import Launch, Launcher
     from gridflow.spec.cluster import Task
@@ -63,13 +63,13 @@ class JobRun:
 
     Parameters
     ----------
-    job : Job
+    job : PreparedJob
     launcher : Launcher
     """
 
     is_recorded = False
 
-    def __init__(self, job: Job, launcher: Launcher) -> None:
+    def __init__(self, job: PreparedJob, launcher: Launcher) -> None:
         self.job, self._launcher = job, launcher
         spec, training = job.spec, job.spec.training
         self.spec = spec
@@ -103,7 +103,7 @@ class JobRun:
             environment=describe(),
             saves_together=strategies.of(training.strategy).exchanges_gradients,
         )
-        self._latest: Checkpoint | None = None
+        self._latest: CommittedCheckpoint | None = None
         self._resumed: dict[int, Place] = {}
         self._finish: ev.Finish | None = None
         self._obstacle = ""
@@ -394,7 +394,7 @@ class JobRun:
         place = latest.place if latest else None
         self._desk.start(commands.Start(begun.generation, begun.addresses, resume, place))
 
-    def _latest_checkpoint(self) -> Checkpoint | None:
+    def _latest_checkpoint(self) -> CommittedCheckpoint | None:
         latest, unreadable = self._checkpoints.latest()
         for words in unreadable:
             self._console.say(f"{words}: the one before it is taken")

@@ -47,7 +47,7 @@ from gridflow.coordinator.policies import (
     choose_cause,
     to_error,
 )
-from gridflow.coordinator.steps import RETURNED, Ask, Steps
+from gridflow.coordinator.steps import RETURNED, Ask, StepWatch
 from gridflow.errors import DataError, RunTimeout
 from gridflow.spec.failures import KINDS, PREEMPTED, FailureKind
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
@@ -423,7 +423,7 @@ class JobMachine:
         self._unready, self._unfinished = set(everyone), set(everyone)
         self._silence = Alarms(self._silent_at)
         names = [str(task) for task in self.tasks]
-        self._steps = Steps(members, self._awaited, names, self.deadlines)
+        self._steps = StepWatch(members, self._awaited, names, self.deadlines)
         self._replacements = Alarms(lambda rank: members[rank].up_by)
         for rank in everyone:
             self._silence.watch(rank)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from gridflow.coordinator.job import Job
+    from gridflow.coordinator.job import PreparedJob
     from gridflow.wire.reports import Progress
 
 RESULT: Final = "result.json"
@@ -72,7 +72,7 @@ class Ending:
     last_step: Progress | None
 
 
-def describe(job: Job, ending: Ending) -> dict[str, Any]:
+def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
     """Return what ``result.json`` says."""
     error, training = ending.error, job.spec.training
     history = dict(ending.history)

@@ -21,7 +21,7 @@ from gridflow.files.systems import absolute_path, scheme_of, where
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.coordinator.checkpoints import Checkpoint
+    from gridflow.coordinator.checkpoints import CommittedCheckpoint
     from gridflow.files.systems import Where
     from gridflow.spec.place import Place
 
@@ -195,7 +195,7 @@ class MirroredCheckpoints(CheckpointStore):
             self._copy()
         return name
 
-    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+    def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
         """Return the newest one that can be read; others get their new names there, too."""
         try:
             return super().latest()

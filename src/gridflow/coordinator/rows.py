@@ -119,7 +119,7 @@ def _spec(kind: str, sizes: Sequence[int | None]) -> str:
     return f"{kind} of shape {_shape(sizes)}" if sizes else kind
 
 
-class Rows:
+class LaunchRows:
     """The rows of one launch.
 
     Parameters

@@ -20,10 +20,10 @@ from gridflow.coordinator import rows
 from gridflow.coordinator.fits import Fits
 from gridflow.coordinator.job_files import JobFiles
 from gridflow.coordinator.meetings import Meetings
-from gridflow.coordinator.rows import Rows
+from gridflow.coordinator.rows import LaunchRows
 from gridflow.coordinator.steps import RETURNED
 from gridflow.coordinator.stops import Stops
-from gridflow.coordinator.streams import Streams
+from gridflow.coordinator.streams import LaunchStreams
 from gridflow.errors import GridflowError, WireError
 from gridflow.feed.ledger import DatasetCounts, Ledger
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
@@ -115,8 +115,8 @@ class Desk:
         self._files = JobFiles(job_dir, checkpoints)
         self._lock = threading.Lock()
         self._launch, self._never_fed = 0, left_out or {}
-        self._rows = Rows(self._fed, self._never_fed)
-        self._streams = Streams(self._pushed)
+        self._rows = LaunchRows(self._fed, self._never_fed)
+        self._streams = LaunchStreams(self._pushed)
         self._mailboxes = [_Mailbox() for _ in parts]
         self._members = tuple(
             place
@@ -133,8 +133,8 @@ class Desk:
         with self._lock:
             self._launch = launch
             self._mailboxes = [_Mailbox() for _ in self._tasks]
-            self._rows = Rows(self._fed, self._never_fed)
-            self._streams = Streams(self._pushed, was=self._streams)
+            self._rows = LaunchRows(self._fed, self._never_fed)
+            self._streams = LaunchStreams(self._pushed, was=self._streams)
 
     def has_agents(self, launch: int) -> bool:
         """Return whether an agent of a launch has registered."""
@@ -426,7 +426,7 @@ class Desk:
             case reports.Evaluated():
                 self.evaluation[report.place] = report.logs
                 self._console.evaluation(report.place, report.logs)
-            case reports.Board():
+            case reports.BoardServed():
                 self.tensorboard_url = report.url
                 self._console.say(f"TensorBoard: {report.url}")
 

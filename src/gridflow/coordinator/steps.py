@@ -39,7 +39,7 @@ class Ask:
     """The processes are to be asked where they stand."""
 
 
-class Steps:
+class StepWatch:
     """The steps of one generation.
 
     Parameters

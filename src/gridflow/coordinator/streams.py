@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from gridflow.wire.reports import Receiving, SectionTrained, Streamed
 
 
-class Streams:
+class LaunchStreams:
     """The streams of one launch.
 
     Parameters
     ----------
     ranks : sequence of int
         Places of the tasks that rows go to.
-    was : Streams, optional
+    was : LaunchStreams, optional
         Those of the launch before: what has ended stays so.
     """
 
-    def __init__(self, ranks: Sequence[int], was: Streams | None = None) -> None:
+    def __init__(self, ranks: Sequence[int], was: LaunchStreams | None = None) -> None:
         self._ranks = tuple(ranks)
         self._generation = 0
         self._has_ended = was is not None and was.has_ended

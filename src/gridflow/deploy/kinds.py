@@ -22,7 +22,7 @@ class Metadata(TypedDict):
     annotations: NotRequired[dict[str, str]]
 
 
-class Port(TypedDict):
+class ContainerPort(TypedDict):
     """A container's port."""
 
     name: str
@@ -52,7 +52,7 @@ class Container(TypedDict):
     command: NotRequired[list[str]]
     args: NotRequired[list[str]]
     env: NotRequired[list[Env]]
-    ports: NotRequired[list[Port]]
+    ports: NotRequired[list[ContainerPort]]
     resources: NotRequired[Amounts]
     volumeMounts: NotRequired[list[Mount]]
     readinessProbe: NotRequired[dict[str, Any]]

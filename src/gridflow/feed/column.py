@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from gridflow.errors import DataError, SchemaError
 
 __all__ = [
-    "Where",
+    "ColumnPlace",
     "filled",
     "is_list",
     "is_text",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Where:
+class ColumnPlace:
     """The place that an error has to name, and what earlier batches looked like."""
 
     dataset: str
@@ -38,7 +38,7 @@ class Where:
     field: pa.Field | None
 
     @classmethod
-    def of(cls, dataset: str, column: str, expected: pa.Schema | None) -> Where:
+    def of(cls, dataset: str, column: str, expected: pa.Schema | None) -> ColumnPlace:
         """Return the place of a column; ``expected`` is the schema of earlier batches."""
         return cls(dataset, column, None if expected is None else _field(expected, column))
 
@@ -160,7 +160,9 @@ def null_rows(array: pa.Array) -> np.ndarray | None:
     return null
 
 
-def filled(array: pa.Array, value: Any, where: Where, expected: pa.DataType | None) -> pa.Array:
+def filled(
+    array: pa.Array, value: Any, where: ColumnPlace, expected: pa.DataType | None
+) -> pa.Array:
     """Put ``value`` in the place of nulls at any depth."""
     if not is_list(array.type):
         try:
@@ -200,7 +202,7 @@ def filled(array: pa.Array, value: Any, where: Where, expected: pa.DataType | No
     )
 
 
-def _filled_row(value: Any, width: int, kind: pa.DataType, where: Where) -> pa.Array:
+def _filled_row(value: Any, width: int, kind: pa.DataType, where: ColumnPlace) -> pa.Array:
     """Return ``width`` items for a row that was null itself."""
 
     def repeated(value: Any, kind: pa.DataType) -> Any:
@@ -220,7 +222,7 @@ def _filled_row(value: Any, width: int, kind: pa.DataType, where: Where) -> pa.A
         raise DataError(f"the value {value!r}, given for nulls in {where}: {error}") from error
 
 
-def shaped(column: pa.Array, where: Where) -> pa.Array:
+def shaped(column: pa.Array, where: ColumnPlace) -> pa.Array:
     """Give a column without nulls its form in the spool, the same as in earlier batches."""
     if len(column) == 0 and where.field is not None:  # whatever rows were that are dropped
         return pa.array([], where.expected_type)
@@ -233,7 +235,7 @@ def shaped(column: pa.Array, where: Where) -> pa.Array:
     return array
 
 
-def ragged(column: pa.Array, where: Where) -> pa.Array:
+def ragged(column: pa.Array, where: ColumnPlace) -> pa.Array:
     """Give arrays of any length, without nulls, their form in the spool."""
     offsets = offsets_of(column)
     values = column.values if len(column) else column.values.slice(0, 0)
@@ -247,7 +249,7 @@ def ragged(column: pa.Array, where: Where) -> pa.Array:
     return array
 
 
-def _width(widths: np.ndarray, where: Where, expected: pa.DataType | None) -> int | None:
+def _width(widths: np.ndarray, where: ColumnPlace, expected: pa.DataType | None) -> int | None:
     """Return the one length that all arrays of a column have, None when nothing tells it."""
     known = None
     if expected is not None and pa.types.is_fixed_size_list(expected):
@@ -267,7 +269,7 @@ def _width(widths: np.ndarray, where: Where, expected: pa.DataType | None) -> in
     return known
 
 
-def _fixed(array: pa.Array, where: Where, expected: pa.DataType | None) -> pa.Array:
+def _fixed(array: pa.Array, where: ColumnPlace, expected: pa.DataType | None) -> pa.Array:
     """Give an array without nulls its form in the spool, by reference where possible."""
     if not is_list(array.type):
         return _fixed_leaf(array, where)
@@ -287,7 +289,7 @@ def _fixed(array: pa.Array, where: Where, expected: pa.DataType | None) -> pa.Ar
     return pa.FixedSizeListArray.from_arrays(items, width)
 
 
-def _fixed_leaf(array: pa.Array, where: Where | str) -> pa.Array:
+def _fixed_leaf(array: pa.Array, where: ColumnPlace | str) -> pa.Array:
     kind, types = array.type, pa.types
     if is_text(kind) or types.is_integer(kind) or types.is_floating(kind):
         return array

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mean
 from gridflow.feed.column import (
-    Where,
+    ColumnPlace,
     filled,
     is_list,
     is_text,
@@ -215,7 +215,7 @@ def normalise(
         null = null_rows(column)
         if null is None:
             continue
-        where = Where.of(dataset, name, expected)
+        where = ColumnPlace.of(dataset, name, expected)
         if name in fills:
             columns[name] = filled(column, fills[name], where, where.expected_type)
         elif options.nulls == "drop":
@@ -234,7 +234,9 @@ def normalise(
         try:
             form = options.columns.get(name)
             is_ragged = isinstance(form, Ragged | Sparse)
-            array = (ragged if is_ragged else shaped)(column, Where.of(dataset, name, expected))
+            array = (ragged if is_ragged else shaped)(
+                column, ColumnPlace.of(dataset, name, expected)
+            )
         except (DataError, SchemaError) as error:
             refuse(name, error)
             continue
@@ -263,7 +265,7 @@ def _was_bool(schema: pa.Schema, name: str) -> bool:
     return (known or {}).items() >= BOOLEAN.items()
 
 
-def _nulls_error(where: Where, null: np.ndarray) -> DataError:
+def _nulls_error(where: ColumnPlace, null: np.ndarray) -> DataError:
     return DataError(
         f"{where} has nulls in {int(null.sum())} of {len(null)} rows of a batch. Fill them before, "
         f"or give nulls='drop', or nulls={{{where.column!r}: value}} to fill them here."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import GridflowError, NotEnoughGpus
 from gridflow.gpu import devices
-from gridflow.gpu.locks import GpuLocks, Held
+from gridflow.gpu.locks import GpuLocks, HeldLock
 from gridflow.spec.gpus import VISIBLE, GpuNeed, GpuOptions
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _known(addresses: Sequence[str]) -> list[Device]:
 
 def _wait_for(
     need: GpuNeed, mask: str | None, owner: str, locks: GpuLocks, patience: float
-) -> list[Held]:
+) -> list[HeldLock]:
     present = _present(mask)
     give_up = time.monotonic() + patience
     while True:

@@ -35,7 +35,7 @@ _MOST_WORDS: Final = 4096
 _NAME: Final = re.compile(r"(?P<gpu>.+)\.(?P<shares>\d+)\.(?P<slot>\d+)")
 
 
-class Held(NamedTuple):
+class HeldLock(NamedTuple):
     """A lock that is held.
 
     Attributes
@@ -67,7 +67,7 @@ class GpuLocks:
         devices: Sequence[Device],
         busy: Callable[[], Collection[str]],
         owner: str,
-    ) -> list[Held]:
+    ) -> list[HeldLock]:
         """Take the GPUs of a need, all or none.
 
         Parameters
@@ -91,7 +91,9 @@ class GpuLocks:
             taken = places[: need.count]
             if len(taken) < (need.count or 0):
                 return []
-            return [Held(device, self._lock(device, need.shares, s, owner)) for device, s in taken]
+            return [
+                HeldLock(device, self._lock(device, need.shares, s, owner)) for device, s in taken
+            ]
 
     def count_free(
         self, need: GpuNeed, devices: Sequence[Device], busy: Callable[[], Collection[str]]

@@ -66,7 +66,7 @@ def build(
         else:
             callbacks.append(TensorBoardOf(runtime))
     if progress:
-        callbacks.append(Progress(runtime))
+        callbacks.append(ProgressReporter(runtime))
         if runtime.is_chief and os.environ.get(kubeflow.URL):
             callbacks.append(kubeflow.TrainerStatus())
     return callbacks
@@ -221,7 +221,7 @@ class TensorBoardOf(NeutralCallback):
         self._delegate.on_test_end(logs)
 
 
-class Progress(NeutralCallback):
+class ProgressReporter(NeutralCallback):
     """Reports steps and logs, at most twice a second, and the end.
 
     Parameters

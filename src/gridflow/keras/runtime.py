@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Phase = Literal["train", "test", "predict", "idle"]
 
 
-class EpochCounter(Protocol):
+class EpochCounting(Protocol):
     """Where the next iteration of a dataset starts (`gridflow.feed.plan.counter.EpochCounter`)."""
 
     @property
@@ -109,7 +109,7 @@ class Runtime(Protocol):
         """What writes checkpoints beside the training."""
 
     @property
-    def epoch_counters(self) -> Sequence[EpochCounter]:
+    def epoch_counters(self) -> Sequence[EpochCounting]:
         """Counters of all datasets made so far, in the order in which they were made."""
 
     @property

@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.column import Where, is_list, is_text, null_rows, reason_against, shaped, storage
+from gridflow.feed.column import (
+    ColumnPlace,
+    is_list,
+    is_text,
+    null_rows,
+    reason_against,
+    shaped,
+    storage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,7 +201,7 @@ def _tensor(column: pa.Array, slot: Slot, where: str) -> np.ndarray:
         shape.append(int(most or 0))
         column = column.flatten()
     if not pa.types.is_boolean(column.type):  # numpy's booleans are bytes, Arrow's are bits
-        column = shaped(column, Where("", where, None))
+        column = shaped(column, ColumnPlace("", where, None))
     return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(shape)
 
 

@@ -10,7 +10,7 @@ from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.feed.ingest import packing
 from gridflow.ml import model_broadcast, servable
 from gridflow.ml.columns import Slot
-from gridflow.ml.serving import Model, predictions
+from gridflow.ml.serving import ServedModel, predictions
 from gridflow.spec import backends
 from gridflow.spec.options import choose, whole_number
 
@@ -116,7 +116,7 @@ def predict_udf(
     kinds, is_struct = _chosen(given, outputs)
     from pyspark.sql.pandas.types import to_arrow_type
 
-    sent = Model(
+    sent = ServedModel(
         kind=given.kind,
         parcel=model_broadcast.send(given.content, spark),
         inputs=slots,
@@ -228,7 +228,7 @@ def _return_type(kinds: Mapping[str, DataType], is_struct: bool) -> DataType:
     return StructType([StructField(name, kind) for name, kind in kinds.items()])
 
 
-def _made(model: Model, kind: DataType, batch_size: int, nulls: str) -> Any:
+def _made(model: ServedModel, kind: DataType, batch_size: int, nulls: str) -> Any:
     """Return Spark's function: of Arrow's arrays, or before Spark 4.1 of pandas' columns."""
     import pyarrow as pa
     from pyspark.sql import functions

@@ -33,7 +33,7 @@ class Servable:
     Attributes
     ----------
     kind : str
-        As of `gridflow.ml.serving.Model`, as are all but the following.
+        As of `gridflow.ml.serving.ServedModel`, as are all but the following.
     content : bytes
     inputs, outputs : dict of str to Slot
         In the model's own order; none where it doesn't say.

@@ -44,7 +44,7 @@ _shown: Final[list[str]] = []
 
 
 @dataclass(frozen=True)
-class Model:
+class ServedModel:
     """What a Python worker has to know of a model.
 
     Attributes
@@ -84,13 +84,13 @@ class Model:
 
 
 def predictions(
-    model: Model, batches: Iterator[Any], batch_size: int, nulls: str
+    model: ServedModel, batches: Iterator[Any], batch_size: int, nulls: str
 ) -> Iterator[pa.Array]:
     """Yield a column of predictions for each batch of columns, row by row the same order.
 
     Parameters
     ----------
-    model : Model
+    model : ServedModel
     batches : iterator of pyarrow.Array or tuple of them
         As Spark gives them: a tuple where there are several columns.
     batch_size : int
@@ -109,7 +109,7 @@ def predictions(
 
 
 def _predicted(
-    model: Model, predict: Predict, columns: Sequence[pa.Array], batch_size: int
+    model: ServedModel, predict: Predict, columns: Sequence[pa.Array], batch_size: int
 ) -> pa.Array:
     import pyarrow as pa
 
@@ -145,7 +145,7 @@ def _predicted(
     )
 
 
-def _inputs(model: Model, columns: Sequence[pa.Array]) -> list[np.ndarray]:
+def _inputs(model: ServedModel, columns: Sequence[pa.Array]) -> list[np.ndarray]:
     slots = model.inputs
     if len(slots) == 1 and len(columns) > 1:
         ((name, slot),) = slots.items()
@@ -166,7 +166,7 @@ def _inputs(model: Model, columns: Sequence[pa.Array]) -> list[np.ndarray]:
     ]
 
 
-def _load(model: Model, device: int | None) -> Predict:
+def _load(model: ServedModel, device: int | None) -> Predict:
     """Return the model's function; loaded by the first task of a worker that needs it."""
     named = (*model.inputs, *(model.chosen if model.kind == "function" else ()))
     key = (model.parcel.key, model.kind, model.options, model.backend, named, device)
@@ -179,7 +179,7 @@ def _load(model: Model, device: int | None) -> Predict:
         return _loaded[key]
 
 
-def _load_keras(model: Model, device: int | None) -> Predict:
+def _load_keras(model: ServedModel, device: int | None) -> Predict:
     import cloudpickle
 
     from gridflow.keras import results
@@ -205,7 +205,7 @@ def _load_keras(model: Model, device: int | None) -> Predict:
     return predict
 
 
-def _load_saved_model(model: Model, device: int | None) -> Predict:
+def _load_saved_model(model: ServedModel, device: int | None) -> Predict:
     import cloudpickle
     import tensorflow as tf
 
@@ -226,7 +226,7 @@ def _load_saved_model(model: Model, device: int | None) -> Predict:
     return predict
 
 
-def _load_function(model: Model, device: int | None) -> Predict:
+def _load_function(model: ServedModel, device: int | None) -> Predict:
     import cloudpickle
 
     function = cloudpickle.loads(model.parcel.open())()
@@ -281,7 +281,7 @@ def _padded(array: np.ndarray, most: int) -> np.ndarray:
     return np.concatenate([array, np.repeat(array[-1:], more, axis=0)]) if more else array
 
 
-def _choose_backend(model: Model) -> None:
+def _choose_backend(model: ServedModel) -> None:
     """Let Keras 3 be imported with the model's backend.
 
     Raises

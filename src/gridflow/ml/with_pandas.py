@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType
 
-    from gridflow.ml.serving import Model
+    from gridflow.ml.serving import ServedModel
 
 
-def pandas_function(model: Model, kind: DataType, batch_size: int, nulls: str) -> Any:
+def pandas_function(model: ServedModel, kind: DataType, batch_size: int, nulls: str) -> Any:
     """Return Spark's function of columns."""
     from collections.abc import Iterator as It
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import cloudpickle
 import numpy as np
 
-from gridflow.testing.cases import Result
+from gridflow.testing.cases import CaseResult
 
 ROWS: Final = 2048
 BATCH: Final = 32
@@ -42,13 +42,13 @@ def build(keras: Any) -> Any:
     return model
 
 
-def found_in(model: Any, loss: float, an_epoch: int) -> dict[tuple[str, str], Result]:
+def found_in(model: Any, loss: float, an_epoch: int) -> dict[tuple[str, str], CaseResult]:
     """Return what the cells compare, of a trained model and its loss over all rows.
 
     Workers with uneven numbers of rows make some steps more in `an_epoch`.
     """
     steps = float(model.optimizer.iterations.numpy()) * STEPS / (EPOCHS * an_epoch)
-    return dict(zip(CELLS, (Result(losses=[steps]), Result(losses=[loss])), strict=True))
+    return dict(zip(CELLS, (CaseResult(losses=[steps]), CaseResult(losses=[loss])), strict=True))
 
 
 def column(ctx: Any, flavour: str, shared: str) -> None:
@@ -72,7 +72,7 @@ def column(ctx: Any, flavour: str, shared: str) -> None:
     Path(shared, "rank-0").write_bytes(cloudpickle.dumps(found))
 
 
-def plain_results(keras: Any) -> dict[tuple[str, str], Result]:
+def plain_results(keras: Any) -> dict[tuple[str, str], CaseResult]:
     """Compute with one process what the cells are compared with."""
     model = build(keras)
     data = rows()["rows"]

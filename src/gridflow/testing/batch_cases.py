@@ -10,7 +10,7 @@ from gridflow.testing.cases import (
     BATCH,
     EPOCHS,
     STEPS,
-    Result,
+    CaseResult,
     natural_rows,
     trained,
     weights_of,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CASES: Final = ("fit PyDataset", "on batches")
 
 
-def plain_results(lab: Lab) -> dict[str, Result]:
+def plain_results(lab: Lab) -> dict[str, CaseResult]:
     """Compute with one process and arrays what the cases are compared with."""
     data = natural_rows()
     model = lab.model("sgd momentum")
@@ -32,7 +32,7 @@ def plain_results(lab: Lab) -> dict[str, Result]:
     return dict(zip(CASES, (fit, _on_batches(lab)), strict=True))
 
 
-def results(lab: Lab) -> dict[str, Result]:
+def results(lab: Lab) -> dict[str, CaseResult]:
     """Compute the cases on this rank."""
     model = lab.model("sgd momentum")
     fit = trained(model, model.fit(_views(lab), epochs=EPOCHS, shuffle=False, verbose=0))
@@ -64,7 +64,7 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def _on_batches(lab: Lab) -> Result:
+def _on_batches(lab: Lab) -> CaseResult:
     """Train, test and predict on batches that all ranks have; a number that they can't share."""
     data = natural_rows()
     model = lab.model("sgd momentum")
@@ -74,4 +74,4 @@ def _on_batches(lab: Lab) -> Result:
         losses += model.train_on_batch(data["x"][rows], data["y"][rows])
     losses += model.test_on_batch(data["x"][:BATCH], data["y"][:BATCH])
     predicted = model.predict_on_batch(data["x"][:7])
-    return Result([*weights_of(model), predicted], [float(each) for each in losses])
+    return CaseResult([*weights_of(model), predicted], [float(each) for each in losses])

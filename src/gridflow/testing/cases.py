@@ -39,7 +39,7 @@ DATA_CASES: Final = (
 
 
 @dataclasses.dataclass
-class Result:
+class CaseResult:
     """What a case computed on one rank.
 
     Attributes
@@ -168,23 +168,23 @@ def weights_of(model: Any) -> list[np.ndarray]:
     return [np.array(weight) for weight in model.get_weights()]
 
 
-def _outputs(model: Any) -> Result:
+def _outputs(model: Any) -> CaseResult:
     """Return what a model answers, and how far off that is on the whole."""
     data = natural_rows()
     answers = model.predict(data["x"], batch_size=BATCH, verbose=0)
-    return Result([answers], [float(np.mean(np.square(answers - data["y"])))])
+    return CaseResult([answers], [float(np.mean(np.square(answers - data["y"])))])
 
 
-def trained(model: Any, history: Any) -> Result:
+def trained(model: Any, history: Any) -> CaseResult:
     """Return the weights and the History of a model."""
     losses = [float(loss) for name in sorted(history.history) for loss in history.history[name]]
-    return Result(weights_of(model), losses)
+    return CaseResult(weights_of(model), losses)
 
 
 # --- one plain process ------------------------------------------------------------------------
 
 
-def plain_results(lab: Lab, name: str) -> dict[str, Result]:
+def plain_results(lab: Lab, name: str) -> dict[str, CaseResult]:
     """Compute, with arrays and nothing else, what all cases of a model are compared with."""
     data = natural_rows()
     x, y = data["x"], data["y"]
@@ -194,8 +194,8 @@ def plain_results(lab: Lab, name: str) -> dict[str, Result]:
     )
     fit = trained(model, history)
     outputs = _outputs(model)
-    tested = Result(losses=list(model.evaluate(x, y, batch_size=BATCH, verbose=0)))
-    looped = Result(fit.values, outputs.losses)
+    tested = CaseResult(losses=list(model.evaluate(x, y, batch_size=BATCH, verbose=0)))
+    looped = CaseResult(fit.values, outputs.losses)
     return {
         "fit": fit,
         "evaluate": tested,
@@ -206,13 +206,13 @@ def plain_results(lab: Lab, name: str) -> dict[str, Result]:
     }
 
 
-def plain_data_results(lab: Lab) -> dict[str, Result]:
+def plain_data_results(lab: Lab) -> dict[str, CaseResult]:
     """Compute what the cases of data are compared with."""
     data = natural_rows()
     x, y = data["x"], data["y"]
     options = {"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
 
-    def fit(model: Any, *args: Any, **more: Any) -> Result:
+    def fit(model: Any, *args: Any, **more: Any) -> CaseResult:
         return trained(model, model.fit(*args, **options, **more))
 
     return {
@@ -236,12 +236,12 @@ def plain_data_results(lab: Lab) -> dict[str, Result]:
 # --- a rank of a group ------------------------------------------------------------------------
 
 
-def results(ctx: Any, lab: Lab, name: str, shared: str | None) -> dict[str, Result]:
+def results(ctx: Any, lab: Lab, name: str, shared: str | None) -> dict[str, CaseResult]:
     """Compute all cases of a model on this rank."""
     model, fit = _fit(ctx, lab, name)
     found = {"fit": fit}
     tested = model.evaluate(dataset(ctx), verbose=0)
-    found["evaluate"] = Result(losses=[float(value) for value in tested])
+    found["evaluate"] = CaseResult(losses=[float(value) for value in tested])
     found["predict"] = _outputs(model)
     if shared is not None:
         found["checkpoint and resume"] = _resumed(ctx, lab, name, Path(shared))
@@ -253,7 +253,7 @@ def results(ctx: Any, lab: Lab, name: str, shared: str | None) -> dict[str, Resu
     return found
 
 
-def data_results(ctx: Any, lab: Lab) -> dict[str, Result]:
+def data_results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
     """Compute the cases of data on this rank."""
     data = natural_rows()
     x, y = data["x"], data["y"]
@@ -263,7 +263,7 @@ def data_results(ctx: Any, lab: Lab) -> dict[str, Result]:
 
         return tf.data.Dataset.from_tensor_slices(columns).batch(BATCH)
 
-    def fit(model: Any, *args: Any, **options: Any) -> Result:
+    def fit(model: Any, *args: Any, **options: Any) -> CaseResult:
         return trained(model, model.fit(*args, epochs=EPOCHS, verbose=0, **options))
 
     def sgd() -> Any:
@@ -304,7 +304,7 @@ def _fit(ctx: Any, lab: Lab, name: str, callbacks: Sequence[Any] | None = None) 
     return model, trained(model, history)
 
 
-def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> Result:
+def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> CaseResult:
     """Train until it dies, and again from the checkpoint."""
     from gridflow.keras import callbacks
 
@@ -325,11 +325,11 @@ def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> Result:
     except DiedError:
         second = Life(ctx, committed, resume_from=committed)
         _, result = _fit(ctx, lab, name, callbacks.build(second))
-        return Result(result.values, result.losses)
+        return CaseResult(result.values, result.losses)
     raise AssertionError("the training was to die, and did not")
 
 
-def _custom_loop(ctx: Any, lab: Lab, name: str) -> Result:
+def _custom_loop(ctx: Any, lab: Lab, name: str) -> CaseResult:
     """Train by a loop of one's own around ``strategy.run``."""
     import tensorflow as tf
 
@@ -357,7 +357,7 @@ def _custom_loop(ctx: Any, lab: Lab, name: str) -> Result:
         for batch in _first(STEPS, batches):
             train_step(batch)
     statistics.synchronise(model)
-    return Result(weights_of(model), _outputs(model).losses)
+    return CaseResult(weights_of(model), _outputs(model).losses)
 
 
 def _first(count: int, dataset: Any) -> Iterator[Any]:

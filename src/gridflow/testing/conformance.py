@@ -34,15 +34,15 @@ from gridflow.spec.tasks import Role
 from gridflow.testing import asynchronous, batch_cases, uneven, weighted
 from gridflow.testing.cases import (
     MODELS,
+    CaseResult,
     Lab,
-    Result,
     data_results,
     plain_data_results,
     plain_results,
     results,
     rows,
 )
-from gridflow.testing.outcomes import TOLERANCE, Cell, Outcome, compare, table
+from gridflow.testing.outcomes import TOLERANCE, Cell, CellOutcome, compare, table
 from gridflow.testing.step_cases import plain_step_results, step_results
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def column(
     lab = Lab(_keras_of(flavour), ctx.strategy)
     if lab.replicas != replicas * ctx.num_workers:
         raise AssertionError(f"{lab.replicas} replicas, {replicas} in each worker were wanted")
-    found: dict[Cell, Result] = {}
+    found: dict[Cell, CaseResult] = {}
     for model in lab.models[:models]:
         for case, result in results(ctx, lab, model, shared).items():
             found[case, model] = result
@@ -135,7 +135,7 @@ def plain(flavour: str, found_in: str, models: int, *, steps: bool, weights: boo
     """Compute what cells of a flavour are compared with, in a process without gridflow."""
     keras = _keras_of(flavour)
     lab = Lab(keras, _Alone())
-    found: dict[Cell, Result] = {}
+    found: dict[Cell, CaseResult] = {}
     for model in lab.models[:models]:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
@@ -179,7 +179,7 @@ def run_plain(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
-) -> dict[Cell, Result]:
+) -> dict[Cell, CaseResult]:
     """Return what a flavour computes in one plain process.
 
     Parameters
@@ -200,17 +200,17 @@ def run_plain(
         stderr=subprocess.DEVNULL,
         env={**os.environ, KERAS_VARIABLE: _backend_of(flavour)},
     )
-    found: dict[Cell, Result] = cloudpickle.loads(place.read_bytes())
+    found: dict[Cell, CaseResult] = cloudpickle.loads(place.read_bytes())
     return found
 
 
 def run_table(
-    expected: Mapping[str, Mapping[Cell, Result]],
+    expected: Mapping[str, Mapping[Cell, CaseResult]],
     directory: Path,
     spark: SparkSession | None = None,
     at_once: int = 1,
     warm_seconds: float = WARM_SECONDS,
-) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
+) -> dict[tuple[Strategy, str], dict[Cell, CellOutcome]]:
     """Run all columns and return the outcomes.
 
     Parameters
@@ -251,7 +251,7 @@ def run_table(
 def run_column(
     strategy: Strategy,
     flavour: str,
-    expected: Mapping[Cell, Result],
+    expected: Mapping[Cell, CaseResult],
     shared: Path,
     spark: SparkSession | None = None,
     *,
@@ -259,7 +259,7 @@ def run_column(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
-) -> dict[Cell, Outcome]:
+) -> dict[Cell, CellOutcome]:
     """Run one column and return the outcomes.
 
     Parameters
@@ -370,10 +370,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_on(
     launcher: str,
-    expected: Mapping[str, Mapping[Cell, Result]],
+    expected: Mapping[str, Mapping[Cell, CaseResult]],
     directory: Path,
     warm_seconds: float,
-) -> dict[tuple[Strategy, str], dict[Cell, Outcome]]:
+) -> dict[tuple[Strategy, str], dict[Cell, CellOutcome]]:
     if launcher == "local":
         return run_table(expected, directory, at_once=2, warm_seconds=warm_seconds)
     from gridflow.testing.cluster import StandaloneCluster, wait_for_slots

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gridflow.testing import asynchronous
-from gridflow.testing.cases import MODELS, Result
+from gridflow.testing.cases import MODELS, CaseResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ Cell = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """The answer of one cell.
 
     Attributes
@@ -56,11 +56,11 @@ class Outcome:
 
 
 def compare(
-    ranks: Sequence[Mapping[Cell, Result]],
-    expected: Mapping[Cell, Result],
+    ranks: Sequence[Mapping[Cell, CaseResult]],
+    expected: Mapping[Cell, CaseResult],
     flavour: str,
     replicas: int,
-) -> dict[Cell, Outcome]:
+) -> dict[Cell, CellOutcome]:
     """Compare what all ranks computed in `column` with what one process did in `plain`.
 
     Parameters
@@ -73,7 +73,7 @@ def compare(
     replicas : int
         Replicas of all ranks together.
     """
-    outcomes: dict[Cell, Outcome] = {}
+    outcomes: dict[Cell, CellOutcome] = {}
     for cell in ranks[0]:
         want, got = expected[cell], [rank[cell] for rank in ranks]
         by_loss = is_compared_by_loss(cell, flavour, replicas)
@@ -89,7 +89,7 @@ def compare(
             by_loss, limit = True, asynchronous.CELLS[cell]
         else:
             limit = LOSS_TOLERANCE if by_loss else TOLERANCE
-        outcomes[cell] = Outcome(max(differences), by_loss, agree, limit)
+        outcomes[cell] = CellOutcome(max(differences), by_loss, agree, limit)
     return outcomes
 
 
@@ -124,7 +124,7 @@ def _relative(have: Sequence[float], want: Sequence[float]) -> float:
     return max((abs(a - b) / max(abs(b), 1e-6) for a, b in pairs), default=0.0)
 
 
-def table(outcomes: Mapping[tuple[Strategy, str], Mapping[Cell, Outcome]]) -> str:
+def table(outcomes: Mapping[tuple[Strategy, str], Mapping[Cell, CellOutcome]]) -> str:
     """Return the outcomes as text, a row for each case and model."""
     heads = [f"{strategy} {flavour}" for strategy, flavour in outcomes]
     cells = list(dict.fromkeys(cell for column in outcomes.values() for cell in column))

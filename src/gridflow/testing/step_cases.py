@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.testing.cases import BATCH, EPOCHS, STEPS, Result, dataset, natural_rows, trained
+from gridflow.testing.cases import BATCH, EPOCHS, STEPS, CaseResult, dataset, natural_rows, trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def cases_of(flavour: str) -> tuple[str, ...]:
     return tuple(case for case in STEP_CASES if case not in _LACKS.get(flavour, ()))
 
 
-def plain_step_results(lab: Lab) -> dict[str, Result]:
+def plain_step_results(lab: Lab) -> dict[str, CaseResult]:
     """Compute with one process and arrays what the cases are compared with."""
     data = natural_rows()
     x, y = data["x"], data["y"]
@@ -55,7 +55,7 @@ def plain_step_results(lab: Lab) -> dict[str, Result]:
     return _results(lab, fit, batches)
 
 
-def step_results(ctx: Any, lab: Lab) -> dict[str, Result]:
+def step_results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
     """Compute the cases on this rank."""
 
     def fit(model: Any) -> Any:
@@ -64,7 +64,9 @@ def step_results(ctx: Any, lab: Lab) -> dict[str, Result]:
     return _results(lab, fit, lambda: dataset(ctx))
 
 
-def _results(lab: Lab, fit: Callable[[Any], Any], batches: Callable[[], Any]) -> dict[str, Result]:
+def _results(
+    lab: Lab, fit: Callable[[Any], Any], batches: Callable[[], Any]
+) -> dict[str, CaseResult]:
     found = {}
     for case in cases_of(lab.flavour):
         if case == "steps_per_epoch":
@@ -76,12 +78,12 @@ def _results(lab: Lab, fit: Callable[[Any], Any], batches: Callable[[], Any]) ->
     return found
 
 
-def _of_some_steps(lab: Lab, batches: Callable[[], Any]) -> Result:
+def _of_some_steps(lab: Lab, batches: Callable[[], Any]) -> CaseResult:
     model = lab.model("sgd momentum")
     fewer = model.fit(batches(), epochs=EPOCHS, steps_per_epoch=FEWER, verbose=0)
     first = trained(model, fewer)
     more = trained(model, model.fit(batches(), steps_per_epoch=MORE, verbose=0))
-    return Result([*first.values, *more.values], [*first.losses, *more.losses])
+    return CaseResult([*first.values, *more.values], [*first.losses, *more.losses])
 
 
 def _model(lab: Lab, case: str) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from gridflow.testing.cases import BATCH, EPOCHS, Lab, Result
+from gridflow.testing.cases import BATCH, EPOCHS, CaseResult, Lab
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,16 +75,16 @@ def _model(lab: Lab) -> Any:
     return model
 
 
-def _found(logs: Mapping[str, Any]) -> Result:
-    return Result(losses=[float(logs[name]) for name in sorted(logs)])
+def _found(logs: Mapping[str, Any]) -> CaseResult:
+    return CaseResult(losses=[float(logs[name]) for name in sorted(logs)])
 
 
-def _validated(history: Any) -> Result:
+def _validated(history: Any) -> CaseResult:
     values = [history.history[name] for name in sorted(history.history) if name.startswith("val_")]
-    return Result(losses=[float(value) for each in values for value in each])
+    return CaseResult(losses=[float(value) for each in values for value in each])
 
 
-def plain_results(lab: Lab) -> dict[str, Result]:
+def plain_results(lab: Lab) -> dict[str, CaseResult]:
     """Compute with arrays, in one process, what the cases are compared with."""
     options = {"batch_size": BATCH, "verbose": 0}
     model = _model(lab)
@@ -112,7 +112,7 @@ def _even() -> dict[str, np.ndarray]:
     return {name: values[: 4 * BATCH] for name, values in rows.items()}
 
 
-def results(ctx: Any, lab: Lab) -> dict[str, Result]:
+def results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
     """Compute the cases on one rank."""
 
     def dataset(name: str) -> Any:

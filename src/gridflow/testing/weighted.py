@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow.testing.cases import BATCH, EPOCHS, ROWS, STEPS, Result, trained
+from gridflow.testing.cases import BATCH, EPOCHS, ROWS, STEPS, CaseResult, trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def datasets(num_workers: int) -> dict[str, Any]:
     return {"weighted": {name: values[places] for name, values in _natural_rows().items()}}
 
 
-def plain_results(lab: Lab) -> dict[str, Result]:
+def plain_results(lab: Lab) -> dict[str, CaseResult]:
     """Compute with arrays, in one process, what the cases are compared with."""
     rows = _natural_rows()
 
@@ -87,7 +87,7 @@ def plain_results(lab: Lab) -> dict[str, Result]:
     return _results(lab, fit, fit_own)
 
 
-def results(ctx: Any, lab: Lab) -> dict[str, Result]:
+def results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
     """Compute the cases on one rank."""
     rows = _natural_rows()
 
@@ -129,7 +129,7 @@ def _fit_parts(ctx: Any, model: Any, x: np.ndarray, y: np.ndarray) -> Any:
 
 def _results(
     lab: Lab, fit: Callable[..., Any], fit_own: Callable[..., tuple[Any, list[np.ndarray]]]
-) -> dict[str, Result]:
+) -> dict[str, CaseResult]:
     found = {}
     losses = lab.keras.losses
     for case in cases_of(lab.flavour):
@@ -157,7 +157,7 @@ def _results(
                 scale = getattr(model.optimizer, "loss_scale" if is_old else "dynamic_scale")
                 more = [np.array([float(np.array(scale))])]
         result = trained(model, history)
-        found[case] = Result([*result.values, *more], result.losses)
+        found[case] = CaseResult([*result.values, *more], result.losses)
     return found
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS: Final = 10.0
 
 
-class Meetings:
+class MeetingClient:
     """The meetings of this process.
 
     Parameters

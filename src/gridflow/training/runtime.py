@@ -15,7 +15,7 @@ from gridflow.spec import strategies
 from gridflow.spec.cluster import ClusterSpec, Task
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.training import leftovers, modes
-from gridflow.training.meetings import Meetings
+from gridflow.training.meetings import MeetingClient
 from gridflow.wire import child, commands, reports
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TaskRuntime:
         self.pulled: dict[str, str] = {}
         self._has_hurried = False
         self.facts = strategies.of(setup.strategy)
-        self.meetings = Meetings(self, self._members)
+        self.meetings = MeetingClient(self, self._members)
         self.together = Together(channel.send, is_chief=self.is_chief)
         inbox.listen(commands.ChiefWrites, self.together.take)
         self.stopping = Stopping(channel.send)

@@ -140,7 +140,7 @@ class Modules(Message):
 
 
 @dataclass(frozen=True)
-class Checkpoint(Message):
+class CheckpointDownload(Message):
     """A checkpoint, by its name."""
 
     kind: ClassVar[str] = "checkpoint"
@@ -155,11 +155,11 @@ class Loan(Message):
     name: str
 
 
-DOWNLOADS: Final[Family[Message]] = Family(AN_AGENT, Function, Modules, Checkpoint, Loan)
+DOWNLOADS: Final[Family[Message]] = Family(AN_AGENT, Function, Modules, CheckpointDownload, Loan)
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsHeader:
     """Rows that a feeder brings to an agent.
 
     Attributes

@@ -163,7 +163,7 @@ class Gone(Report):
 
 
 @dataclass(frozen=True)
-class Board(Report):
+class BoardServed(Report):
     """TensorBoard is served."""
 
     kind: ClassVar[str] = "board"
@@ -353,5 +353,5 @@ RELAYED: Final = (
 REPORTS: Final[Family[Report]] = Family(
     "an agent",
     *(Log, Arriving, Spooled, Receiving, Streamed),
-    *(Failed, Succeeded, Cleared, ExecutorFrozen, Gone, Board, *RELAYED),
+    *(Failed, Succeeded, Cleared, ExecutorFrozen, Gone, BoardServed, *RELAYED),
 )

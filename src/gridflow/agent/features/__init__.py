@@ -8,7 +8,7 @@ from gridflow.agent.features.backpressure import GivingWay
 from gridflow.agent.features.board import Board
 from gridflow.agent.features.evaluation import EvaluationNews
 from gridflow.agent.features.row_borrowing import Loans
-from gridflow.agent.features.step_grants import Arrivals
+from gridflow.agent.features.step_grants import StepGrants
 from gridflow.agent.features.streams import Streams
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def features_of(tools: Tools) -> list[Feature]:
     """Return the features of an agent."""
     return [
         EvaluationNews(tools),
-        Arrivals(tools),
+        StepGrants(tools),
         GivingWay(tools),
         Loans(tools),
         Streams(tools),

@@ -68,7 +68,7 @@ class Board(Feature):
     def _announce(self, server: subprocess.Popen[str]) -> None:
         line = server.stdout.readline() if server.stdout is not None else ""
         if line.startswith("http"):
-            self._reporter.report(reports.Board(line.strip()))
+            self._reporter.report(reports.BoardServed(line.strip()))
 
 
 def secret_path() -> str:

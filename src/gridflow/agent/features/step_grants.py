@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gridflow.wire.messages import Message
 
 
-class Arrivals(Feature):
+class StepGrants(Feature):
     """Announces the rank's first rows, further ones if asked to, and passes on what all ranks have.
 
     Parameters

@@ -159,7 +159,7 @@ class Streams(Feature):
 
     def _put(
         self,
-        header: headers.Rows,
+        header: headers.RowsHeader,
         first: int,
         rows: pa.RecordBatch | Located,
         asked: str | None = None,
@@ -185,7 +185,7 @@ class Streams(Feature):
                 raise flight.FlightServerError(f"{where}: the function takes no more rows")
         return self._answers.wait(number, told.timeout)
 
-    def _inflow(self, header: headers.Rows) -> Inflow:
+    def _inflow(self, header: headers.RowsHeader) -> Inflow:
         found = self._inflows.get(header.stream)
         if found is None:
             raise flight.FlightServerError(f"there is no stream {header.stream!r}")
@@ -324,8 +324,8 @@ class Streams(Feature):
         )
 
 
-def _parsed(header: dict[str, Any]) -> headers.Rows:
-    return parse(A_FEEDER, "rows", header, headers.Rows)
+def _parsed(header: dict[str, Any]) -> headers.RowsHeader:
+    return parse(A_FEEDER, "rows", header, headers.RowsHeader)
 
 
 class _Answers:

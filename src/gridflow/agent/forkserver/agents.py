@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         started (field 22 of its ``/proc/PID/stat``); seconds to stay without an agent.
     """
     descriptor, driver, driver_began, idle = arguments
-    server = Server(
+    server = AgentForkServer(
         socket.socket(fileno=int(descriptor)), int(driver), int(driver_began), float(idle)
     )
     parent = server.run()
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
         agent.main(parent)
 
 
-class Server:
+class AgentForkServer:
     """Forks agents.
 
     Parameters

@@ -83,14 +83,14 @@ def main(arguments: Sequence[str]) -> None:
         idle.
     """
     path, descriptor, owner, began, idle = arguments
-    server = Server(
+    server = TrainingForkServer(
         Path(path), socket.socket(fileno=int(descriptor)), int(owner), int(began), float(idle)
     )
     server.run()
     os._exit(0)  # no handlers at exit: they would end what was never begun
 
 
-class Server:
+class TrainingForkServer:
     """Forks training processes.
 
     Parameters

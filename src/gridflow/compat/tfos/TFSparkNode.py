@@ -22,7 +22,7 @@ from gridflow.compat.tfos import (
 )
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import NotEnoughGpus
-from gridflow.feed.push.exactly_once import Attempt
+from gridflow.feed.push.exactly_once import PartitionAttempt
 from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def train(
     server, key = cluster_meta["server_addr"], cluster_meta["server_key"]
 
     def feed(rows: Iterable[Any], cut: _chunks.Cut | None = None) -> list[bool]:
-        attempt = Attempt.of_this_task()
+        attempt = PartitionAttempt.of_this_task()
         partition = 0 if attempt is None else attempt.partition
         feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, partition, attempt)
         count = feeder.train(rows, cut)
@@ -314,7 +314,7 @@ def inference(
     """
 
     def answers(rows: Iterable[Any]) -> Iterator[Any]:
-        attempt = Attempt.of_this_task()
+        attempt = PartitionAttempt.of_this_task()
         partition = 0 if attempt is None else attempt.partition
         # Each try needs all of the answers: it asks as if there were no others.
         return _feeding.Feeder(cluster_info, feed_timeout, qname, partition).infer(rows)

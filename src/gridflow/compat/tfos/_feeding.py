@@ -38,7 +38,7 @@ from gridflow.wire import psk_tls
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gridflow.feed.push.exactly_once import Attempt
+    from gridflow.feed.push.exactly_once import PartitionAttempt
     from gridflow.wire.psk_tls import Connection
 
 
@@ -79,7 +79,7 @@ class Feeder:
     qname : str
     partition : int
         For messages, and for where to begin looking for a node.
-    attempt : Attempt, optional
+    attempt : PartitionAttempt, optional
         By which other tries of the same partition are known. Default: there are none.
     """
 
@@ -89,7 +89,7 @@ class Feeder:
         feed_timeout: float,
         qname: str,
         partition: int,
-        attempt: Attempt | None = None,
+        attempt: PartitionAttempt | None = None,
     ) -> None:
         self._nodes = [node for node in nodes if node.get("addr")]
         self._patience, self._queue, self._partition = feed_timeout, qname, partition

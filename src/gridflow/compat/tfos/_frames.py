@@ -59,7 +59,7 @@ def remember_frames() -> None:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RddRows:
     """What an RDD is made of.
 
     Attributes
@@ -73,7 +73,7 @@ class Rows:
     function: Callable[[int, Iterable[Any]], Iterable[Any]] | None
 
 
-def of_frame(rdd: Any) -> Rows | None:
+def of_frame(rdd: Any) -> RddRows | None:
     """Return the DataFrame that an RDD is made of, if its rows can come as columns."""
     from pyspark.core.rdd import PipelinedRDD
 
@@ -88,7 +88,7 @@ def of_frame(rdd: Any) -> Rows | None:
     fields = frame.schema.fields
     names = {field.name for field in fields}
     can_travel = len(names) == len(fields) > 0 and all(_is_plain(f.dataType) for f in fields)
-    return Rows(frame, function) if can_travel else None
+    return RddRows(frame, function) if can_travel else None
 
 
 def _is_special(rdd: Any) -> bool:
@@ -108,12 +108,12 @@ def _is_plain(kind: Any) -> bool:
     return element.simpleString() in _PLAIN
 
 
-def feed(rows: Rows, send: Callable[..., Any]) -> None:
+def feed(rows: RddRows, send: Callable[..., Any]) -> None:
     """Run a Spark job that sends an RDD's rows.
 
     Parameters
     ----------
-    rows : Rows
+    rows : RddRows
     send : callable
         Sends a partition, in a task: rows, or what it gets and how to cut that (`_chunks.Cut`).
     """

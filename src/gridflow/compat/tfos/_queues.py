@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 END: Final = None
 
 
-class Rows(Protocol):
+class QueuedRows(Protocol):
     """Rows that become objects when they are taken."""
 
     #: How many it is worth while to make at least.
@@ -50,7 +50,7 @@ class _Chunk:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: QueuedRows,
         span: range,
         on_taken: Callable[[], None] | None = None,
         owner: object = None,
@@ -124,7 +124,7 @@ class RowQueue:
 
     def put_later(
         self,
-        rows: Rows,
+        rows: QueuedRows,
         span: range,
         on_taken: Callable[[], None] | None = None,
         owner: object = None,
@@ -133,7 +133,7 @@ class RowQueue:
 
         Parameters
         ----------
-        rows : Rows
+        rows : QueuedRows
         span : range
             The places of those that are to be appended.
         on_taken, owner

@@ -8,7 +8,7 @@ from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.lint.compose import check_compose
 from gridflow.deploy.lint.kinds import KINDS
 from gridflow.deploy.lint.marathon import check_group
-from gridflow.deploy.lint.report import Finding, Report
+from gridflow.deploy.lint.report import Finding, LintReport
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def title(document: Any) -> str:
 
 def findings(form: Form, documents: list[Any]) -> list[Finding]:
     """Return what is wrong with documents, by their numbers."""
-    report = Report()
+    report = LintReport()
     if form == "script":
         return []
     for index, document in enumerate(documents):
@@ -54,7 +54,7 @@ def findings(form: Form, documents: list[Any]) -> list[Finding]:
     return report.findings
 
 
-def _object(report: Report, document: dict[str, Any]) -> None:
+def _object(report: LintReport, document: dict[str, Any]) -> None:
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str):
         report.add("", "an object has the texts apiVersion and kind.")
@@ -71,7 +71,7 @@ def _object(report: Report, document: dict[str, Any]) -> None:
     check(report, document)
 
 
-def _between(report: Report, documents: list[dict[str, Any]]) -> None:
+def _between(report: LintReport, documents: list[dict[str, Any]]) -> None:
     """Check what holds between documents: selectors, runtimes, no two of one name."""
     seen: list[tuple[str, str, str]] = []
     pods = [labels for document in documents for labels in _pod_labels(document)]

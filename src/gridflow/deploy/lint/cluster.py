@@ -10,10 +10,10 @@ from gridflow.spec.roles import CHIEF, EVALUATOR, ROLES, facts_of
 from gridflow.spec.tf_config import TF_CONFIG
 
 if TYPE_CHECKING:
-    from gridflow.deploy.lint.report import Report
+    from gridflow.deploy.lint.report import LintReport
 
 
-def check_cluster(report: Report, path: str, env: dict[str, str]) -> None:
+def check_cluster(report: LintReport, path: str, env: dict[str, str]) -> None:
     """Check ``GRIDFLOW_CLUSTER`` and ``TF_CONFIG`` among a task's variables."""
     for name in ("GRIDFLOW_CLUSTER", TF_CONFIG):
         if not env.get(name):
@@ -37,7 +37,7 @@ def check_cluster(report: Report, path: str, env: dict[str, str]) -> None:
             report.add(path, None if int(index) in known else absent)
 
 
-def _check_roles(report: Report, path: str, name: str, cluster: dict[str, list[Any]]) -> None:
+def _check_roles(report: LintReport, path: str, name: str, cluster: dict[str, list[Any]]) -> None:
     if EVALUATOR in cluster:
         report.add(path, f"{name} has the evaluator in the cluster, which it only watches.")
     if len(cluster.get(CHIEF, ())) > 1:
@@ -53,7 +53,7 @@ def _check_roles(report: Report, path: str, name: str, cluster: dict[str, list[A
             report.add(path, f"{name} has {address!r} twice.")
 
 
-def check_host(report: Report, path: str, host: str) -> None:
+def check_host(report: LintReport, path: str, host: str) -> None:
     """Check each label of a host name that a task will have."""
     for label in host.split("."):
         if reason := rules.dns_label(label):
@@ -62,7 +62,7 @@ def check_host(report: Report, path: str, host: str) -> None:
             )
 
 
-def check_pod_host(report: Report, path: str, host: str) -> None:
+def check_pod_host(report: LintReport, path: str, host: str) -> None:
     """Check the host name that an operator will make for a pod."""
     if len(host) > rules.MAX_LABEL:
         reason = f"its pods would be called {host!r}, {len(host)} characters; "

@@ -10,13 +10,13 @@ from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 from gridflow.deploy.lint.cluster import check_cluster
 
 if TYPE_CHECKING:
-    from gridflow.deploy.lint.report import Report
+    from gridflow.deploy.lint.report import LintReport
 
 _PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
 _LONE_DOLLAR: Final = re.compile(r"(?<!\$)(?:\$\$)*\$(?![\${A-Za-z_])")
 
 
-def check_compose(report: Report, document: dict[str, Any]) -> None:
+def check_compose(report: LintReport, document: dict[str, Any]) -> None:
     """Check a Compose file: references, ports, restarts, the cluster spec."""
     report.mapping("", document, "Compose")
     if "version" in document:
@@ -56,7 +56,7 @@ def _words(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, (list, dict)) else []
 
 
-def _env(report: Report, path: str, env: dict[str, Any]) -> None:
+def _env(report: LintReport, path: str, env: dict[str, Any]) -> None:
     for name, value in env.items():
         report.add(f"{path}.{name}", rules.env_name(str(name)))
         text = value if isinstance(value, str) else ""
@@ -73,7 +73,7 @@ def _env(report: Report, path: str, env: dict[str, Any]) -> None:
 
 
 def _references(
-    report: Report, path: str, service: dict[str, Any], document: dict[str, Any]
+    report: LintReport, path: str, service: dict[str, Any], document: dict[str, Any]
 ) -> None:
     for group in ("secrets", "configs"):
         known = report.mapping(group, document.get(group))

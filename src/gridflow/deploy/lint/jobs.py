@@ -9,14 +9,14 @@ from gridflow.deploy.lint.pods import check_template
 from gridflow.deploy.lint.report import below
 
 if TYPE_CHECKING:
-    from gridflow.deploy.lint.report import Report
+    from gridflow.deploy.lint.report import LintReport
 
 JOB_RESTARTS: Final = ("Never", "OnFailure")
 _MAX_CODE: Final = 255
 
 
 def check_job_spec(
-    report: Report, path: str, value: Any, name: str, container: str | None = None
+    report: LintReport, path: str, value: Any, name: str, container: str | None = None
 ) -> None:
     """Check the spec of a ``batch/v1`` Job that will be called ``name``."""
     spec = report.mapping(path, value, "JobSpec")
@@ -43,7 +43,9 @@ def check_job_spec(
     _failure_policy(report, below(path, "podFailurePolicy"), spec, pod)
 
 
-def _failure_policy(report: Report, path: str, spec: dict[str, Any], pod: dict[str, Any]) -> None:
+def _failure_policy(
+    report: LintReport, path: str, spec: dict[str, Any], pod: dict[str, Any]
+) -> None:
     if "podFailurePolicy" not in spec:
         return
     if pod.get("restartPolicy") == "OnFailure":

@@ -14,7 +14,7 @@ from gridflow.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.deploy.lint.report import Report
+    from gridflow.deploy.lint.report import LintReport
 
 _TF_ROLES: Final = ("Chief", "Master", "Worker", "PS", "Evaluator")
 
@@ -24,13 +24,13 @@ def _name(document: dict[str, Any]) -> str:
     return str(meta.get("name", "")) if isinstance(meta, dict) else ""
 
 
-def job(report: Report, document: dict[str, Any]) -> None:
+def job(report: LintReport, document: dict[str, Any]) -> None:
     """Check a ``batch/v1`` Job."""
     check_metadata(report, document, label=True)
     check_job_spec(report, "spec", document.get("spec"), _name(document))
 
 
-def service(report: Report, document: dict[str, Any]) -> None:
+def service(report: LintReport, document: dict[str, Any]) -> None:
     """Check a Service."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"), "ServiceSpec")
@@ -58,7 +58,7 @@ def service(report: Report, document: dict[str, Any]) -> None:
         report.add("spec.selector", "is empty, so it selects nothing.")
 
 
-def deployment(report: Report, document: dict[str, Any]) -> None:
+def deployment(report: LintReport, document: dict[str, Any]) -> None:
     """Check a Deployment."""
     check_metadata(report, document, label=False)
     spec = report.mapping("spec", document.get("spec"), "DeploymentSpec")
@@ -76,7 +76,7 @@ def deployment(report: Report, document: dict[str, Any]) -> None:
             report.add(f"spec.selector.matchLabels.{key}", reason)
 
 
-def tfjob(report: Report, document: dict[str, Any]) -> None:
+def tfjob(report: LintReport, document: dict[str, Any]) -> None:
     """Check a TFJob, as its webhook and controller would."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"), "TFJobSpec")
@@ -126,7 +126,7 @@ def tfjob(report: Report, document: dict[str, Any]) -> None:
         report.add("spec.runPolicy.schedulingPolicy.minAvailable", reason)
 
 
-def _tfjob_port(report: Report, path: str, pod: dict[str, Any]) -> None:
+def _tfjob_port(report: LintReport, path: str, pod: dict[str, Any]) -> None:
     for index, box in enumerate(pod.get("containers") or ()):
         if not isinstance(box, dict) or box.get("name") != "tensorflow":
             continue
@@ -136,7 +136,7 @@ def _tfjob_port(report: Report, path: str, pod: dict[str, Any]) -> None:
             report.add(f"{path}.containers[{index}].ports", reason)
 
 
-def check_set_spec(report: Report, path: str, spec: dict[str, Any], name: str) -> None:
+def check_set_spec(report: LintReport, path: str, spec: dict[str, Any], name: str) -> None:
     """Check the spec of a JobSet that will be called ``name``."""
     jobs = report.listing(below(path, "replicatedJobs"), spec.get("replicatedJobs"))
     names = []
@@ -165,7 +165,7 @@ def check_set_spec(report: Report, path: str, spec: dict[str, Any], name: str) -
         report.add(place, "tasks have to find one another before they are ready: true.")
 
 
-def _check_set_pods(report: Report, path: str, spec: Any, host: str) -> None:
+def _check_set_pods(report: LintReport, path: str, spec: Any, host: str) -> None:
     """Check the longest name of a pod, which JobSet's webhook wants to be a DNS label.
 
     kubernetes-sigs/jobset, pkg/webhooks/jobset_webhook.go: the index and five characters follow.
@@ -175,14 +175,14 @@ def _check_set_pods(report: Report, path: str, spec: Any, host: str) -> None:
         check_pod_host(report, below(path, "completions"), f"{host}-{max(count - 1, 0)}-abcde")
 
 
-def jobset(report: Report, document: dict[str, Any]) -> None:
+def jobset(report: LintReport, document: dict[str, Any]) -> None:
     """Check a JobSet."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"), "JobSetSpec")
     check_set_spec(report, "spec", spec, _name(document))
 
 
-def training_runtime(report: Report, document: dict[str, Any]) -> None:
+def training_runtime(report: LintReport, document: dict[str, Any]) -> None:
     """Check a runtime of Kubeflow Trainer: one replicated job is the trainer."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"), "TrainingRuntimeSpec")
@@ -204,7 +204,7 @@ def training_runtime(report: Report, document: dict[str, Any]) -> None:
         report.add("spec.template.spec.replicatedJobs", reason)
 
 
-def train_job(report: Report, document: dict[str, Any]) -> None:
+def train_job(report: LintReport, document: dict[str, Any]) -> None:
     """Check a TrainJob."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"), "TrainJobSpec")
@@ -216,7 +216,7 @@ def train_job(report: Report, document: dict[str, Any]) -> None:
     check_env(report, "spec.trainer.env", trainer.get("env"))
 
 
-def volcano_job(report: Report, document: dict[str, Any]) -> None:
+def volcano_job(report: LintReport, document: dict[str, Any]) -> None:
     """Check a Volcano Job, as its webhook would."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"), "VolcanoSpec")
@@ -251,14 +251,14 @@ def volcano_job(report: Report, document: dict[str, Any]) -> None:
         events.append(mark)
 
 
-def pod_group(report: Report, document: dict[str, Any]) -> None:
+def pod_group(report: LintReport, document: dict[str, Any]) -> None:
     """Check a Volcano PodGroup."""
     check_metadata(report, document, label=False)
     spec = report.mapping("spec", document.get("spec"), "PodGroupSpec")
     report.integer("spec.minMember", spec.get("minMember"), 1)
 
 
-def notebook(report: Report, document: dict[str, Any]) -> None:
+def notebook(report: LintReport, document: dict[str, Any]) -> None:
     """Check a Kubeflow Notebook."""
     check_metadata(report, document, label=True)
     longest = 52  # a StatefulSet's pods carry its name and a hash in a label
@@ -269,7 +269,7 @@ def notebook(report: Report, document: dict[str, Any]) -> None:
     check_pod(report, "spec.template.spec", template.get("spec"))
 
 
-def inference_service(report: Report, document: dict[str, Any]) -> None:
+def inference_service(report: LintReport, document: dict[str, Any]) -> None:
     """Check a KServe InferenceService."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"))
@@ -288,7 +288,7 @@ def inference_service(report: Report, document: dict[str, Any]) -> None:
         report.add(f"{path}.model.storageUri", f"begins with {', '.join(schemes)}, got {place!r}.")
 
 
-def tensorboard(report: Report, document: dict[str, Any]) -> None:
+def tensorboard(report: LintReport, document: dict[str, Any]) -> None:
     """Check a Kubeflow Tensorboard."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"))
@@ -297,7 +297,7 @@ def tensorboard(report: Report, document: dict[str, Any]) -> None:
         report.add("spec.logspath", f"begins with pvc://, gs:// or s3://, got {place!r}.")
 
 
-def spark_application(report: Report, document: dict[str, Any]) -> None:
+def spark_application(report: LintReport, document: dict[str, Any]) -> None:
     """Check a SparkApplication."""
     check_metadata(report, document, label=True)
     spec = report.mapping("spec", document.get("spec"), "SparkSpec")
@@ -321,13 +321,13 @@ def spark_application(report: Report, document: dict[str, Any]) -> None:
     report.integer("spec.executor.instances", executor.get("instances"), 1)
 
 
-def other(report: Report, document: dict[str, Any]) -> None:
+def other(report: LintReport, document: dict[str, Any]) -> None:
     """Check an object of a kind without rules of its own."""
     check_metadata(report, document, label=False)
 
 
 #: By kind and the group of apiVersion.
-KINDS: Final[dict[tuple[str, str], Callable[[Report, dict[str, Any]], None]]] = {
+KINDS: Final[dict[tuple[str, str], Callable[[LintReport, dict[str, Any]], None]]] = {
     ("Job", "batch"): job,
     ("Job", "batch.volcano.sh"): volcano_job,
     ("Service", ""): service,

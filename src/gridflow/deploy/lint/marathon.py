@@ -10,7 +10,7 @@ from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 from gridflow.deploy.lint.cluster import check_cluster
 
 if TYPE_CHECKING:
-    from gridflow.deploy.lint.report import Report
+    from gridflow.deploy.lint.report import LintReport
 
 _SEGMENT: Final = re.compile(
     r"(([a-z0-9]|[a-z0-9][a-z0-9-]*[a-z0-9])\.)*([a-z0-9]|[a-z0-9][a-z0-9-]*[a-z0-9])\Z"
@@ -19,7 +19,7 @@ _OPERATORS: Final = ("UNIQUE", "CLUSTER", "GROUP_BY", "LIKE", "UNLIKE", "MAX_PER
 _LONELY: Final = frozenset({"UNIQUE"})
 
 
-def check_group(report: Report, document: dict[str, Any]) -> None:
+def check_group(report: LintReport, document: dict[str, Any]) -> None:
     """Check a group or a single app."""
     if "apps" not in document and "groups" not in document:
         _app(report, "", document, {}, [])
@@ -43,7 +43,7 @@ def check_group(report: Report, document: dict[str, Any]) -> None:
                 report.add(f"apps[{index}].dependencies[{place}]", f"there is no app {other!r}.")
 
 
-def _id(report: Report, path: str, value: Any) -> None:
+def _id(report: LintReport, path: str, value: Any) -> None:
     text = report.text(path, value)
     if text is None:
         report.add(path, "is missing." if value is None else None)
@@ -56,7 +56,7 @@ def _id(report: Report, path: str, value: Any) -> None:
 
 
 def _app(
-    report: Report, path: str, app: dict[str, Any], ports: dict[int, str], ids: list[str]
+    report: LintReport, path: str, app: dict[str, Any], ports: dict[int, str], ids: list[str]
 ) -> None:
     def at(key: str) -> str:
         return f"{path}.{key}" if path else key
@@ -105,7 +105,7 @@ def _app(
             report.add(place, f"{operator} takes no value.")
 
 
-def _ports(report: Report, at: Any, app: dict[str, Any], ports: dict[int, str]) -> None:
+def _ports(report: LintReport, at: Any, app: dict[str, Any], ports: dict[int, str]) -> None:
     definitions = report.listing(at("portDefinitions"), app.get("portDefinitions"))
     modes = [n.get("mode") for n in app.get("networks") or () if isinstance(n, dict)]
     if definitions and any(mode != "host" for mode in modes):

@@ -11,12 +11,12 @@ from gridflow.deploy.lint.report import below
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from gridflow.deploy.lint.report import Report
+    from gridflow.deploy.lint.report import LintReport
 
 _PULL: Final = ("Always", "IfNotPresent", "Never")
 
 
-def check_metadata(report: Report, document: dict[str, Any], *, label: bool) -> None:
+def check_metadata(report: LintReport, document: dict[str, Any], *, label: bool) -> None:
     """Check an object's metadata; ``label`` where its name becomes part of host names."""
     meta = report.mapping("metadata", document.get("metadata"), "ObjectMeta")
     name = report.text("metadata.name", meta.get("name"))
@@ -31,7 +31,7 @@ def check_metadata(report: Report, document: dict[str, Any], *, label: bool) -> 
     check_labels(report, "metadata", meta)
 
 
-def check_labels(report: Report, path: str, meta: dict[str, Any]) -> None:
+def check_labels(report: LintReport, path: str, meta: dict[str, Any]) -> None:
     """Check the labels and annotations of metadata."""
     for kind in ("labels", "annotations"):
         place = below(path, kind)
@@ -43,7 +43,7 @@ def check_labels(report: Report, path: str, meta: dict[str, Any]) -> None:
 
 
 def check_template(
-    report: Report,
+    report: LintReport,
     path: str,
     value: Any,
     *,
@@ -54,7 +54,7 @@ def check_template(
 
     Parameters
     ----------
-    report : Report
+    report : LintReport
     path : str
     value : object
         The template.
@@ -83,7 +83,7 @@ def check_template(
     return spec
 
 
-def check_pod(report: Report, path: str, value: Any) -> dict[str, Any]:
+def check_pod(report: LintReport, path: str, value: Any) -> dict[str, Any]:
     """Check a pod's spec and return it."""
     spec = report.mapping(path, value, "PodSpec")
     volumes = report.listing(below(path, "volumes"), spec.get("volumes"))
@@ -125,7 +125,7 @@ def check_pod(report: Report, path: str, value: Any) -> dict[str, Any]:
 
 
 def check_container(
-    report: Report, path: str, value: Any, volumes: list[str], seen: list[str]
+    report: LintReport, path: str, value: Any, volumes: list[str], seen: list[str]
 ) -> None:
     """Check one container of a pod."""
     box = report.mapping(path, value, "Container")
@@ -158,7 +158,7 @@ def check_container(
         targets.append(target)
 
 
-def check_env(report: Report, path: str, value: Any) -> None:
+def check_env(report: LintReport, path: str, value: Any) -> None:
     """Check a list of variables: names, texts, no secret in plain sight, a right cluster spec."""
     env: dict[str, str] = {}
     for index, item in enumerate(report.listing(path, value)):
@@ -179,7 +179,7 @@ def check_env(report: Report, path: str, value: Any) -> None:
     check_cluster(report, path, env)
 
 
-def _ports(report: Report, path: str, box: dict[str, Any]) -> None:
+def _ports(report: LintReport, path: str, box: dict[str, Any]) -> None:
     names: list[str] = []
     for index, item in enumerate(report.listing(f"{path}.ports", box.get("ports"))):
         place = f"{path}.ports[{index}]"
@@ -193,7 +193,7 @@ def _ports(report: Report, path: str, box: dict[str, Any]) -> None:
             names.append(name)
 
 
-def check_resources(report: Report, path: str, value: Any) -> None:
+def check_resources(report: LintReport, path: str, value: Any) -> None:
     """Check requests against limits, and that devices are counted in whole numbers."""
     wanted = report.mapping(path, value, "ResourceRequirements")
     amounts: dict[str, dict[str, Any]] = {}
@@ -216,7 +216,7 @@ def check_resources(report: Report, path: str, value: Any) -> None:
             report.add(place, "of devices, requests and limits are the same.")
 
 
-def _quantity(report: Report, path: str, value: Any) -> Any:
+def _quantity(report: LintReport, path: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         report.add(path, f"is a quantity, got {value!r}.")
         return None

@@ -22,7 +22,7 @@ class Finding:
 
 
 @dataclass
-class Report:
+class LintReport:
     """Collects findings; ``document`` is the one being looked at."""
 
     document: int = 0

@@ -19,7 +19,7 @@ from gridflow.errors import DataError, InvalidArgument, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["TAILS", "BatchPlan", "Piece", "Tail", "Window", "rank_seed", "steps_for"]
+__all__ = ["TAILS", "BatchPlan", "ChunkPiece", "Tail", "Window", "rank_seed", "steps_for"]
 
 Tail = Literal["spread", "repeat", "drop", "partial"]
 #: How uneven rows become equal steps: each rank deals its rows out to all batches, whose sizes
@@ -88,7 +88,7 @@ def rank_seed(seed: int, rank: int) -> int:
     return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0])
 
 
-class Piece(NamedTuple):
+class ChunkPiece(NamedTuple):
     """Consecutive rows of one chunk, and where in the window they begin (before permuting)."""
 
     chunk: int
@@ -107,7 +107,7 @@ class Window:
         The number of its first batch in the epoch.
     batch_rows : tuple of int
         Rows of each batch.
-    pieces : tuple of Piece
+    pieces : tuple of ChunkPiece
         Where the rows come from.
     positions : array of int, or None
         Row ``piece.at + i`` of the pieces goes to row ``positions[piece.at + i]`` of the window;
@@ -116,7 +116,7 @@ class Window:
 
     first_batch: int
     batch_rows: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ChunkPiece, ...]
     positions: np.ndarray | None
 
     @property
@@ -308,7 +308,7 @@ def _permuted(
 
 def _cut(
     blocks: list[tuple[int, int, int]], ends: np.ndarray, begin: int, end: int
-) -> Iterator[Piece]:
+) -> Iterator[ChunkPiece]:
     """Yield the pieces of rows begin to end of the blocks' endless repetition."""
     rows = int(ends[-1]) if len(ends) else 0
     at = begin
@@ -317,7 +317,7 @@ def _cut(
         chunk, start, stop = blocks[block]
         skip = at % rows - (int(ends[block]) - (stop - start))
         take = min(stop - start - skip, end - at)
-        yield Piece(chunk, start + skip, start + skip + take, at - begin)
+        yield ChunkPiece(chunk, start + skip, start + skip + take, at - begin)
         at += take
         block = (block + 1) % len(blocks)
 
@@ -325,12 +325,12 @@ def _cut(
 def _without_first(window: Window, batches: int) -> Window:
     """Return the window without its first batches, keeping only the rows that the rest needs."""
     gone = sum(window.batch_rows[:batches])
-    pieces: list[Piece] = []
+    pieces: list[ChunkPiece] = []
     if window.positions is None:
         for piece in window.pieces:
             start = max(piece.start, piece.stop - max(0, piece.at + _len(piece) - gone))
             if start < piece.stop:
-                pieces.append(Piece(piece.chunk, start, piece.stop, max(0, piece.at - gone)))
+                pieces.append(ChunkPiece(piece.chunk, start, piece.stop, max(0, piece.at - gone)))
         positions = None
     else:
         # Rows for the batches that are gone get a negative place, which the reader leaves out.
@@ -341,5 +341,5 @@ def _without_first(window: Window, batches: int) -> Window:
     )
 
 
-def _len(piece: Piece) -> int:
+def _len(piece: ChunkPiece) -> int:
     return piece.stop - piece.start

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gridflow.feed.plan.epochs import BatchPlan, Piece, Window, steps_for
+from gridflow.feed.plan.epochs import BatchPlan, ChunkPiece, Window, steps_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -124,10 +124,10 @@ class FirstPlan:
             first = window.first_batch + self.head.steps
             yield replace(window, first_batch=first, pieces=pieces)
 
-    def _moved(self, piece: Piece) -> Piece:
+    def _moved(self, piece: ChunkPiece) -> ChunkPiece:
         skipped = 0 if piece.chunk else self.row
         chunk, start, stop = piece.chunk + self.chunk, piece.start + skipped, piece.stop + skipped
-        return Piece(chunk, start, stop, piece.at)
+        return ChunkPiece(chunk, start, stop, piece.at)
 
 
 def first_plan(

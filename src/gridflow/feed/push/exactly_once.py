@@ -24,7 +24,7 @@ class Superseded(Exception):
     """The same partition is being sent by a later attempt, or nobody takes it any more."""
 
 
-class Attempt(NamedTuple):
+class PartitionAttempt(NamedTuple):
     """One of the tries to send a partition.
 
     Attributes
@@ -40,7 +40,7 @@ class Attempt(NamedTuple):
     number: int
 
     @classmethod
-    def of_this_task(cls) -> Attempt | None:
+    def of_this_task(cls) -> PartitionAttempt | None:
         """Return that of the Spark task that this process runs; None if it runs none."""
         from pyspark import TaskContext
 

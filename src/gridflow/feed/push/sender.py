@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gridflow.wire.identity import Identity
 
-__all__ = ["Destination", "Sender", "check_columns", "send_all"]
+__all__ = ["Destination", "PartitionSender", "check_columns", "send_all"]
 
 _BEGIN_SECONDS: Final = 60.0
 #: Batches on their way to an agent that have not been answered.
@@ -47,7 +47,7 @@ class Destination:
     identity: Identity
 
 
-class Sender:
+class PartitionSender:
     """Sends a partition's rows, each once however often it is tried.
 
     Parameters
@@ -143,7 +143,7 @@ def send_all(
     facts : mapping, optional
         For the agents, in the schema of all rows.
     """
-    sender = Sender(destination, partition, attempt)
+    sender = PartitionSender(destination, partition, attempt)
     files: deque[tuple[Segment, int]] = deque()
     try:
         for each in rows:

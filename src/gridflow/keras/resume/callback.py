@@ -178,7 +178,7 @@ class CheckpointAndResume(NeutralCallback):
         skip = 0
         if not any(batch for _, batch in there.counters):
             skip = position.batches_to_drop(self.model, self.flavour, step, there.batches)
-        start = position.Start(epoch, step, skip, there.dealt)
+        start = position.FitStart(epoch, step, skip, there.dealt)
         position.begin_at(self.model, self.flavour, start)
         _log.info("resuming at epoch %d, step %d", epoch, step)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _AHEAD: Final = 3
 
 
-class Trainer:
+class ServerTrainer:
     """Trains one model over a ClusterCoordinator.
 
     Parameters
@@ -121,10 +121,10 @@ class Trainer:
         every.on_train_begin()
         begin = position.where_to_begin(model, self._flavour)
         if begin.epoch < initial_epoch:  # nothing to resume
-            begin = position.Start(initial_epoch, 0)
+            begin = position.FitStart(initial_epoch, 0)
         for epoch in range(begin.epoch, epochs):
             every.on_epoch_begin(epoch)
-            logs = train(begin if epoch == begin.epoch else position.Start(epoch, 0), every)
+            logs = train(begin if epoch == begin.epoch else position.FitStart(epoch, 0), every)
             if validation is not None:
                 found = self._test(made, validation, validation_steps, every)
                 logs = {**logs, **{f"val_{name}": value for name, value in found.items()}}
@@ -162,7 +162,7 @@ class Trainer:
         held: position.Held,
         *,
         by_row: bool,
-    ) -> Callable[[position.Start, Any], dict[str, float]]:
+    ) -> Callable[[position.FitStart, Any], dict[str, float]]:
         """Return what makes the steps of an epoch from one on, for callbacks to hear of."""
         if isinstance(data, PushedRows):
             return functools.partial(self._train_on_pushed, made, data)
@@ -174,7 +174,7 @@ class Trainer:
         return functools.partial(self._train_epoch, made, iterator, steps)
 
     def _train_on_pushed(
-        self, made: Steps, rows: PushedRows, start: position.Start, every: Any
+        self, made: Steps, rows: PushedRows, start: position.FitStart, every: Any
     ) -> dict[str, float]:
         made.reset()
         deal = Dealer(self._coordinator, self._model, rows, made, every)
@@ -187,7 +187,7 @@ class Trainer:
         data: WorkerDataset,
         puller: Puller,
         held: position.Held,
-        start: position.Start,
+        start: position.FitStart,
         every: Any,
     ) -> dict[str, float]:
         made.reset()
@@ -213,7 +213,7 @@ class Trainer:
         return numbers(made.logs(final=True))
 
     def _train_epoch(
-        self, made: Steps, iterator: Any, end: int, start: position.Start, every: Any
+        self, made: Steps, iterator: Any, end: int, start: position.FitStart, every: Any
     ) -> dict[str, float]:
         made.reset()
         under_way: deque[Any] = deque()

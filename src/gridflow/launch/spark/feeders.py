@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.ingest.arrays import has_masks, integer_lost_in, to_table
-from gridflow.feed.push.exactly_once import Attempt
+from gridflow.feed.push.exactly_once import PartitionAttempt
 from gridflow.feed.push.inference_client import Asker
 from gridflow.feed.push.sender import send_all
 from gridflow.feed.store.stream import LEFT_OUT
@@ -72,7 +72,7 @@ def ask(
 
 def _place() -> tuple[int, int]:
     """Return the partition of this task, and a number that later attempts exceed."""
-    attempt = Attempt.of_this_task()
+    attempt = PartitionAttempt.of_this_task()
     if attempt is None:
         raise AssertionError("rows are pushed from Spark tasks")
     return attempt.partition, attempt.number

@@ -16,7 +16,7 @@ from gridflow.launch.spark.session import (
     tag_this_thread,
 )
 from gridflow.launch.spark.slots import wait_for_room, what_runs
-from gridflow.launch.spark.watch import ExecutorWatch
+from gridflow.launch.spark.watch import ClusterWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +81,7 @@ class SparkLaunch:
             make_thread(spark, partial(self._run, places, need), self._tag)
             for places, need in stages
         ]
-        self._watch = ExecutorWatch(spark, payload.launch, listener, is_dynamic=not is_barrier)
+        self._watch = ClusterWatch(spark, payload.launch, listener, is_dynamic=not is_barrier)
         for job in self._jobs:
             job.start()
 

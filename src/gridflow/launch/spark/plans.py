@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Identity", "identify"]
+__all__ = ["PlanIdentity", "identify"]
 
 _FIELDS: Final = "spark.sql.debug.maxToStringFields"
 _FILE: Final = re.compile(r"path=(.*?); isDirectory=.*?length=(\d+);.*?modification_time=(\d+);")
@@ -36,7 +36,7 @@ _WAY_OUT: Final = (
 
 
 @dataclass(frozen=True)
-class Identity:
+class PlanIdentity:
     """What a DataFrame's rows depend on.
 
     Attributes
@@ -51,7 +51,7 @@ class Identity:
     source: str
 
 
-def identify(frame: DataFrame, version: str | None) -> Identity:
+def identify(frame: DataFrame, version: str | None) -> PlanIdentity:
     """Return what the rows of a DataFrame depend on.
 
     Parameters
@@ -89,9 +89,9 @@ def identify(frame: DataFrame, version: str | None) -> Identity:
     return _identity(told, [*([f"version {version!r}"] if version else []), *sources])
 
 
-def _identity(told: list[str], sources: list[str]) -> Identity:
+def _identity(told: list[str], sources: list[str]) -> PlanIdentity:
     digest = hashlib.sha256("\0".join(told).encode()).hexdigest()
-    return Identity(digest[:32], "; ".join(dict.fromkeys(sources)))
+    return PlanIdentity(digest[:32], "; ".join(dict.fromkeys(sources)))
 
 
 def _plan_by_now(frame: DataFrame) -> Any:

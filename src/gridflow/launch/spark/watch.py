@@ -23,7 +23,7 @@ _LOOK_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 10.0
 
 
-class ExecutorWatch:
+class ClusterWatch:
     """Tell a listener of executors that come, and of agents whose executors will go.
 
     Parameters

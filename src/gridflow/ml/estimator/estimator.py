@@ -221,7 +221,7 @@ class KerasEstimator(
             )
         return super().copy(extra)  # type: ignore[arg-type]
 
-    def write(self) -> persistence.Writer:
+    def write(self) -> persistence.ParamsWriter:
         """Return what saves it: ``est.write().overwrite().save(path)``."""
         return persistence.EstimatorWriter(self)
 

@@ -62,7 +62,7 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
             raise RuntimeError("No training summary available for this KerasModel")
         return self._summary
 
-    def write(self) -> persistence.Writer:
+    def write(self) -> persistence.ParamsWriter:
         """Return what saves it: ``model.write().overwrite().save(path)``."""
         return persistence.ModelWriter(self)
 

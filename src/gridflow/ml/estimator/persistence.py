@@ -66,7 +66,7 @@ def fingerprint(value: Any) -> Any:
     return hashlib.sha256(dump_by_value(value)).hexdigest()
 
 
-class Writer(MLWriter):
+class ParamsWriter(MLWriter):
     """Save an object whose Params JSON may not be able to hold.
 
     Parameters
@@ -136,7 +136,7 @@ class Writer(MLWriter):
         DefaultParamsWriter.saveMetadata(self.instance, path, self.sparkSession, extra, held)
 
 
-class EstimatorWriter(Writer):
+class EstimatorWriter(ParamsWriter):
     """Save a `KerasEstimator`, with the model that it begins with."""
 
     name = "gridflow.ml.KerasEstimator"
@@ -151,7 +151,7 @@ class EstimatorWriter(Writer):
             about["header"] = {**model.header, "files": [_MODEL]}
 
 
-class ModelWriter(Writer):
+class ModelWriter(ParamsWriter):
     """Save a `KerasModel`."""
 
     name = "gridflow.ml.KerasModel"
@@ -165,8 +165,8 @@ class ModelWriter(Writer):
             (folder / _SUMMARY).write_text(json.dumps(self.instance.summary.to_dict()))
 
 
-class Reader(MLReader[T]):
-    """Load what a `Writer` has saved.
+class ParamsReader(MLReader[T]):
+    """Load what a `ParamsWriter` has saved.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class Reader(MLReader[T]):
         """Take what is left in the folder."""
 
 
-class EstimatorReader(Reader[T]):
+class EstimatorReader(ParamsReader[T]):
     """Load a `KerasEstimator`; imports Keras if it begins with a Keras model."""
 
     def _made(self, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]) -> Any:
@@ -254,7 +254,7 @@ class EstimatorReader(Reader[T]):
                 _log.warning("The model of the loaded %s stays unread: %s", instance.uid, error)
 
 
-class ModelReader(Reader[T]):
+class ModelReader(ParamsReader[T]):
     """Load a `KerasModel`; the driver needs no Keras for it."""
 
     def _made(self, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]) -> Any:
@@ -270,7 +270,7 @@ class ModelReader(Reader[T]):
 
 
 def _check(about: dict[str, Any], path: str) -> None:
-    """Refuse what no `Writer` writes, such as a header by which a model would be a pickle.
+    """Refuse what no `ParamsWriter` writes, such as a header by which a model would be a pickle.
 
     Raises
     ------

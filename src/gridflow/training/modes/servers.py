@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gridflow.feed.dataset.stream import StreamSource
-    from gridflow.keras.servers.fit import Trainer
+    from gridflow.keras.servers.fit import ServerTrainer
     from gridflow.training.modes.base import DatasetRequest
 
 
@@ -93,13 +93,13 @@ class Servers(Synchronous):
             **request.columns,
         )
 
-    def trainer(self, model: Any) -> Trainer:
+    def trainer(self, model: Any) -> ServerTrainer:
         """Return what hands out the steps of a model."""
-        from gridflow.keras.servers.fit import Trainer
+        from gridflow.keras.servers.fit import ServerTrainer
 
         runtime = self._runtime
         num_workers = len(runtime.cluster_spec.addresses[WORKER])
-        return Trainer(self.coordinator, num_workers, model, runtime.checkpoint_every)
+        return ServerTrainer(self.coordinator, num_workers, model, runtime.checkpoint_every)
 
 
 MODE = Servers

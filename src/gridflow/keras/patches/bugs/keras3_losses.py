@@ -60,7 +60,7 @@ def install() -> None:
     wrap(losses, "reduce_weighted_values", weighted, Layer.BUG)
 
 
-def _to_all(part: shares.Part, counts: Any) -> Any:
+def _to_all(part: shares.ReplicaPart, counts: Any) -> Any:
     """Return by how much more of this part counts than of the whole batch."""
     entries = ops.cast(ops.size(counts), counts.dtype)
     mine = ops.divide_no_nan(ops.sum(counts), entries)

@@ -50,7 +50,7 @@ def unscaled() -> Iterator[None]:
 
 
 def within(
-    model: Any, step: Callable[..., Any], part_of: Callable[[Any], shares.Part | None]
+    model: Any, step: Callable[..., Any], part_of: Callable[[Any], shares.ReplicaPart | None]
 ) -> Callable[..., Any]:
     """Return the step so that the replicas' parts of a batch make up what one process computes.
 

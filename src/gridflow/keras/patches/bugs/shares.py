@@ -9,7 +9,7 @@ divides by its own sum of weights, or by the entries that a mask leaves. So
   its own number of entries. That takes a number of the other replicas before the gradients are
   known; a loss without masks and weights doesn't ask for it.
 
-Imports no backend: who makes a `Part` says how numbers are added up.
+Imports no backend: who makes a `ReplicaPart` says how numbers are added up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _state = threading.local()
 
 
-class Part:
+class ReplicaPart:
     """One replica's part of the batch of a step.
 
     Parameters
@@ -75,7 +75,7 @@ class Part:
 
 
 @contextmanager
-def of(part: Part | None) -> Iterator[None]:
+def of(part: ReplicaPart | None) -> Iterator[None]:
     """Let the step inside be made on a part of a batch; None: nothing is known of it."""
     before = getattr(_state, "part", None)
     _state.part = part
@@ -85,12 +85,12 @@ def of(part: Part | None) -> Iterator[None]:
         _state.part = before
 
 
-def current() -> Part | None:
+def current() -> ReplicaPart | None:
     """Return the part of a batch that this thread's step is made on, None if it isn't known."""
     return getattr(_state, "part", None)
 
 
-def reachable(what: str) -> Part | None:
+def reachable(what: str) -> ReplicaPart | None:
     """Return the `current` part if the other replicas can be asked here; else say that once."""
     part = current()
     if part is None or part.is_reachable():

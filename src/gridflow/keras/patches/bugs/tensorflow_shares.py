@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SMALL: Final = 2**20
 
 
-def part_of(batch: Any) -> shares.Part | None:
+def part_of(batch: Any) -> shares.ReplicaPart | None:
     """Return what a replica is given as the part of a batch, None where there is no other.
 
     Parameters
@@ -40,7 +40,7 @@ def part_of(batch: Any) -> shares.Part | None:
         return tf.unstack(replica.all_reduce(tf.distribute.ReduceOp.SUM, mine))
 
     scaled = 1.0 if own_steps.is_active() else float(replica.num_replicas_in_sync)
-    return shares.Part(rows, add_up, scaled, lambda: _graph() is graph)
+    return shares.ReplicaPart(rows, add_up, scaled, lambda: _graph() is graph)
 
 
 def _graph() -> Any:
@@ -83,7 +83,9 @@ class _Loose:
     def __init__(self, pairs: Pairs) -> None:
         self._pairs = pairs
 
-    def summed(self, add_up: Callable[[Pairs], Pairs], part: shares.Part) -> list[tuple[Any, Any]]:
+    def summed(
+        self, add_up: Callable[[Pairs], Pairs], part: shares.ReplicaPart
+    ) -> list[tuple[Any, Any]]:
         """Return the sums, weighted by rows."""
         # float16 could overflow until it is divided by all rows.
         wide = [(_cast(grad, tf.float32, tf.float16), variable) for grad, variable in self._pairs]
@@ -111,7 +113,9 @@ class _Packed:
         sizes = [int(grad.shape.num_elements()) for grad in there]
         return cls(pairs, sizes) if 0 < sum(sizes) <= _SMALL else None
 
-    def summed(self, add_up: Callable[[Pairs], Pairs], part: shares.Part) -> list[tuple[Any, Any]]:
+    def summed(
+        self, add_up: Callable[[Pairs], Pairs], part: shares.ReplicaPart
+    ) -> list[tuple[Any, Any]]:
         """Return the sums, weighted by rows."""
         there = [(grad, variable) for grad, variable in self._pairs if grad is not None]
         flat = tf.concat([tf.reshape(grad, [-1]) for grad, _ in there], 0)

@@ -26,7 +26,7 @@ from gridflow.keras.results import FLAVOURS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gridflow.keras.runtime import EpochCounter
+    from gridflow.keras.runtime import EpochCounting
 
 _ITERATOR = "_gridflow_epoch_iterator"
 _START = "_gridflow_start"
@@ -35,7 +35,7 @@ _DATASET: Final = {"keras": "_distributed_dataset", "tf_keras": "_dataset"}
 
 
 @dataclass(frozen=True)
-class Start:
+class FitStart:
     """Where a fit goes on.
 
     Attributes
@@ -93,15 +93,15 @@ def dealt(data: Any) -> dict[str, Any] | None:
     return found() if isinstance(data, Held) and found is not None else None
 
 
-def where_to_begin(model: Any, flavour: str) -> Start:
+def where_to_begin(model: Any, flavour: str) -> FitStart:
     """Return where a fit that isn't Keras's own is to go on, once its callbacks have begun."""
     if flavour == "tf_keras":
         found = getattr(model, "_training_state", None)
-        return found if isinstance(found, Start) else Start(0, 0)
+        return found if isinstance(found, FitStart) else FitStart(0, 0)
     data = data_of(model)
     epoch = getattr(model, "_initial_epoch", None) or 0
     start = data.__dict__.pop(_START, None) if data is not None else None
-    return start if isinstance(start, Start) else Start(epoch, 0)
+    return start if isinstance(start, FitStart) else FitStart(epoch, 0)
 
 
 def install_imported() -> None:
@@ -131,12 +131,12 @@ def data_of(model: Any) -> Any:
 def initial_epoch(model: Any) -> int:
     """Return the epoch at which a callback lets a fit begin, 0 where none does."""
     found = getattr(model, "_training_state", None)
-    if isinstance(found, Start):
+    if isinstance(found, FitStart):
         return found.epoch
     return int(getattr(model, "_initial_epoch", None) or 0)
 
 
-def begin_at(model: Any, flavour: str, start: Start) -> None:
+def begin_at(model: Any, flavour: str, start: FitStart) -> None:
     """Let the fit that is about to begin its first epoch begin it there."""
     if flavour == "tf_keras":
         model._training_state = start
@@ -222,7 +222,7 @@ def batch_size(model: Any) -> int | None:
     return None if size is None else int(size)
 
 
-def tell(counters: Sequence[EpochCounter], positions: Sequence[tuple[int, int]]) -> None:
+def tell(counters: Sequence[EpochCounting], positions: Sequence[tuple[int, int]]) -> None:
     """Set the counters of the datasets."""
     for counter, (epoch, batch) in zip(counters, positions, strict=False):
         counter.set(epoch, batch)
@@ -256,7 +256,7 @@ def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
     wrap(epochs, "_enumerate_iterator", steps_from, Layer.POSITION)
 
 
-def _from(data: Any, start: Start) -> Iterator[tuple[int, int, Any]]:
+def _from(data: Any, start: FitStart) -> Iterator[tuple[int, int, Any]]:
     coming = incremental.coming_steps(data, start.step)  # before an iterator may draw
     data.data_adapter.on_epoch_begin()
     data._current_iterator = iterator = incremental.iterator_of(data)
@@ -288,7 +288,7 @@ def _install_tf_keras() -> None:
 
     def epochs_from(enumerate_epochs: Any, self: Any) -> Iterator[tuple[int, Any]]:
         start = getattr(self._model, "_training_state", None)
-        skip = start.skip if isinstance(start, Start) else 0
+        skip = start.skip if isinstance(start, FitStart) else 0
         for epoch, iterator in enumerate_epochs(self):
             for _ in range(skip):
                 next(iterator)

@@ -104,14 +104,14 @@ def _average_gradients() -> None:
         wrap(cls, "apply", _apply_averages, Layer.ROUTE)
 
 
-def _part_of(batch: Any) -> shares.Part:
+def _part_of(batch: Any) -> shares.ReplicaPart:
     first = next(each for each in keras.tree.flatten(batch) if each is not None)
     rows = keras.ops.convert_to_tensor(float(first.shape[0]), "float32")
 
     def together(numbers: Sequence[Any]) -> Any:
         return add_up([torch.stack([each.to(rows) for each in numbers])])[0]
 
-    return shares.Part(rows, together)
+    return shares.ReplicaPart(rows, together)
 
 
 def _know_parts() -> None:
