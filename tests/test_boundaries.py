@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,32 @@ def test_few_modules_stand_at_the_top_and_those_that_are_long_say_why():
     lengths = {name: len((ROOT / name).read_text("utf-8").splitlines()) for name in TREES}
     long = [name for name, lines in lengths.items() if lines > MOST_LINES]
     assert [name for name in long if "Longer than other modules" not in told[name]] == []
+
+
+def imported(node):
+    """Return the modules of gridflow that run-time code imports, wherever it does."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return set()
+    found = set()
+    if isinstance(node, ast.ImportFrom) and node.module:
+        found = {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found.union(*map(imported, ast.iter_child_nodes(node)))
+
+
+def test_no_modules_import_one_another_in_a_circle_not_even_late():
+    names = {
+        place: f"gridflow/{place}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for place in TREES
+    }
+    packages = {name for place, name in names.items() if place.endswith("__init__.py")}
+    modules = {names[place]: imported(tree) for place, tree in TREES.items()}
+    # A package is no more than a name here: `gridflow` itself imports all that it offers.
+    graph = {
+        name: (needs & modules.keys()) - packages - {name}
+        for name, needs in modules.items()
+        if name not in packages
+    }
+    TopologicalSorter(graph).prepare()
 
 
 def test_a_public_class_has_a_name_of_its_own():

@@ -82,7 +82,8 @@ class RankValues(Sequence[Any]):
     def _value(self, rank: int) -> Any:
         from gridflow.coordinator.job_files import value_folder
         from gridflow.keras import results
-        from gridflow.ml.model import MODEL_KINDS, TrainedModel
+        from gridflow.ml.keras_file import MODEL_KINDS
+        from gridflow.ml.model import TrainedModel
 
         header, folder = self._headers[rank], value_folder(self._job_dir, rank)
         if header["kind"] == "missing":

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import InvalidArgument
 from gridflow.files.replacing import replacing
 from gridflow.files.transfer import destination, put
+from gridflow.ml.keras_file import KerasFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Kinds of results (`gridflow.keras.results`) that are models.
-MODEL_KINDS: Final = ("keras", "tf_keras")
 
-
-class TrainedModel:
+class TrainedModel(KerasFile):
     """The Keras model that a training function returned.
 
     Parameters
@@ -37,12 +35,6 @@ class TrainedModel:
     header : dict
         What was given.
     """
-
-    def __init__(self, header: Mapping[str, Any], folder: Path) -> None:
-        if header["kind"] not in MODEL_KINDS:  # no pickle comes to be read as a model
-            raise InvalidArgument(f"the header is of no Keras model, but of {header['kind']!r}.")
-        self.header, self._folder = dict(header), folder
-        self.path = folder / header["files"][0]
 
     @property
     def inputs(self) -> dict[str, list[int | None]]:

@@ -14,7 +14,7 @@ import numpy as np
 from gridflow.agent.folder import temporary_folder
 from gridflow.errors import InvalidArgument, MissingDependency, did_you_mean
 from gridflow.ml.columns import STRING, Slot
-from gridflow.ml.model import TrainedModel
+from gridflow.ml.keras_file import KerasFile
 from gridflow.ml.model_broadcast import zipped
 from gridflow.spec.program import dump_by_value
 
@@ -68,7 +68,7 @@ def of(
 
     options = {"custom_objects": dict(custom_objects or {}), "safe_mode": safe_mode}
     found: Servable
-    if isinstance(model, TrainedModel):
+    if isinstance(model, KerasFile):
         found = _of_file(model.path.read_bytes(), model.header, options)
     elif results.flavour_of(model) is not None:
         found = _of_object(model, options)

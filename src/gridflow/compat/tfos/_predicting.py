@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gridflow.compat.tfos import _restoring
+from gridflow.compat.tfos import _restoring, _setting
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.ml.columns import check_range
 
@@ -114,9 +114,7 @@ class _LoadedModel:
     """The model, with the tensors that are wanted of it."""
 
     def __init__(self, work: Work) -> None:
-        from gridflow.compat.tfos import pipeline
-
-        pipeline.single_node_env(_Arguments(work))
+        _setting.single_node_env(work.argv, work.num_gpus)
         self._work = work
         wanted = [tensor for _, tensor in work.inputs], [tensor for tensor, _ in work.outputs]
         if work.export_dir is None:
@@ -192,13 +190,6 @@ class _LoadedModel:
             return tensor
         # Spark's arrays are flat.
         return tf.reshape(tensor, [len(values), *(size or -1 for size in spec.shape[1:])])
-
-
-class _Arguments:
-    """What `pipeline.single_node_env` reads."""
-
-    def __init__(self, work: Work) -> None:
-        self.argv, self.num_gpus = work.argv, work.num_gpus
 
 
 def _nested(cell: Any) -> Any:

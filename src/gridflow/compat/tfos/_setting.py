@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow.compat.tfos import util
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.spec.roles import CHIEF, EVALUATOR, PS, WORKER
 from gridflow.spec.tasks import Role
@@ -120,6 +121,13 @@ def addresses(nodes: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
         last = node["executor_id"]
         found.setdefault(node["job_name"], []).append(f"{node['host']}:{node['port']}")
     return found
+
+
+def single_node_env(argv: list[str] | None, num_gpus: float | None) -> None:
+    """Set the command line, and the GPUs, of a process that runs TensorFlow alone."""
+    if argv:
+        sys.argv = argv
+    util.single_node_env(1 if num_gpus is None else int(num_gpus))
 
 
 def num_gpus(tf_args: Any) -> float | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model
 
-from gridflow.compat.tfos import TFCluster, _setting, util
+from gridflow.compat.tfos import TFCluster, _setting
 from gridflow.compat.tfos._params import (
     HasBatchSize,
     HasClusterSize,
@@ -233,10 +232,7 @@ class TFModel(
 def single_node_env(args: Any) -> None:
     """Set the command line, and the GPUs, of a process that runs TensorFlow alone."""
     argv = args if isinstance(args, list) else getattr(args, "argv", None)
-    if argv:
-        sys.argv = argv
-    asked = _setting.num_gpus(args)
-    util.single_node_env(1 if asked is None else int(asked))
+    _setting.single_node_env(argv, _setting.num_gpus(args))
 
 
 def get_meta_graph_def(saved_model_dir: str, tag_set: str) -> Any:

@@ -32,7 +32,8 @@ from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.launch.spark import files
 from gridflow.ml.estimator import keras_objects
 from gridflow.ml.estimator.summary import KerasTrainingSummary
-from gridflow.ml.model import MODEL_KINDS, TrainedModel
+from gridflow.ml.keras_file import MODEL_KINDS
+from gridflow.ml.model import TrainedModel
 from gridflow.spec.backends import BACKENDS
 from gridflow.spec.program import dump_by_value
 
