@@ -168,30 +168,28 @@ def test_few_modules_stand_at_the_top_and_those_that_are_long_say_why():
     assert [name for name in long if "Longer than other modules" not in told[name]] == []
 
 
-def imported(node):
-    """Return the modules of gridflow that run-time code imports, wherever it does."""
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+def imported(node, *, types):
+    """Return what of gridflow is imported, wherever that is; for types alone, or not only."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types:
         return set()
     found = set()
     if isinstance(node, ast.ImportFrom) and node.module:
         found = {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return found.union(*map(imported, ast.iter_child_nodes(node)))
+    return found.union(*(imported(each, types=types) for each in ast.iter_child_nodes(node)))
 
 
-def test_no_modules_import_one_another_in_a_circle_not_even_late():
-    names = {
-        place: f"gridflow/{place}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for place in TREES
+@pytest.mark.parametrize(("room", "types"), [("", False), ("training/", True)])
+def test_no_modules_import_one_another_in_a_circle_not_even_late(room, types):
+    # Packages are no more than names here: `gridflow` itself imports all that it offers.
+    trees = {
+        f"gridflow.{place.removesuffix('.py').replace('/', '.')}": tree
+        for place, tree in TREES.items()
+        if place.startswith(room) and not place.endswith("__init__.py")
     }
-    packages = {name for place, name in names.items() if place.endswith("__init__.py")}
-    modules = {names[place]: imported(tree) for place, tree in TREES.items()}
-    # A package is no more than a name here: `gridflow` itself imports all that it offers.
-    graph = {
-        name: (needs & modules.keys()) - packages - {name}
-        for name, needs in modules.items()
-        if name not in packages
+    needs = {
+        name: imported(tree, types=types) & (trees.keys() - {name}) for name, tree in trees.items()
     }
-    TopologicalSorter(graph).prepare()
+    TopologicalSorter(needs).prepare()
 
 
 def test_a_public_class_has_a_name_of_its_own():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gridflow.keras import runtime as _runtime
 from gridflow.training.feeding import Feeding
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from gridflow.training.runtime import TaskRuntime
 
 
+#: That of this process.
+_present: TrainingContext | None = None
+
+
 def current_context() -> TrainingContext:
     """Return the context of the task that this code runs in; what a script starts with.
 
@@ -26,7 +30,9 @@ def current_context() -> TrainingContext:
     GridflowError
         Outside a training process.
     """
-    return cast("TaskRuntime", _runtime.current()).context
+    _runtime.current()
+    assert _present is not None, "a task of gridflow's has a context"
+    return _present
 
 
 class TrainingContext(Feeding, Pulling, Streaming, Fitting):
@@ -247,6 +253,7 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
 
 def make_context(runtime: TaskRuntime) -> TrainingContext:
     """Make the context of this process, once."""
-    runtime.context = TrainingContext(runtime)
+    global _present  # noqa: PLW0603 (one process is one task)
     _runtime.enter(runtime)
-    return runtime.context
+    _present = TrainingContext(runtime)
+    return _present

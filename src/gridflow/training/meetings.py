@@ -15,7 +15,7 @@ from gridflow.spec.options import seconds
 from gridflow.wire import commands, ranks, values
 
 if TYPE_CHECKING:
-    from gridflow.training.runtime import TaskRuntime
+    from gridflow.training.process import TaskProcess
 
 #: For the driver to say who has not come.
 _ANSWER_SECONDS: Final = 10.0
@@ -26,20 +26,18 @@ class MeetingClient:
 
     Parameters
     ----------
-    runtime : TaskRuntime
-    members : int
-        How many ranks take part; 0: this task doesn't.
+    process : TaskProcess
     """
 
-    def __init__(self, runtime: TaskRuntime, members: int) -> None:
-        self._runtime, self._members = runtime, members
+    def __init__(self, process: TaskProcess) -> None:
+        self._process, self._members = process, process.members
         self._changed = threading.Condition()
         self._held: dict[int, commands.Met] = {}
         self._number = 0
         #: Whether the process waits in one.
         self.is_waiting = False
-        runtime.inbox.listen(commands.Met, self._take)
-        runtime.inbox.meets = lambda: self.is_waiting
+        process.inbox.listen(commands.Met, self._take)
+        process.inbox.meets = lambda: self.is_waiting
 
     def hold(self, operation: str, value: Any, timeout: float | None) -> list[Any]:
         """Wait for the ranks, and return what was told: each rank's value, or the chief's alone.
@@ -54,9 +52,9 @@ class MeetingClient:
         if not self._members:
             raise GridflowError(
                 f"ctx.{operation}() is for the tasks that train by the function; this is "
-                f"{self._runtime.task}."
+                f"{self._process.task}."
             )
-        limit = self._runtime.setup.step_timeout or None
+        limit = self._process.setup.step_timeout or None
         if timeout is not None:
             limit = seconds("timeout", timeout)
         most = min(values.MOST_BYTES, values.MOST_TOGETHER // self._members)
@@ -68,7 +66,7 @@ class MeetingClient:
         return [values.unpack(base64.b64decode(each)) for each in told.values]
 
     def _wait(self, operation: str, packed: bytes, limit: float | None) -> commands.Met:
-        number, channel = self._number, self._runtime.channel
+        number, channel = self._number, self._process.channel
         is_late = False
         self.is_waiting = True
         try:

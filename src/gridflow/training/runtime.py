@@ -1,4 +1,4 @@
-"""The training process as a task of its job: what it was told, and its way to the agent."""
+"""What gridflow itself uses of a training process."""
 
 from __future__ import annotations
 
@@ -11,27 +11,22 @@ from gridflow.keras.resume.pause import Pause
 from gridflow.keras.resume.writer import Writer
 from gridflow.keras.stopping import Stopping
 from gridflow.keras.together import Together
-from gridflow.spec import strategies
-from gridflow.spec.cluster import ClusterSpec, Task
-from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.training import leftovers, modes
 from gridflow.training.meetings import MeetingClient
+from gridflow.training.process import TaskProcess
 from gridflow.wire import child, commands, reports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridflow.feed.dataset.stream import StreamSource
-    from gridflow.feed.plan.counter import EpochCounter
-    from gridflow.feed.store import SpoolReader
     from gridflow.spec.place import Place
-    from gridflow.training.context import TrainingContext
     from gridflow.training.inbox import Inbox
     from gridflow.wire.channel import Channel
     from gridflow.wire.child import Setup
 
 
-class TaskRuntime:
+class TaskRuntime(TaskProcess):
     """What gridflow itself uses of a training process, behind the `TrainingContext`.
 
     To the Keras part it is its `gridflow.keras.runtime.Runtime`. Attributes that the context has,
@@ -39,42 +34,22 @@ class TaskRuntime:
 
     Attributes
     ----------
-    setup : Setup
-        What the agent said.
-    channel : Channel
-    inbox : Inbox
-    facts : StrategyFacts
-        Of the strategy that was asked for.
     mode : Mode
         How this process trains.
     folder : Path
         The task's own, which is the user's.
-    context : TrainingContext
-        Made of this, see `gridflow.training.context.make_context`.
     """
 
-    context: TrainingContext
-
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
-        self.setup, self.channel, self.inbox = setup, channel, inbox
-        self.task = Task.parse(setup.task)
-        self.cluster_spec = ClusterSpec(setup.addresses)
-        rank = self.cluster_spec.rank(self.task)
-        self.rank: int = -1 if rank is None else rank
-        self.num_workers = len(self.cluster_spec.ranks)
-        self.generation: int = setup.generation
+        super().__init__(setup, channel, inbox)
         self.folder = Path.cwd()
-        self.seed: int | None = setup.seed
-        self.checkpoint_every: int | None = setup.checkpoint_every
         self.resume_from = Path(setup.resume) if setup.resume else None
         writes_events = self.is_chief or self.is_evaluator
         self.tensorboard_dir = Path(setup.tensorboard) if writes_events else None
-        self.epoch_counters: list[EpochCounter] = []
         self.stream: StreamSource | None = None
         self.pulled: dict[str, str] = {}
         self._has_hurried = False
-        self.facts = strategies.of(setup.strategy)
-        self.meetings = MeetingClient(self, self._members)
+        self.meetings = MeetingClient(self)
         self.together = Together(channel.send, is_chief=self.is_chief)
         inbox.listen(commands.ChiefWrites, self.together.take)
         self.stopping = Stopping(channel.send)
@@ -86,7 +61,6 @@ class TaskRuntime:
         inbox.listen(commands.AskToSave, lambda _: self._asked_to_save())
         inbox.listen(commands.SaveAfter, lambda told: self.pause.agree(told.step, stays=told.stays))
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
-        self.backend: str = setup.backend
         self.mode = modes.mode_of(self)
 
     @property
@@ -97,27 +71,6 @@ class TaskRuntime:
         return own
 
     @property
-    def is_chief(self) -> bool:
-        """Whether this task writes what is to be written once."""
-        return self.rank == 0
-
-    @property
-    def is_evaluator(self) -> bool:
-        """Whether this task watches the training instead of taking part."""
-        return self.task.role == EVALUATOR
-
-    @property
-    def trains(self) -> bool:
-        """Whether this task takes part in the training."""
-        return self.task.role in TRAINING_ROLES
-
-    @property
-    def _members(self) -> int:
-        """How many ranks run the function, if this one does."""
-        ranks = [task.role in self.facts.runs_function for task in self.cluster_spec.ranks]
-        return sum(ranks) if self.trains else 0
-
-    @property
     def group(self) -> Any:
         """The strategy by which a model is trained here, None where none is."""
         return self.mode.strategy if self.trains else None
@@ -125,17 +78,6 @@ class TaskRuntime:
     def trainer(self, model: Any) -> Any:
         """Return what trains a model by ``ctx.fit``."""
         return self.mode.trainer(model)
-
-    @property
-    def trains_together(self) -> bool:
-        """Whether several ranks train one model, and make equal steps."""
-        return self.facts.exchanges_gradients and self.num_workers > 1
-
-    def spool(self, dataset: str, *, growing: bool = False) -> SpoolReader:
-        """Return the rows of a dataset that have come to this rank, all or while they come."""
-        from gridflow.feed.store import SpoolReader
-
-        return SpoolReader(Path(self.setup.spool), dataset, growing=growing)
 
     @property
     def saves_sections(self) -> bool:

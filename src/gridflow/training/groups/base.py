@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gridflow.spec.cluster import ClusterSpec
-    from gridflow.training.runtime import TaskRuntime
+    from gridflow.training.process import TaskProcess
 
 #: What torch (gloo) and NCCL read to find the interface that leads to the others.
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -46,11 +46,11 @@ def address(cluster: ClusterSpec, rank: int) -> tuple[str, int]:
     return host, int(port)
 
 
-def await_first(runtime: TaskRuntime) -> None:
+def await_first(process: TaskProcess) -> None:
     """Wait until the first rank listens, whom all others look for."""
-    if runtime.rank:
-        first = runtime.cluster_spec.address(runtime.cluster_spec.ranks[0])
-        await_listeners([first], runtime.setup.start_timeout)
+    if process.rank:
+        first = process.cluster_spec.address(process.cluster_spec.ranks[0])
+        await_listeners([first], process.setup.start_timeout)
 
 
 def await_listeners(addresses: Iterable[str], seconds: float) -> None:

@@ -9,7 +9,7 @@ from gridflow.keras.patches.bugs import parts
 from gridflow.training.groups import base
 
 if TYPE_CHECKING:
-    from gridflow.training.runtime import TaskRuntime
+    from gridflow.training.process import TaskProcess
 
 __all__ = ["equal_parts", "gather", "join", "leave", "spread"]
 
@@ -17,22 +17,22 @@ __all__ = ["equal_parts", "gather", "join", "leave", "spread"]
 _SHUTDOWN_SECONDS: Final = 5
 
 
-def join(runtime: TaskRuntime, timeout: float) -> None:
+def join(process: TaskProcess, timeout: float) -> None:
     """Wait for all ranks."""
     import jax
 
-    own, _ = base.address(runtime.cluster_spec, runtime.rank)
+    own, _ = base.address(process.cluster_spec, process.rank)
     parts.leave_jax_without_waiting()  # `leave` is called when all are there
     # Its handler of SIGTERM would keep the process from being ended.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     parts.listen_as(own.strip("[]"))
-    host, port = base.address(runtime.cluster_spec, 0)
+    host, port = base.address(process.cluster_spec, 0)
     jax.distributed.initialize(
         coordinator_address=f"{host}:{port}",
         coordinator_bind_address=f"{base.bindable(host)}:{port}",
-        num_processes=runtime.num_workers,
-        process_id=runtime.rank,
+        num_processes=process.num_workers,
+        process_id=process.rank,
         cluster_detection_method="deactivate",
         initialization_timeout=math.ceil(timeout),
         shutdown_timeout_seconds=_SHUTDOWN_SECONDS,

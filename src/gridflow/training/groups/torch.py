@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Final
 from gridflow.training.groups import base
 
 if TYPE_CHECKING:
-    from gridflow.training.runtime import TaskRuntime
+    from gridflow.training.process import TaskProcess
 
 __all__ = ["equal_parts", "gather", "join", "leave", "spread"]
 
 _BACKLOG: Final = 1024
 
 
-def join(runtime: TaskRuntime, timeout: float) -> None:
+def join(process: TaskProcess, timeout: float) -> None:
     """Wait for all ranks."""
     import torch
     from torch import distributed
 
-    host, port = base.address(runtime.cluster_spec, 0)
-    listener = _listen(host, port) if runtime.is_chief else None
+    host, port = base.address(process.cluster_spec, 0)
+    listener = _listen(host, port) if process.is_chief else None
     store = distributed.TCPStore(
         host.strip("[]"),
         port,
-        runtime.num_workers,
-        runtime.is_chief,
+        process.num_workers,
+        process.is_chief,
         timedelta(seconds=timeout),
         # The store closes it.
         master_listen_fd=listener.detach() if listener is not None else None,
@@ -37,8 +37,8 @@ def join(runtime: TaskRuntime, timeout: float) -> None:
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
         store=store,
-        rank=runtime.rank,
-        world_size=runtime.num_workers,
+        rank=process.rank,
+        world_size=process.num_workers,
     )
 
 

@@ -19,11 +19,11 @@ from gridflow.spec import backends
 
 if TYPE_CHECKING:
     from gridflow.training.modes.base import Mode
-    from gridflow.training.runtime import TaskRuntime
+    from gridflow.training.process import TaskProcess
 
 
-def mode_of(runtime: TaskRuntime) -> Mode:
+def mode_of(process: TaskProcess) -> Mode:
     """Return how a process trains."""
-    name = backends.of(runtime.backend).mode or runtime.facts.mode
+    name = backends.of(process.backend).mode or process.facts.mode
     mode: type[Mode] = importlib.import_module(f"gridflow.training.modes.{name}").MODE
-    return mode(runtime)
+    return mode(process)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridflow.feed.ingest.files.reader import FileReader
     from gridflow.feed.plan.epochs import Tail
     from gridflow.feed.store import SpoolReader
-    from gridflow.training.runtime import TaskRuntime
+    from gridflow.training.process import TaskProcess
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class DatasetRequest:
     gathered: SpoolReader | None = None
     files: FileReader | None = None
 
-    def reader(self, runtime: TaskRuntime) -> Reader:
+    def reader(self, process: TaskProcess) -> Reader:
         """Return what reads the rows."""
-        return self.gathered or self.files or runtime.spool(self.name)
+        return self.gathered or self.files or process.spool(self.name)
 
-    def options(self, runtime: TaskRuntime) -> dict[str, Any]:
+    def options(self, process: TaskProcess) -> dict[str, Any]:
         """Return how the rows of this rank become batches, and who is told of it."""
         from gridflow.feed.plan.counter import EpochCounter
         from gridflow.feed.plan.epochs import steps_for
@@ -70,7 +70,7 @@ class DatasetRequest:
             return {**self.columns, "batch_size": size, "steps": steps, "tail": "partial"}
         counter = EpochCounter()
         if self.shuffle:
-            runtime.epoch_counters.append(counter)
+            process.epoch_counters.append(counter)
         return {
             **self.columns,
             "batch_size": self.batch_size,
@@ -78,11 +78,11 @@ class DatasetRequest:
             "tail": self.tail,
             "shuffle": self.shuffle,
             "seed": self.seed,
-            "rank": runtime.rank,
+            "rank": process.rank,
             "own_rows": self.own_rows,
             "function": self.function,
             "counter": counter,
-            "on_epoch": lambda record: runtime.channel.send(EpochFed(record)),
+            "on_epoch": lambda record: process.channel.send(EpochFed(record)),
         }
 
     @property
@@ -118,11 +118,11 @@ class Mode(ABC):
 
     Parameters
     ----------
-    runtime : TaskRuntime
+    process : TaskProcess
     """
 
-    def __init__(self, runtime: TaskRuntime) -> None:
-        self._runtime = runtime
+    def __init__(self, process: TaskProcess) -> None:
+        self._process = process
         self._strategy: Any = None
         self._lock = threading.RLock()
 
@@ -150,7 +150,7 @@ class Mode(ABC):
         """Return the strategy whose ``fit`` can begin before all rows have arrived."""
         raise InvalidArgument(
             f"start='early' isn't there for {self._where} with "
-            f"backend={self._runtime.backend!r}: it has to know how many rows there are before it "
+            f"backend={self._process.backend!r}: it has to know how many rows there are before it "
             "trains. Use start='complete'."
         )
 
@@ -198,4 +198,4 @@ class Mode(ABC):
 
     @property
     def _where(self) -> str:
-        return f"{self._runtime.task} of strategy={self._runtime.facts.name!r}"
+        return f"{self._process.task} of strategy={self._process.facts.name!r}"

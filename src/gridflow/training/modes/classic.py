@@ -17,19 +17,19 @@ class Classic(Synchronous):
     def begin(self) -> None:
         """Let a task that joins its server say so."""
         super().begin()
-        tensorflow_server.announce_joins(self._runtime.channel, self._runtime.inbox)
+        tensorflow_server.announce_joins(self._process.channel, self._process.inbox)
 
     def server(self, config: Any) -> Any:
         """Return this task's server, started when first asked for."""
-        runtime = self._runtime
-        if runtime.is_evaluator:
+        process = self._process
+        if process.is_evaluator:
             return super().server(config)
         with self._lock:
             if self._server is None:
-                setup = runtime.setup
+                setup = process.setup
                 config = config or server_config(setup.gpu_memory, len(setup.gpus))
                 self._server = tensorflow_server.make_server(
-                    runtime.cluster_spec, runtime.task, config
+                    process.cluster_spec, process.task, config
                 )
             return self._server
 

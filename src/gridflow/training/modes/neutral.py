@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from gridflow.feed.dataset.stream import StreamSource
     from gridflow.training.modes.base import DatasetRequest
-    from gridflow.training.runtime import TaskRuntime
+    from gridflow.training.process import TaskProcess
 
 
 class Neutral(Mode):
     """One model on all ranks of a group of the backend's own, or one on each rank."""
 
-    def __init__(self, runtime: TaskRuntime) -> None:
-        super().__init__(runtime)
-        self._group: Any = importlib.import_module(f"gridflow.training.groups.{runtime.backend}")
+    def __init__(self, process: TaskProcess) -> None:
+        super().__init__(process)
+        self._group: Any = importlib.import_module(f"gridflow.training.groups.{process.backend}")
 
     def begin(self) -> None:
         """Wait for all ranks."""
@@ -35,34 +35,34 @@ class Neutral(Mode):
 
         With ``strategy="none"`` and with a single worker there is nobody to wait for.
         """
-        runtime = self._runtime
-        together = runtime.facts.exchanges_gradients
-        if together and runtime.num_workers > 1:
-            base.choose_interface(base.address(runtime.cluster_spec, runtime.rank)[0])
-            base.await_first(runtime)
-            self._group.join(runtime, runtime.setup.start_timeout)
+        process = self._process
+        together = process.facts.exchanges_gradients
+        if together and process.num_workers > 1:
+            base.choose_interface(base.address(process.cluster_spec, process.rank)[0])
+            base.await_first(process)
+            self._group.join(process, process.setup.start_timeout)
         # All ranks alike: nobody sends initial weights to the others.
-        seed = zlib.crc32(runtime.setup.job.encode()) if runtime.seed is None else runtime.seed
+        seed = zlib.crc32(process.setup.job.encode()) if process.seed is None else process.seed
         parts.set_random_seed(seed)
-        return base.SynchronousStrategy(self._group.spread(runtime.num_workers) if together else 1)
+        return base.SynchronousStrategy(self._group.spread(process.num_workers) if together else 1)
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a ``keras.utils.PyDataset`` of numpy arrays."""
         from gridflow.keras import array_data
 
-        runtime = self._runtime
+        process = self._process
         if request.prefetch is not None:
             raise InvalidArgument(
-                f"prefetch={request.prefetch} is for tf.data; under backend={runtime.backend!r} "
+                f"prefetch={request.prefetch} is for tf.data; under backend={process.backend!r} "
                 "batches are made when they are asked for. Leave it out."
             )
-        reader, options = request.reader(runtime), request.options(runtime)
+        reader, options = request.reader(process), request.options(process)
         if request.gathered is not None:
             options["own_rows"] = [reader.rows]
-        is_alone = request.gathered is not None or not runtime.facts.exchanges_gradients
+        is_alone = request.gathered is not None or not process.facts.exchanges_gradients
         return array_data.make(
             reader,
-            backend=runtime.backend,
+            backend=process.backend,
             is_alone=is_alone,
             parts=None if is_alone else self._group.equal_parts(),
             **options,
@@ -72,7 +72,7 @@ class Neutral(Mode):
         """Return what makes an iterator over numpy arrays, for ranks that train alone."""
         if together:
             raise InvalidArgument(
-                f"ctx.stream() under backend={self._runtime.backend!r} is for strategy='none': "
+                f"ctx.stream() under backend={self._process.backend!r} is for strategy='none': "
                 "Keras has to know how many rows there are before ranks train one model on them. "
                 "Use backend='tensorflow', or ctx.dataset()."
             )

@@ -28,19 +28,19 @@ class Servers(Synchronous):
 
     def make_strategy(self) -> Any:
         """Return a ``ParameterServerStrategy``, whose updates of a variable don't mix."""
-        runtime = self._runtime
-        if runtime.is_evaluator:
+        process = self._process
+        if process.is_evaluator:
             return super().make_strategy()
         import tensorflow as tf
 
         from gridflow.keras.patches.hooks import locked_updates
 
-        partitioner, described = None, runtime.setup.partitioner
+        partitioner, described = None, process.setup.partitioner
         if described is not None:
-            num_ps = len(runtime.cluster_spec.addresses[PS])
+            num_ps = len(process.cluster_spec.addresses[PS])
             partitioner = partitioners.from_dict(described).to_tensorflow(num_ps)
-        addresses = runtime.cluster_spec.addresses
-        groups.await_listeners([*addresses[PS], *addresses[WORKER]], runtime.setup.start_timeout)
+        addresses = process.cluster_spec.addresses
+        groups.await_listeners([*addresses[PS], *addresses[WORKER]], process.setup.start_timeout)
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
         return locked_updates.lock_updates(strategy)
@@ -48,7 +48,7 @@ class Servers(Synchronous):
     @property
     def coordinator(self) -> Any:
         """The chief's ``ClusterCoordinator``, made when first used."""
-        if not self._runtime.is_chief:
+        if not self._process.is_chief:
             return super().coordinator
         with self._lock:
             if self._coordinator is None:
@@ -63,7 +63,7 @@ class Servers(Synchronous):
 
     def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
         """Return what makes rows that the chief deals out to the workers by ``ctx.fit``."""
-        if not self._runtime.is_chief:
+        if not self._process.is_chief:
             return Mode.streams(self, together=together)
         from gridflow.keras.servers.pushed import PushedRows
 
@@ -78,7 +78,7 @@ class Servers(Synchronous):
         from gridflow.feed.store.records import decode_specs
         from gridflow.keras.servers import data
 
-        specs = self._runtime.inbox.wait(Counts).specs.get(request.name, {})
+        specs = self._process.inbox.wait(Counts).specs.get(request.name, {})
         return data.make(
             request.name,
             decode_specs(specs),
@@ -89,7 +89,7 @@ class Servers(Synchronous):
             batch_size=whole_number("batch_size", request.batch_size, 1),
             shuffle=request.shuffle,
             seed=request.seed,
-            on_epoch=lambda record: self._runtime.channel.send(EpochFed(record)),
+            on_epoch=lambda record: self._process.channel.send(EpochFed(record)),
             **request.columns,
         )
 
@@ -97,9 +97,9 @@ class Servers(Synchronous):
         """Return what hands out the steps of a model."""
         from gridflow.keras.servers.fit import ServerTrainer
 
-        runtime = self._runtime
-        num_workers = len(runtime.cluster_spec.addresses[WORKER])
-        return ServerTrainer(self.coordinator, num_workers, model, runtime.checkpoint_every)
+        process = self._process
+        num_workers = len(process.cluster_spec.addresses[WORKER])
+        return ServerTrainer(self.coordinator, num_workers, model, process.checkpoint_every)
 
 
 MODE = Servers

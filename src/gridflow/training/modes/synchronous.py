@@ -24,15 +24,15 @@ class Synchronous(Mode):
 
     def begin(self) -> None:
         """Limit the memory of the GPUs, and make a strategy that all ranks wait for."""
-        runtime = self._runtime
-        devices.limit_memory(runtime.setup.gpu_memory)
-        if runtime.trains and runtime.facts.is_made_together:
+        process = self._process
+        devices.limit_memory(process.setup.gpu_memory)
+        if process.trains and process.facts.is_made_together:
             self.strategy  # noqa: B018 (made now)
-        if runtime.seed is not None:
+        if process.seed is not None:
             import keras
 
             # Of Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator.
-            keras.utils.set_random_seed(runtime.seed)
+            keras.utils.set_random_seed(process.seed)
 
     def make_strategy(self) -> Any:
         """Return the strategy; an evaluator, which trains alone, has TensorFlow's default one."""
@@ -40,15 +40,15 @@ class Synchronous(Mode):
 
         from gridflow.keras.patches.hooks import untuned
 
-        runtime = self._runtime
-        if runtime.is_evaluator:
+        process = self._process
+        if process.is_evaluator:
             return tf.distribute.get_strategy()
         untuned.install()
-        match runtime.facts.name:
+        match process.facts.name:
             case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
-                groups.await_first(runtime)
+                groups.await_first(process)
                 return tf.distribute.MultiWorkerMirroredStrategy(
-                    communication_options=communication.to_tensorflow(runtime.setup.communication)
+                    communication_options=communication.to_tensorflow(process.setup.communication)
                 )
             case "multi_worker_mirrored" | "mirrored":  # a single worker needs no cluster
                 return tf.distribute.MirroredStrategy()
@@ -59,12 +59,12 @@ class Synchronous(Mode):
         """Return a ``tf.data.Dataset``, or the distributed dataset of a mirrored strategy."""
         from gridflow.feed.dataset import source
 
-        runtime = self._runtime
+        process = self._process
         return source.distribute(
             self.strategy if request.gathered is None else None,
-            request.reader(runtime),
+            request.reader(process),
             prefetch=request.ahead,
-            **request.options(runtime),
+            **request.options(process),
         )
 
     def early_strategy(self) -> Any:
@@ -77,7 +77,7 @@ class Synchronous(Mode):
         from gridflow.feed.dataset.stream import distribute
         from gridflow.keras.patches.hooks import position
 
-        if not self._runtime.trains:
+        if not self._process.trains:
             return super().streams(together=False)
         position.install_imported()
         return partial(distribute, self.strategy)
@@ -93,7 +93,7 @@ class Synchronous(Mode):
         del model
         raise GridflowError(
             "ctx.fit and ctx.evaluate are for strategy='parameter_server'; under "
-            f"strategy={self._runtime.facts.name!r} use model.fit and model.evaluate."
+            f"strategy={self._process.facts.name!r} use model.fit and model.evaluate."
         )
 
     def end(self) -> None:
