@@ -410,7 +410,7 @@ def test_a_job_on_this_machine_keeps_its_deadline(printed, job):
     changes = ("--set", "command=[sleep, '300']", "--set", "deadline=3")
     code, _, err = printed("run", "-t", "local", job, *changes)
     assert code == Exit.OVERDUE
-    assert "not done in 3 seconds (run_timeout)" in err
+    assert "not done in 3 seconds (Deadlines.run)" in err
 
 
 @pytest.mark.slow

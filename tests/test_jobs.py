@@ -11,7 +11,13 @@ import sys
 
 import pytest
 
-from gridflow import LocalLauncher, TensorflowDistributor, cli, errors
+from gridflow import (
+    LaunchOptions,
+    LocalLauncher,
+    TensorflowDistributor,
+    cli,
+    errors,
+)
 from gridflow.coordinator import folders as jobs
 
 
@@ -131,12 +137,18 @@ def full_disk(*_):
 
 def test_a_run_deletes_what_is_older_than_keep_jobs(folder, monkeypatch):
     monkeypatch.setattr(jobs, "default_folder", lambda: folder)
-    distributor = TensorflowDistributor(launcher=LocalLauncher(), keep_jobs=2)
+    distributor = TensorflowDistributor(
+        launcher=LocalLauncher(), launch_options=LaunchOptions(keep_jobs=2)
+    )
     made, _ = distributor._make_job_dir("new")
     assert left(folder) == ["job3", "job4", "new", "no job"]
     assert made.stat().st_mode & 0o777 == 0o700
-    TensorflowDistributor(launcher=LocalLauncher(), keep_jobs=None)._make_job_dir("newer")
-    TensorflowDistributor(launcher=LocalLauncher(), keep_jobs=0, job_dir=folder)._make_job_dir("a")
+    TensorflowDistributor(
+        launcher=LocalLauncher(), launch_options=LaunchOptions(keep_jobs=None)
+    )._make_job_dir("newer")
+    TensorflowDistributor(
+        launcher=LocalLauncher(), launch_options=LaunchOptions(keep_jobs=0), job_dir=folder
+    )._make_job_dir("a")
     assert left(folder) == ["a", "job3", "job4", "new", "newer", "no job"]
     with pytest.raises(errors.InvalidArgument, match="keep_jobs"):
-        TensorflowDistributor(keep_jobs=-1)
+        TensorflowDistributor(launch_options=LaunchOptions(keep_jobs=-1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gridflow import LocalLauncher, Role, TensorflowDistributor
+from gridflow import LocalLauncher, Programs, Role, TensorflowDistributor
 
 
 def main():
@@ -16,7 +16,7 @@ def main():
     distributor = TensorflowDistributor(
         roles=[Role("ps", 1), Role("worker", 2)],
         strategy="server",
-        classic_flags=True,
+        programs=Programs(classic_flags=True),
         launcher=LocalLauncher(),
     )
     distributor.run(Path(__file__).with_name("classic_digits.py"), f"--steps={steps}")

@@ -14,7 +14,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gridflow import LocalLauncher, MinSizePartitioner, Role, TensorflowDistributor
+from gridflow import (
+    Distribution,
+    LocalLauncher,
+    MinSizePartitioner,
+    Role,
+    TensorflowDistributor,
+)
 
 NAMES = ["carrier", "origin", "dest"]
 NUMBERS = ["dep_delay", "distance", "hour_sin", "hour_cos", "season_sin", "season_cos"]
@@ -98,7 +104,7 @@ def main():
     distributor = TensorflowDistributor(
         roles=[Role("ps", options.ps), Role("worker", options.workers)],
         strategy="parameter_server",
-        variable_partitioner=MinSizePartitioner(min_shard_bytes=4096),
+        distribution=Distribution(variable_partitioner=MinSizePartitioner(min_shard_bytes=4096)),
         launcher=LocalLauncher(),
         logs="chief",
     )

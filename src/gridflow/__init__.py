@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from gridflow.context import TrainingContext, current_context
-    from gridflow.coordinator.policies import MaxRestarts, PreemptionAware, RetryableExits
+    from gridflow.coordinator.policies import (
+        MaxRestarts,
+        PreemptionAware,
+        Restarts,
+        RetryableExits,
+    )
     from gridflow.distributor import TensorflowDistributor
     from gridflow.errors import (
         BarrierTimeout,
@@ -47,6 +52,16 @@ if TYPE_CHECKING:
     from gridflow.result import Result
     from gridflow.spec.communication import CommunicationOptions
     from gridflow.spec.failures import exit_code, exit_codes
+    from gridflow.spec.gpus import GpuOptions
+    from gridflow.spec.network import Network
+    from gridflow.spec.option_groups import (
+        Deadlines,
+        Distribution,
+        LaunchOptions,
+        Programs,
+        Spool,
+        TensorBoard,
+    )
     from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
     from gridflow.spec.plan import Plan
     from gridflow.spec.tasks import Role
@@ -57,26 +72,33 @@ _HOMES: Final = {
     "ClientUnreachable": "errors",
     "CommunicationOptions": "spec.communication",
     "DataError": "errors",
+    "Deadlines": "spec.option_groups",
+    "Distribution": "spec.option_groups",
     "EnvironmentMismatch": "errors",
     "FixedShardsPartitioner": "spec.partitioners",
+    "GpuOptions": "spec.gpus",
     "GridflowError": "errors",
     "InvalidArgument": "errors",
     "JobCancelled": "errors",
     "JobExists": "errors",
     "JobHandle": "handle",
     "Keys": "feed.encodings",
+    "LaunchOptions": "spec.option_groups",
     "LocalLauncher": "launch.local",
     "Materialized": "files.materialized",
     "MaxRestarts": "coordinator.policies",
     "MinSizePartitioner": "spec.partitioners",
     "MissingDependency": "errors",
+    "Network": "spec.network",
     "NetworkError": "errors",
     "NotEnoughGpus": "errors",
     "NotEnoughSlots": "errors",
     "Padded": "feed.encodings",
     "Plan": "spec.plan",
     "PreemptionAware": "coordinator.policies",
+    "Programs": "spec.option_groups",
     "Ragged": "feed.encodings",
+    "Restarts": "coordinator.policies",
     "Result": "result",
     "RetryableExits": "coordinator.policies",
     "Role": "spec.tasks",
@@ -84,9 +106,11 @@ _HOMES: Final = {
     "SchemaError": "errors",
     "SparkLauncher": "launch.spark.launcher",
     "Sparse": "feed.encodings",
+    "Spool": "spec.option_groups",
     "StartTimeout": "errors",
     "StepTimeout": "errors",
     "TaskLost": "errors",
+    "TensorBoard": "spec.option_groups",
     "TensorflowDistributor": "distributor",
     "TrainedModel": "ml.model",
     "TrainingContext": "context",
@@ -107,26 +131,33 @@ __all__ = [
     "ClientUnreachable",
     "CommunicationOptions",
     "DataError",
+    "Deadlines",
+    "Distribution",
     "EnvironmentMismatch",
     "FixedShardsPartitioner",
+    "GpuOptions",
     "GridflowError",
     "InvalidArgument",
     "JobCancelled",
     "JobExists",
     "JobHandle",
     "Keys",
+    "LaunchOptions",
     "LocalLauncher",
     "Materialized",
     "MaxRestarts",
     "MinSizePartitioner",
     "MissingDependency",
+    "Network",
     "NetworkError",
     "NotEnoughGpus",
     "NotEnoughSlots",
     "Padded",
     "Plan",
     "PreemptionAware",
+    "Programs",
     "Ragged",
+    "Restarts",
     "Result",
     "RetryableExits",
     "Role",
@@ -134,9 +165,11 @@ __all__ = [
     "SchemaError",
     "SparkLauncher",
     "Sparse",
+    "Spool",
     "StartTimeout",
     "StepTimeout",
     "TaskLost",
+    "TensorBoard",
     "TensorflowDistributor",
     "TrainedModel",
     "TrainingContext",

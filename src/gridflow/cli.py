@@ -247,10 +247,10 @@ def _add_environments(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from gridflow.deploy.inside.launch import LaunchOptions, launch
+    from gridflow.deploy.inside.launch import LaunchArguments, launch
 
     flags = {name: getattr(arguments, name) for name in FLAGS if getattr(arguments, name)}
-    options = LaunchOptions(
+    options = LaunchArguments(
         command=tuple(arguments.command),
         classic_flags=arguments.classic_flags,
         restart_policy=arguments.restart_policy,

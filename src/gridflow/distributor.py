@@ -13,26 +13,32 @@ from typing import TYPE_CHECKING, Any
 from gridflow.spec import backends, strategies
 from gridflow.spec.arguments import (
     check_command_options,
-    check_communication,
+    check_distribution,
     check_run_id,
-    check_server_options,
     named_datasets,
     patched,
     roles_of,
+    says_what_moved,
 )
 from gridflow.spec.gpus import GpuOptions, describe, needs_of
 from gridflow.spec.job import HostOptions, JobSpec, TrainingOptions
 from gridflow.spec.network import Network
+from gridflow.spec.option_groups import (
+    Deadlines,
+    Distribution,
+    LaunchOptions,
+    Programs,
+    Spool,
+    TensorBoard,
+)
 from gridflow.spec.options import (
     LOG_CHOICES,
-    SPOOL_LIMIT,
-    WARM_SECONDS,
-    Deadlines,
+    START_TIMEOUT,
     LogChoice,
     choose,
+    option_group,
     read_environment,
-    seconds,
-    size_in_bytes,
+    time_limit,
     whole_number,
 )
 from gridflow.spec.tasks import Role, default_strategy, make_tasks
@@ -41,15 +47,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gridflow.coordinator.folders import Claim
-    from gridflow.coordinator.policies import RestartPolicy
+    from gridflow.coordinator.policies import Restarts
     from gridflow.feed.encodings import Form
     from gridflow.handle import JobHandle
     from gridflow.launch.base import Launcher, Placement
     from gridflow.result import Result
     from gridflow.spec.backends import Backend
     from gridflow.spec.cluster import Task
-    from gridflow.spec.communication import CommunicationOptions
-    from gridflow.spec.partitioners import Partitioner
     from gridflow.spec.plan import Plan
     from gridflow.spec.strategies import Strategy
 
@@ -75,53 +79,26 @@ class TensorflowDistributor:
         GPUs of each worker; a fraction such as 0.25: that many tasks share one, each limited to
         its part of the memory. 0: none, hidden. Default: those of Spark's task resources, else
         none. Beside ``roles`` say it there: ``Role("worker", 4, gpus=1)``. See ``docs/gpus.md``.
-    gpu_memory : str, optional
-        Memory that a task may take of each GPU, such as ``"2GiB"``.
-    allow_growth : bool, default False
-        Take memory of GPUs as it is needed, without a limit.
-    communication : CommunicationOptions, optional
-        How the workers of ``multi_worker_mirrored`` exchange gradients.
+    backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
+        What Keras 3 trains with; see ``docs/backends.md``. JAX and torch know the strategies
+        ``multi_worker_mirrored`` and ``none``.
     launcher : Launcher, optional
         Default: `SparkLauncher` on the session of the data, else the active one, else the default
         one. `LocalLauncher` needs no Spark. Or a name: ``local``, ``spark``, or that of a launcher
         which another package brings (entry points of the group ``gridflow.launchers``).
-    backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
-        What Keras 3 trains with; see ``docs/backends.md``. JAX and torch know the strategies
-        ``multi_worker_mirrored`` and ``none``.
-    start_timeout : float, default 300
-        Seconds for all tasks to register, and again for all to come up. Under dynamic allocation
-        counted anew with each executor that comes.
-    heartbeat_timeout : float, default 10
-        Seconds of silence after which an agent counts as lost, and for which its executor or a
-        training process may be frozen. Agents wait longer for a driver that is only silent: 12
-        times as long, and at least a minute.
-    step_timeout : float or None, default 1800
-        Seconds without a step in ``fit``, ``evaluate`` or ``predict``; None: no limit.
-    shutdown_timeout : float, default 30
-        Seconds for everything to end; then it is killed.
-    run_timeout : float or None, default None
-        Seconds for the whole job, restarts included; None: no limit.
-    warm_seconds : float, default 300
-        How long a host keeps a process that has imported TensorFlow and forks training processes:
-        restarts and further runs begin within a second or two. Five minutes is the time between two
-        tries in a notebook; it holds about 300 MB. It ends earlier with its executor or driver, and
-        at ``spark.stop()``. 0: every training process is started anew.
+    seed : int, optional
+        For shuffling, and for ``keras.utils.set_random_seed`` before the function runs.
+    env : dict, optional
+        Environment variables of the training processes.
     max_restarts : int, default 0
         How often the group is started again after a failure, from the last checkpoint.
-    restart : RestartPolicy, optional
-        Instead of ``max_restarts``: `MaxRestarts`, `PreemptionAware`, `RetryableExits`, or an
-        object of your own with a method ``restart(causes) -> bool``.
-    max_preemptions : int, default 10
-        How often the group moves away from executors of which Spark says that they will be taken
-        back (``spark.decommission.enabled``), with a checkpoint made before; apart from
-        ``max_restarts``, as it is no failure. See ``docs/failure.md``.
-    checkpoint_every : int, optional
-        Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
     checkpoint_dir : str or Path, optional
         Folder in the driver; or with its scheme one in HDFS or an object store, such as
         ``"hdfs:///models/flights"``, see ``docs/files.md``. A run that finds a checkpoint there
         goes on from it; one that succeeds deletes them. One job at a time has the folder. Default:
         in the job's own folder.
+    checkpoint_every : int, optional
+        Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
     nulls : {'error', 'drop'} or dict, default 'error'
         What becomes of nulls: refuse columns that have some once ``ctx.dataset()`` asks for them,
         drop rows with a null in any column (the ledger counts them), or fill them with a value per
@@ -129,18 +106,6 @@ class TensorflowDistributor:
     columns : dict of str to Padded, Ragged, Sparse or Keys, optional
         How arrays of any length, sparse vectors, and maps, become tensors:
         ``{"tokens": Padded(128)}``; see ``docs/concepts.md``.
-    env : dict, optional
-        Environment variables of the training processes.
-    seed : int, optional
-        For shuffling, and for ``keras.utils.set_random_seed`` before the function runs.
-    spool_dir : str, optional
-        Where rows are kept on each host. Default: the first of Spark's local folders.
-    spool_limit : str, optional
-        How much of the rows that are pushed (`JobHandle.feed`) may wait on a host for each worker,
-        such as ``"4GiB"``; feeders wait beyond it. Default: 1 GiB.
-    detached : bool, default False
-        On Spark, without GPUs: give the slots of the job's tasks back once they run, so that those
-        that feed it (`JobHandle.feed`, `JobHandle.infer`) find some; see ``docs/streams.md``.
     job_dir : str or Path, optional
         Where logs, results and event files are put in the driver, a folder for each job. Default:
         a folder in the temporary folder.
@@ -149,40 +114,33 @@ class TensorflowDistributor:
         the run has a folder of this name. Started again under it, a run that has succeeded isn't
         trained again: its result is returned, and nothing is launched. One that has failed, or
         whose driver was killed, goes on from its checkpoints. See ``docs/outcomes.md``.
-    keep_jobs : int or None, default 20
-        How many jobs' folders stay in the temporary folder: older ones are deleted when a run
-        begins, unless their driver still runs and has use for them. None: all. What ``job_dir``
-        names is left alone. ``gridflow jobs`` lists and deletes them.
-    tensorboard : bool, default False
-        Serve TensorBoard beside the chief and print its URL.
-    tensorboard_dir : str or Path, optional
-        A folder, such as ``"s3://logs/flights"``, that the event files of ``ctx.callbacks()`` are
-        copied to while they grow; see ``docs/files.md``.
-    variable_partitioner : MinSizePartitioner or FixedShardsPartitioner, optional
-        How ``parameter_server`` spreads large variables over the parameter servers.
-    classic_flags : bool, default False
-        Give a script under ``strategy="server"`` the flags ``--job_name``, ``--task_index``,
-        ``--ps_hosts``, ``--worker_hosts`` (and ``--chief_hosts`` if there is a chief), before its
-        own arguments; a command under ``strategy="command"`` behind them.
-    patches : bool, default True
-        Let programs under ``strategy="command"`` have gridflow's patches of Keras's bugs; see
-        ``docs/distribution.md``. Functions always have them.
+    tensorboard : bool or TensorBoard, default False
+        Serve TensorBoard beside the chief and print its URL; a `TensorBoard` can have the event
+        files copied to another file system.
     logs : {'all', 'chief', 'none'}, default 'all'
         Whose output is shown. Files in ``job_dir`` hold all of it in any case.
     progress : bool, default True
         Draw the progress bar.
-    host : str, optional
-        Address that the coordinator in the driver binds, such as ``0.0.0.0``. Default: what Spark's
-        own driver binds (``spark.driver.bindAddress``, else ``spark.driver.host``).
-    interface : str, optional
-        Instead of `host`: a network interface of the driver, such as ``eth1``, whose address is
-        bound.
-    advertise : str, optional
-        Name or address by which the executors reach the driver, where it isn't the bound one.
-        Default: ``spark.driver.host``.
-    port : int, (int, int) or str, optional
-        The coordinator's port, or the first and last that it may take: ``(40000, 40100)`` or
-        ``"40000-40100"``. Default: any free one.
+    start_timeout : float, default 300
+        Seconds for all tasks to register, and again for all to come up. Under dynamic allocation
+        counted anew with each executor that comes.
+    deadlines : Deadlines, optional
+        How long a running job may take: heartbeats, steps, its end, and all of it.
+    restarts : Restarts, optional
+        Which failures it is started again after, and how often it moves away from executors that
+        are taken back.
+    gpu_options : GpuOptions, optional
+        How much memory of its GPUs a task may take.
+    distribution : Distribution, optional
+        How gradients are exchanged, and how variables are spread over parameter servers.
+    programs : Programs, optional
+        What scripts and commands are given that aren't functions.
+    spool : Spool, optional
+        Where rows are kept on each host, and how many.
+    launch_options : LaunchOptions, optional
+        How tasks are launched, and what stays behind: warm processes, slots, jobs' folders.
+    network : Network, optional
+        Where the coordinator in the driver listens, and where executors find it.
 
     Raises
     ------
@@ -199,6 +157,7 @@ class TensorflowDistributor:
     2
     """
 
+    @says_what_moved
     def __init__(
         self,
         num_workers: int | None = None,
@@ -206,67 +165,57 @@ class TensorflowDistributor:
         *,
         roles: Sequence[Role] | None = None,
         gpus: float | None = None,
-        gpu_memory: str | None = None,
-        allow_growth: bool = False,
-        communication: CommunicationOptions | None = None,
-        launcher: Launcher | str | None = None,
         backend: Backend = "tensorflow",
-        start_timeout: float = Deadlines.start_timeout,
-        heartbeat_timeout: float = Deadlines.heartbeat_timeout,
-        step_timeout: float | None = Deadlines.step_timeout,
-        shutdown_timeout: float = Deadlines.shutdown_timeout,
-        run_timeout: float | None = Deadlines.run_timeout,
-        warm_seconds: float = WARM_SECONDS,
+        launcher: Launcher | str | None = None,
+        seed: int | None = None,
+        env: Mapping[str, str] | None = None,
         max_restarts: int = 0,
-        restart: RestartPolicy | int | None = None,
-        max_preemptions: int | None = None,
-        checkpoint_every: int | None = None,
         checkpoint_dir: str | Path | None = None,
+        checkpoint_every: int | None = None,
         nulls: str | Mapping[str, Any] = "error",
         columns: Mapping[str, Form] | None = None,
-        env: Mapping[str, str] | None = None,
-        seed: int | None = None,
-        spool_dir: str | None = None,
-        spool_limit: str | None = None,
-        detached: bool = False,
         job_dir: str | Path | None = None,
         run_id: str | None = None,
-        keep_jobs: int | None = 20,
-        tensorboard: bool = False,
-        tensorboard_dir: str | Path | None = None,
-        variable_partitioner: Partitioner | None = None,
-        classic_flags: bool = False,
-        patches: bool = True,
+        tensorboard: bool | TensorBoard = False,
         logs: LogChoice = "all",
         progress: bool = True,
-        host: str | None = None,
-        interface: str | None = None,
-        advertise: str | None = None,
-        port: int | tuple[int, int] | str | None = None,
+        start_timeout: float = START_TIMEOUT,
+        deadlines: Deadlines | None = None,
+        restarts: Restarts | None = None,
+        gpu_options: GpuOptions | None = None,
+        distribution: Distribution | None = None,
+        programs: Programs | None = None,
+        spool: Spool | None = None,
+        launch_options: LaunchOptions | None = None,
+        network: Network | None = None,
     ) -> None:
-        from gridflow.coordinator.policies import policy_of, with_preemptions
+        from gridflow.coordinator.policies import Restarts
         from gridflow.feed.normalize import FeedOptions
         from gridflow.launch.registry import launcher_of
 
+        distribution = option_group("distribution", distribution, Distribution)
+        programs = option_group("programs", programs, Programs)
+        gpu_options = option_group("gpu_options", gpu_options, GpuOptions)
+        board = TensorBoard.of(tensorboard)
         roles = roles_of(num_workers, roles, gpus)
         name: str = strategy or default_strategy(roles)
         choose("strategy", name, strategies.STRATEGIES)
         tasks = make_tasks(roles, name)
-        check_server_options(name, variable_partitioner, classic_flags=classic_flags)
         check_command_options(
             name,
             roles,
             {
                 "seed": seed is not None,
                 "checkpoint_every": checkpoint_every,
-                "tensorboard": tensorboard,
-                "gpu_memory": gpu_memory,
+                "tensorboard": board.serve,
+                "gpu_options": gpu_options.memory,
             },
         )
-        environment = read_environment("env=", env or {}) | patched(name, patches=patches)
+        environment = read_environment("env=", env or {})
+        environment |= patched(name, patches=programs.patches)
         for role in roles:
             backends.check(backend, name, tasks, {**environment, **role.env})
-        check_communication(name, backend, communication)
+        check_distribution(name, backend, distribution, programs)
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)
         if seed is not None:
@@ -278,36 +227,29 @@ class TensorflowDistributor:
                 backend=backend,
                 seed=seed,
                 checkpoint_every=checkpoint_every,
-                tensorboard=tensorboard,
-                partitioner=variable_partitioner,
-                classic_flags=classic_flags,
-                communication=communication,
+                tensorboard=board,
+                distribution=distribution,
+                programs=programs,
             ),
             feed=FeedOptions(nulls, dict(columns or {})),  # type: ignore[arg-type]
             hosts=HostOptions(
                 environment,
-                spool_dir,
-                seconds("warm_seconds", warm_seconds),
-                SPOOL_LIMIT if spool_limit is None else size_in_bytes("spool_limit", spool_limit),
+                option_group("spool", spool, Spool),
+                option_group("launch_options", launch_options, LaunchOptions),
             ),
-            deadlines=Deadlines(
-                start_timeout, heartbeat_timeout, step_timeout, shutdown_timeout, run_timeout
-            ),
+            start_timeout=time_limit("start_timeout", start_timeout),
+            deadlines=option_group("deadlines", deadlines, Deadlines),
             gpus=needs_of(tasks, roles, name, env or {}),
-            gpu_options=GpuOptions.parse(gpu_memory, allow_growth=allow_growth),
+            gpu_options=gpu_options,
             roles=tuple(roles),
         )
         strategies.check_workers(name, self.num_workers)
         self.spec.feed.check_strategy(name)
         self._launcher = launcher_of(launcher)
-        self._detached, self._tensorboard_dir = detached, tensorboard_dir
-        self._network = Network.parse(host, advertise, port, interface)
-        self._restart = with_preemptions(policy_of(restart, max_restarts), max_preemptions)
+        self._network = option_group("network", network, Network)
+        self._restart = option_group("restarts", restarts, Restarts).policy_with(max_restarts)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
         self._run_id = check_run_id(run_id, job_dir)
-        if keep_jobs is not None:
-            whole_number("keep_jobs", keep_jobs, 0)
-        self._keep_jobs = keep_jobs
         choose("logs", logs, LOG_CHOICES)
         self._logs, self._progress = logs, progress
 
@@ -349,6 +291,7 @@ class TensorflowDistributor:
             placement.slots,
             len(program),
             tuple(datasets),
+            spec.start_timeout,
             spec.deadlines,
             tuple(None if need.amount is None else float(need.amount) for need in spec.gpus),
             {
@@ -467,9 +410,10 @@ class TensorflowDistributor:
                 return before
             folder = placement.default_folder or str(Path.cwd())
             checkpoints, mirror = places(self._checkpoint_dir, job_dir, folder)
+            spec = replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder))
             job = PreparedJob(
                 id=name,
-                spec=replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder)),
+                spec=spec,
                 program=program,
                 modules=modules,
                 data=datasets,
@@ -477,7 +421,7 @@ class TensorflowDistributor:
                 job_dir=job_dir,
                 checkpoint_dir=checkpoints,
                 checkpoint_mirror=mirror,
-                tensorboard_mirror=place_of(self._tensorboard_dir, folder),
+                tensorboard_mirror=place_of(spec.training.tensorboard.copy_to, folder),
                 network=self._network.or_else(placement.host, placement.advertise),
                 restart=self._restart,
                 logs=self._logs,
@@ -528,12 +472,12 @@ class TensorflowDistributor:
             from gridflow.launch.spark.session import session_of
 
             launcher = SparkLauncher(session_of(datasets.values()))
-        if self._detached:
+        if self.spec.hosts.launch.detached:
             launcher = registry.detached(launcher)
         placement = launcher.place(
             len(self.tasks),
             datasets,
-            self.spec.deadlines,
+            self.spec.start_timeout,
             fed=self.spec.fed,
             gpus=self.spec.gpus,
         )
@@ -550,4 +494,4 @@ class TensorflowDistributor:
             return claim.path, claim
         if self._job_dir is not None:
             return folders.make(Path(self._job_dir), job), None
-        return folders.make_in_default(job, self._keep_jobs), None
+        return folders.make_in_default(job, self.spec.hosts.launch.keep_jobs), None

@@ -214,11 +214,11 @@ class TaskLost(TrainingFailed):
 
 
 class StepTimeout(TrainingFailed, TimeoutError):
-    """A rank made no step for ``step_timeout`` seconds."""
+    """A rank made no step for ``Deadlines.step`` seconds."""
 
 
 class RunTimeout(TrainingFailed, TimeoutError):
-    """The job ran for ``run_timeout`` seconds and was ended."""
+    """The job ran for ``Deadlines.run`` seconds and was ended."""
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

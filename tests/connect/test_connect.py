@@ -160,7 +160,7 @@ def train_out_of_reach(spark):
     import io
     import time
 
-    from gridflow import DataError, JobCancelled, TensorflowDistributor, TrainingFailed
+    from gridflow import DataError, JobCancelled, Network, TensorflowDistributor, TrainingFailed
     from gridflow.testing.deaths import kill_task
 
     def await_rows(ctx):
@@ -195,7 +195,7 @@ def train_out_of_reach(spark):
         time.sleep(600)
 
     # An address that is set aside for documents: nobody has it.
-    options = {"advertise": "192.0.2.1", "progress": False}
+    options = {"network": Network(advertise="192.0.2.1"), "progress": False}
     rows = spark.range(160).selectExpr("id / 160 AS x", "id / 80 AS y")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -237,9 +237,16 @@ def be_refused(spark):
     import tempfile
     import time
 
-    from gridflow import NetworkError, NotEnoughSlots, Role, TensorflowDistributor, exit_code
+    from gridflow import (
+        Network,
+        NetworkError,
+        NotEnoughSlots,
+        Role,
+        TensorflowDistributor,
+        exit_code,
+    )
 
-    options = {"advertise": "192.0.2.1", "logs": "none", "progress": False}
+    options = {"network": Network(advertise="192.0.2.1"), "logs": "none", "progress": False}
     roles = [Role("chief"), Role("ps", 1), Role("worker", 1)]
     began = time.monotonic()
     unreachable = []
@@ -264,7 +271,7 @@ def test_a_client_out_of_reach_and_too_few_slots_are_told_where_nothing_else_wou
     unreachable, seconds, few = client(be_refused)
     for said, code in unreachable:
         assert re.search(r"can't connect to it at 192\.0\.2\.1:\d+ \(\S+: ", said)
-        assert "Say by advertise=" in said
+        assert "Say by Network(advertise=" in said
         assert code == 71
     assert "checkpoint_dir= is a folder of this machine" in unreachable[0][0]
     assert re.search(r"its tasks are \d Spark jobs: those that are fed", unreachable[1][0])

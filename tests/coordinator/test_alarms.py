@@ -12,7 +12,7 @@ from gridflow.coordinator import events as ev
 from gridflow.coordinator.alarms import Alarms
 from gridflow.coordinator.machine import JobMachine
 from gridflow.spec.cluster import Task
-from gridflow.spec.options import Deadlines
+from gridflow.spec.option_groups import Deadlines
 from gridflow.spec.tasks import parts_of
 from gridflow.wire import reports
 from gridflow.wire.headers import Registration

@@ -59,7 +59,7 @@ def test_an_evaluator_that_is_too_slow_does_not_cost_the_result():
     story.hears(CHIEF, reports.Succeeded(0, {}))
     new = story.wait(25)
     assert any(
-        isinstance(command, ev.Say) and "shutdown_timeout" in command.text for command in new
+        isinstance(command, ev.Say) and "Deadlines.shutdown" in command.text for command in new
     )
     assert story.phase is Phase.CLOSING
     assert story.finished() == ev.Finish(None)

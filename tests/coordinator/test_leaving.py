@@ -10,7 +10,7 @@ from gridflow.coordinator import events as ev
 from gridflow.coordinator.checkpoint_barrier import Saving
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.phases import Phase
-from gridflow.coordinator.policies import MaxRestarts, with_preemptions
+from gridflow.coordinator.policies import Restarts
 from gridflow.wire import commands, reports
 
 WHY = "its executor 1 is being decommissioned"
@@ -22,8 +22,14 @@ class Moving(Story):
     def __init__(self, preemptions=1, **options):
         super().__init__(**options)
         machine = self.machine
-        policy = with_preemptions(MaxRestarts(0), preemptions)
-        self.machine = JobMachine(machine.parts, machine.deadlines, policy, saves_together=True)
+        policy = Restarts(max_preemptions=preemptions).policy_with(0)
+        self.machine = JobMachine(
+            machine.parts,
+            machine.deadlines,
+            policy,
+            start_timeout=machine.start_timeout,
+            saves_together=True,
+        )
         self.commands = list(self.machine.begin(self.now))
 
     def leaves(self, rank=1, launch=1):

@@ -17,13 +17,13 @@ from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.phases import STAGES, Phase
 from gridflow.coordinator.policies import MaxRestarts
 from gridflow.spec.cluster import Task
-from gridflow.spec.options import Deadlines
+from gridflow.spec.option_groups import Deadlines
 from gridflow.spec.tasks import parts_of
 from gridflow.wire import commands, reports
 from gridflow.wire.failures import TaskFailure
 from gridflow.wire.headers import Registration, Sender
 
-DEADLINES = Deadlines(start_timeout=100, heartbeat_timeout=10, step_timeout=50, shutdown_timeout=20)
+DEADLINES = Deadlines(heartbeat=10, step=50, shutdown=20)
 TASKS = (Task("worker", 0), Task("worker", 1))
 WATCHED = (Task("worker", 0), Task("evaluator", 0))
 SERVED = (Task("chief", 0), Task("worker", 0), Task("ps", 0), Task("evaluator", 0))
@@ -55,7 +55,10 @@ class Story:
 
     def __init__(self, restarts=0, tasks=TASKS, strategy="none", **deadlines):
         self.machine = JobMachine(
-            parts_of(tasks, strategy), replace(DEADLINES, **deadlines), MaxRestarts(restarts)
+            parts_of(tasks, strategy),
+            replace(DEADLINES, **deadlines),
+            MaxRestarts(restarts),
+            start_timeout=100,
         )
         self.ranks = range(len(tasks))
         self.now = 0.0
@@ -144,7 +147,7 @@ def test_an_echo_waits_for_the_silence_of_the_one_who_caused_it():
     error = story.finished().error
     assert type(error) is errors.TaskLost
     assert error.first.task == "worker:1"
-    assert "heartbeat_timeout" in str(error)
+    assert "Deadlines.heartbeat" in str(error)
 
 
 def test_an_echo_without_a_cause_ends_the_job_all_the_same():
@@ -248,7 +251,7 @@ def test_an_agent_that_dies_without_a_last_word_is_waited_for_a_moment_only():
 def test_an_agent_that_does_not_end_is_waited_for_until_shutdown_timeout():
     story = Story().train()
     story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
-    story.wait(story.machine.deadlines.shutdown_timeout - 1)
+    story.wait(story.machine.deadlines.shutdown - 1)
     assert story.phase is Phase.CLOSING
     story.wait(2)
     assert story.phase is Phase.CLOSED
@@ -421,7 +424,7 @@ def test_a_rank_that_is_done_stepping_is_not_waited_for():
 
 def forsaken(**fields):
     """Return a story in which rank 0 has returned, and rank 1 is in a fit that takes both."""
-    story = Story(step_timeout=1000, **fields).train()
+    story = Story(step=1000, **fields).train()
     for rank in (0, 1):
         story.hears(rank, reports.StepsDue(due=True, together=True, generation=0))
     story.wait(30)
@@ -474,14 +477,14 @@ def test_a_step_that_was_made_since_the_last_sign_counts():
 
 
 def test_without_a_step_timeout_nothing_is_inspected():
-    story = Story(step_timeout=None).train()
+    story = Story(step=None).train()
     story.hears(0, reports.StepsDue(due=True, together=False, generation=0))
     story.wait(1000)
     assert ev.Send(commands.Inspect(0)) not in story.commands
 
 
 def test_a_job_that_takes_longer_than_it_may_is_ended():
-    story = Story(restarts=5, run_timeout=100).train()
+    story = Story(restarts=5, run=100).train()
     story.wait(60)
     story.hears(1, reports.Failed(failure(1)))
     story.wait(2)
@@ -495,12 +498,12 @@ def test_a_job_that_takes_longer_than_it_may_is_ended():
     story.wait(2)
     error = story.finished().error
     assert type(error) is errors.RunTimeout
-    assert "100 seconds (run_timeout)" in str(error)
+    assert "100 seconds (Deadlines.run)" in str(error)
     assert [attempt.generation for attempt in story.machine.attempts] == [0, 1]
 
 
 def test_what_was_trained_in_time_is_kept_whatever_the_evaluator_takes():
-    story = Story(tasks=WATCHED, run_timeout=10).train()
+    story = Story(tasks=WATCHED, run=10).train()
     story.hears(0, reports.Succeeded(0, {}))
     story.wait(11)
     assert story.finished() == ev.Finish(None)
@@ -727,7 +730,7 @@ def test_a_transition_that_is_not_in_the_table_is_an_error(phase, after):
 
 def test_every_phase_but_the_training_ends_by_its_own_deadline():
     assert set(STAGES) == set(Phase)
-    endless = {phase for phase, stage in STAGES.items() if math.isinf(stage.lasts(DEADLINES))}
+    endless = {phase for phase, stage in STAGES.items() if math.isinf(stage.lasts(DEADLINES, 100))}
     assert endless == {Phase.TRAINING, Phase.CLOSED}
 
 

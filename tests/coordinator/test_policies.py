@@ -12,7 +12,7 @@ from gridflow import (
     TensorflowDistributor,
     errors,
 )
-from gridflow.coordinator.policies import MAX_PREEMPTIONS, policy_of, with_preemptions
+from gridflow.coordinator.policies import MAX_PREEMPTIONS, Restarts
 from gridflow.wire.failures import TaskFailure
 
 
@@ -32,16 +32,16 @@ def test_losses_and_failures_have_budgets_of_their_own():
 
 
 def test_what_is_taken_back_with_notice_has_a_budget_beside_any_policy():
-    policy = with_preemptions(MaxRestarts(1), 2)
+    policy = Restarts(policy=MaxRestarts(1), max_preemptions=2).policy_with(0)
     assert policy.restart(causes("preempted", "signal", "preempted"))
     assert not policy.restart(causes("preempted", "preempted", "preempted"))
     assert policy.restart(causes("preempted", "preempted", "lost"))
     assert not policy.restart(causes("signal", "preempted", "lost"))
-    by_default = with_preemptions(MaxRestarts(0), None)
+    by_default = Restarts().policy_with(0)
     assert by_default.restart(causes(*["preempted"] * MAX_PREEMPTIONS))
     assert not by_default.restart(causes(*["preempted"] * (MAX_PREEMPTIONS + 1)))
     aware = PreemptionAware(max_preemptions=2)
-    assert with_preemptions(aware, None) is aware
+    assert Restarts(policy=aware).policy_with(0) is aware
 
 
 def test_a_retryable_exit_is_one_of_128_and_above_or_none_of_the_programs_own():
@@ -69,29 +69,31 @@ def test_a_number_and_an_object_are_both_policies():
         def restart(self, causes):
             return len(causes) <= 2
 
-    assert policy_of(None, 3) == MaxRestarts(3)
-    assert policy_of(4, 0) == MaxRestarts(4)
+    assert Restarts().policy_with(3).policy == MaxRestarts(3)
     own = Twice()
-    assert policy_of(own, 0) is own
-    distributor = TensorflowDistributor(launcher=LocalLauncher(), restart=own)
+    assert Restarts(policy=own).policy_with(0).policy is own
+    restarts = Restarts(policy=own)
+    distributor = TensorflowDistributor(launcher=LocalLauncher(), restarts=restarts)
     assert distributor.strategy == "none"
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"restart": "often"}, "is a number of restarts"),
-        ({"restart": True}, "is a number of restarts"),
-        ({"restart": MaxRestarts}, "is a number of restarts"),
-        ({"restart": -1}, "at least 0"),
-        ({"restart": 1, "max_restarts": 1}, "either restart= or max_restarts="),
-        ({"max_preemptions": -1}, "max_preemptions is a whole number of at least 0"),
-        ({"max_preemptions": 1, "restart": PreemptionAware()}, "give max_preemptions= once"),
+        ({"policy": "often"}, r"is MaxRestarts\(3\), .* got 'often'"),
+        ({"policy": True}, r"is MaxRestarts\(3\), .* got True"),
+        ({"policy": MaxRestarts}, r"is MaxRestarts\(3\), .*"),
+        ({"max_restarts": -1}, "at least 0"),
+        ({"policy": MaxRestarts(1), "max_restarts": 1}, r"either Restarts\(policy=\) or max_res"),
+        ({"max_preemptions": -1}, r"\(max_preemptions=\) is a whole number of at least 0"),
+        ({"max_preemptions": 1, "policy": PreemptionAware()}, "give max_preemptions= once"),
     ],
 )
 def test_what_is_no_policy_is_refused_at_the_call(given, words):
     with pytest.raises(errors.InvalidArgument, match=words):
-        TensorflowDistributor(launcher=LocalLauncher(), **given)
+        limit = given.pop("max_restarts", 0)
+        restarts = Restarts(**given)
+        TensorflowDistributor(launcher=LocalLauncher(), max_restarts=limit, restarts=restarts)
 
 
 @pytest.mark.parametrize(

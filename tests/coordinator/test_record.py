@@ -29,7 +29,7 @@ ATTEMPTS = (Attempt(0, 2.0, LOST), Attempt(1, 3.25, None, Place(0, 1, 5)))
 @pytest.fixture
 def job(tmp_path):
     spec = TensorflowDistributor(2, "none", launcher=LocalLauncher()).spec
-    places = {"job_dir": tmp_path, "checkpoint_dir": tmp_path, "network": Network("127.0.0.1")}
+    places = {"job_dir": tmp_path, "checkpoint_dir": tmp_path, "network": Network(host="127.0.0.1")}
     plain = {"program": b"", "modules": b"", "data": {}, "left_out": {}, "restart": MaxRestarts(0)}
     return PreparedJob(id="ab12", spec=spec, run_id="monday", **places, **plain)
 

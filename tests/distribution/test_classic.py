@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gridflow import errors
+from gridflow import Programs, errors
 from gridflow.spec.cluster import ClusterSpec, Task
 from gridflow.spec.program import ScriptProgram
 from gridflow.training.tensorflow_server import with_flags
@@ -178,7 +178,7 @@ def test_a_script_gets_the_flags_of_its_task_before_its_own():
 
 
 def test_the_flags_are_refused_for_a_function(distribute):
-    distributor = distribute("server", worker=1, options={"classic_flags": True})
+    distributor = distribute("server", worker=1, options={"programs": Programs(classic_flags=True)})
     with pytest.raises(errors.InvalidArgument, match="ctx.cluster_spec"):
         distributor.run(lambda: None)
 

@@ -7,11 +7,25 @@ import sys
 
 import pytest
 
-from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
+from gridflow import (
+    Deadlines,
+    GpuOptions,
+    LaunchOptions,
+    LocalLauncher,
+    Programs,
+    Role,
+    TensorflowDistributor,
+    errors,
+)
 from gridflow.spec.tasks import make_tasks, parts_of
 
 SHOW = "echo SEEN $GRIDFLOW_ROLE:$GRIDFLOW_INDEX $OWN $TF_CONFIG"
-QUIET = {"launcher": LocalLauncher(), "logs": "none", "progress": False, "warm_seconds": 0}
+QUIET = {
+    "launcher": LocalLauncher(),
+    "logs": "none",
+    "progress": False,
+    "launch_options": LaunchOptions(warm_seconds=0),
+}
 
 
 def seen(result, task):
@@ -30,7 +44,7 @@ def test_tasks_are_told_who_they_are_and_servers_and_evaluator_end_with_the_othe
         Role("evaluator", command=["sh", "-c", f"{SHOW}; sleep 300"]),
     ]
     distributor = TensorflowDistributor(
-        roles=roles, env={"OWN": "of all"}, shutdown_timeout=2, **QUIET
+        roles=roles, env={"OWN": "of all"}, deadlines=Deadlines(shutdown=2), **QUIET
     )
     assert distributor.strategy == "command"
     result = distributor.run(["sh", "-c", SHOW])
@@ -47,7 +61,9 @@ def test_tasks_are_told_who_they_are_and_servers_and_evaluator_end_with_the_othe
 
 @pytest.mark.slow
 def test_a_lone_program_has_a_cluster_too_and_its_flags_come_last():
-    distributor = TensorflowDistributor(strategy="command", classic_flags=True, **QUIET)
+    distributor = TensorflowDistributor(
+        strategy="command", programs=Programs(classic_flags=True), **QUIET
+    )
     result = distributor.run([sys.executable, "-c", "import sys; print(sys.argv[1:])"], "--steps=2")
     (words,) = result.logs(0).splitlines()
     assert words.startswith("['--steps=2', '--job_name=worker', '--task_index=0', '--ps_hosts=', ")
@@ -129,7 +145,7 @@ def test_a_standard_server_serves_and_is_replaced_only_where_the_others_can_do_w
         ({"roles": [Role("worker", command=[])]}, "nobody the chief"),
         ({"seed": 1}, "don't hear of seed="),
         ({"tensorboard": True}, "don't hear of tensorboard="),
-        ({"gpu_memory": "1GiB"}, "don't hear of gpu_memory="),
+        ({"gpu_options": GpuOptions(memory="1GiB")}, "don't hear of gpu_options="),
         ({"gpus": 0.5}, "whole GPUs only"),
         ({"backend": "jax"}, "KERAS_BACKEND"),
     ],

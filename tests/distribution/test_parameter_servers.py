@@ -8,7 +8,7 @@ import importlib
 import numpy as np
 import pytest
 
-from gridflow import FixedShardsPartitioner
+from gridflow import Distribution, FixedShardsPartitioner
 
 ROWS, BATCH, EPOCHS = 2048, 32, 5
 TRAINED = 1792
@@ -127,7 +127,7 @@ def synchronous(flavour):
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 def test_training_is_as_good_as_synchronous_and_counts_every_step(distribute, flavour):
     partitioner = FixedShardsPartitioner(2) if flavour == "keras" else None
-    options = {"variable_partitioner": partitioner}
+    options = {"distribution": Distribution(variable_partitioner=partitioner)}
     result = distribute("parameter_server", ps=2, worker=2, options=options).run(
         train, flavour, data=data()
     )
@@ -322,7 +322,10 @@ def test_losses_of_layers_weights_and_classes_count_as_in_keras(distribute, serv
     rows = {"train": {"x": x, "kind": (np.arange(24) % 3).astype("int64")}}
     partitioner = FixedShardsPartitioner(2) if servers > 1 else None
     distributor = distribute(
-        "parameter_server", ps=servers, worker=1, options={"variable_partitioner": partitioner}
+        "parameter_server",
+        ps=servers,
+        worker=1,
+        options={"distribution": Distribution(variable_partitioner=partitioner)},
     )
     ours, keras_own, (weights, expected) = distributor.run(
         one_step_beside_keras, class_weight, data=rows
@@ -400,7 +403,7 @@ def programs_of_others(ctx, folder):
 
 
 def test_programs_for_plain_keras_run_as_they_are(distribute, tmp_path):
-    options = {"variable_partitioner": FixedShardsPartitioner(2)}
+    options = {"distribution": Distribution(variable_partitioner=FixedShardsPartitioner(2))}
     found = (
         distribute("parameter_server", ps=2, worker=2, options=options)
         .run(programs_of_others, str(tmp_path / "checkpoints"))

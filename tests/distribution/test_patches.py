@@ -7,9 +7,20 @@ import sys
 
 import pytest
 
-from gridflow import InvalidArgument, LocalLauncher, TensorflowDistributor
+from gridflow import (
+    InvalidArgument,
+    LaunchOptions,
+    LocalLauncher,
+    Programs,
+    TensorflowDistributor,
+)
 
-QUIET = {"launcher": LocalLauncher(), "logs": "none", "progress": False, "warm_seconds": 0}
+QUIET = {
+    "launcher": LocalLauncher(),
+    "logs": "none",
+    "progress": False,
+    "launch_options": LaunchOptions(warm_seconds=0),
+}
 
 #: TensorFlow's own tutorial, shorter.
 MAIN = """
@@ -59,7 +70,10 @@ def test_the_users_own_start_is_kept(patches, own, tmp_path):
     if own:
         (tmp_path / "sitecustomize.py").write_text(own)
     job = TensorflowDistributor(
-        strategy="command", patches=patches, env={"PYTHONPATH": str(tmp_path)}, **QUIET
+        strategy="command",
+        programs=Programs(patches=patches),
+        env={"PYTHONPATH": str(tmp_path)},
+        **QUIET,
     )
     result = job.run([sys.executable, "-c", LOOK])
     mine = "mine" if own == "OWN = 'mine'" else "None"
@@ -83,4 +97,4 @@ def test_programs_of_gridflow_launch_have_them_too(more, patched, tmp_path):
 
 def test_functions_are_not_trained_without():
     with pytest.raises(InvalidArgument, match="strategy='command'"):
-        TensorflowDistributor(2, patches=False, **QUIET)
+        TensorflowDistributor(2, programs=Programs(patches=False), **QUIET)

@@ -7,9 +7,11 @@ import pickle
 import pytest
 
 from gridflow import (
+    Distribution,
     FixedShardsPartitioner,
     LocalLauncher,
     MinSizePartitioner,
+    Programs,
     Role,
     TensorflowDistributor,
     errors,
@@ -50,12 +52,14 @@ def test_a_role_that_cant_be_is_refused_when_it_is_made(arguments, words):
         ({"num_workers": 2, "strategy": "parameter_server"}, "needs at least one ps"),
         ({"roles": [Role("chief"), Role("worker")], "strategy": "mirrored"}, "got 2 workers"),
         ({"num_workers": 1, "strategy": "parameter_serve"}, "Did you mean 'parameter_server'"),
-        ({"num_workers": 1, "variable_partitioner": MinSizePartitioner()}, "has none of"),
-        ({"num_workers": 1, "classic_flags": True}, "is for strategy='server'"),
         (
-            {"roles": [Role("ps"), Role("worker")], "variable_partitioner": 2},
-            "MinSizePartitioner or FixedShardsPartitioner; got int",
+            {
+                "num_workers": 1,
+                "distribution": Distribution(variable_partitioner=MinSizePartitioner()),
+            },
+            "has none of",
         ),
+        ({"num_workers": 1, "programs": Programs(classic_flags=True)}, "is for strategy='server'"),
     ],
 )
 def test_roles_that_make_no_job_are_refused_at_the_call(options, words):

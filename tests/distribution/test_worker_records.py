@@ -137,5 +137,5 @@ def test_a_disk_that_takes_no_records_is_an_error_that_says_what_to_do(tmp_path)
     with SpoolWriter(folder, FeedOptions()) as writer:
         writer.write("train", pa.record_batch({"x": pa.array([1.0])}))
     (folder / "train" / records.FOLDER).write_text("in the way")
-    with pytest.raises(DataError, match="spool_dir="):
+    with pytest.raises(DataError, match=r"Spool\(dir="):
         records.write(folder, "train")

@@ -79,12 +79,12 @@ def test_code_in_the_documents_compiles_and_names_real_arguments(page):
 
 
 def test_the_deadlines_on_the_page_are_those_of_the_code():
-    from gridflow.spec.options import Deadlines
+    from gridflow import Deadlines
 
     text = (ROOT / "docs/failure.md").read_text(encoding="utf-8")
     for name, default in vars(Deadlines()).items():
         limit = "none" if default is None else f"{default:g} s"
-        assert f"| `{name}` | {limit} |" in text
+        assert f"| `Deadlines.{name}` | {limit} |" in text
 
 
 def test_the_errors_on_the_page_are_those_of_the_code():

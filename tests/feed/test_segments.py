@@ -387,7 +387,7 @@ def test_a_full_disk_that_spark_tells_of_has_a_way_out(tmp_path):
         with SpoolWriter(tmp_path).explaining():
             raise os_error("/local/0.partial: No space left on device")
     assert "No space left on device" in str(caught.value)
-    assert "spool_dir=" in str(caught.value)
+    assert "Spool(dir=" in str(caught.value)
 
 
 @pytest.mark.full

@@ -317,7 +317,7 @@ except DataError as error:
         check=True,
     )
     assert "No space left on device" in done.stdout
-    assert "spool_dir=" in done.stdout
+    assert "Spool(dir=" in done.stdout
     assert f"{tmp_path}/spool/train" in done.stdout
 
 
@@ -330,7 +330,7 @@ def test_a_file_that_may_not_grow_is_explained(tmp_path):
     writer = SpoolWriter(tmp_path)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-        with pytest.raises(DataError, match=r"can't grow: .*MiB are free.*spool_dir=") as got:
+        with pytest.raises(DataError, match=r"can't grow: .*MiB are free.*Spool\(dir=") as got:
             writer.write("train", numbers(0, 100_000))
         assert isinstance(got.value.__cause__, OSError)
         assert got.value.__cause__.errno == errno.EFBIG

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gridflow import InvalidArgument
+from gridflow import InvalidArgument, TensorBoard
 from gridflow.coordinator.event_files import EventFiles
 from gridflow.files.systems import where
 
@@ -27,7 +27,7 @@ def train(ctx):
     "stored", ["s3", pytest.param("hdfs", marks=pytest.mark.full(stored="hdfs"))], indirect=True
 )
 def test_event_files_lie_in_the_store_at_the_end(stored, distribute):
-    job = distribute(1, tensorboard_dir=f"{stored}/logs")
+    job = distribute(1, tensorboard=TensorBoard(serve=False, copy_to=f"{stored}/logs"))
     result = job.run(train)
     here = {
         path.relative_to(result.tensorboard_dir).as_posix(): path.read_bytes()
@@ -40,7 +40,9 @@ def test_event_files_lie_in_the_store_at_the_end(stored, distribute):
         with place.system.open_input_stream(f"{place.path}/{name}") as file:
             assert file.read() == content
     with pytest.raises(InvalidArgument, match="nowhere"):
-        distribute(1, tensorboard_dir="nowhere://bucket/logs").run(train)
+        distribute(1, tensorboard=TensorBoard(serve=False, copy_to="nowhere://bucket/logs")).run(
+            train
+        )
 
 
 def test_a_store_that_refuses_is_said_and_tried_again(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
+from gridflow import Deadlines
 from gridflow.coordinator.lease import Lease
 from gridflow.coordinator.owner import FolderLock
 from gridflow.coordinator.remote_checkpoints import MirroredCheckpoints, store_of
@@ -421,7 +422,9 @@ def test_a_job_whose_checkpoints_are_taken_over_ends_and_says_by_whom(distribute
         time.sleep(600)
 
     monkeypatch.setattr("gridflow.coordinator.lease.LEASE_SECONDS", SECONDS)
-    distributor = distribute(1, checkpoint_dir="memory://checkpoints", shutdown_timeout=5.0)
+    distributor = distribute(
+        1, checkpoint_dir="memory://checkpoints", deadlines=Deadlines(shutdown=5.0)
+    )
     job = distributor.start(waits)
     with pytest.raises(JobExists, match=f"is in use by job {job.job_dir.name} "):
         distributor.start(waits)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow import CommunicationOptions, LocalLauncher, TensorflowDistributor, errors
+from gridflow import (
+    CommunicationOptions,
+    Distribution,
+    LocalLauncher,
+    TensorflowDistributor,
+    errors,
+)
 from gridflow.gpu import devices
 
 
@@ -80,7 +86,11 @@ def communicate(ctx):
 def test_communication_options_reach_tensorflow():
     options = CommunicationOptions("ring", timeout_seconds=90, bytes_per_pack=1 << 20)
     distributor = TensorflowDistributor(
-        2, communication=options, launcher=LocalLauncher(), logs="none", progress=False
+        2,
+        distribution=Distribution(communication=options),
+        launcher=LocalLauncher(),
+        logs="none",
+        progress=False,
     )
     assert distributor.run(communicate).value == ("RING", 90, 1 << 20)
 
@@ -91,9 +101,14 @@ def test_communication_options_reach_tensorflow():
         (lambda: CommunicationOptions("rings"), "Did you mean 'ring'"),
         (lambda: CommunicationOptions(timeout_seconds=0), "greater than 0, or None; got 0"),
         (lambda: CommunicationOptions(bytes_per_pack=-1), "bytes_per_pack is a whole number"),
-        (lambda: TensorflowDistributor(2, communication="ring"), "got str"),
         (
-            lambda: TensorflowDistributor(2, "none", communication=CommunicationOptions()),
+            lambda: TensorflowDistributor(2, distribution=Distribution(communication="ring")),
+            "got str",
+        ),
+        (
+            lambda: TensorflowDistributor(
+                2, "none", distribution=Distribution(communication=CommunicationOptions())
+            ),
             "is for strategy='multi_worker_mirrored'",
         ),
     ],

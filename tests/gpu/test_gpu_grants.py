@@ -20,10 +20,9 @@ NOTHING = SparkGpus()
 def take(host, gpus, *, spark=NOTHING, patience=0, **options):
     """Take GPUs as an agent does."""
     need = GpuNeed.parse("gpus", gpus)
-    options = GpuOptions.parse(
-        options.get("gpu_memory"), allow_growth=options.get("allow_growth", False)
+    return grant.take(
+        need, GpuOptions(**options), spark, "a test", locks=host.locks, patience=patience
     )
-    return grant.take(need, options, spark, "a test", locks=host.locks, patience=patience)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 0.5, 0.1])
@@ -143,8 +142,8 @@ def test_the_hosts_own_choice_is_kept(host, mask, left):
         ({"gpus": 1}, None, None),
         ({"gpus": 0.5}, 8192 - 819, "0.45"),
         ({"gpus": 0.1}, 1638 - 512, "0.068"),
-        ({"gpus": 1, "gpu_memory": "4GiB"}, 4096, "0.25"),
-        ({"gpus": 0.25, "gpu_memory": "4GiB"}, 4096, "0.25"),
+        ({"gpus": 1, "memory": "4GiB"}, 4096, "0.25"),
+        ({"gpus": 0.25, "memory": "4GiB"}, 4096, "0.25"),
     ],
 )
 def test_memory_is_limited_for_tensorflow_and_jax(host, options, limit, fraction):
@@ -168,7 +167,7 @@ def test_memory_grows_instead_where_that_is_asked_for(host):
 def test_more_memory_than_the_part_has_is_an_error(host):
     host.has(1, memory=16384)
     with pytest.raises(errors.NotEnoughGpus, match="4,096 MiB, but a part .1/8. of GPU 0 has 2,0"):
-        take(host, 0.125, gpu_memory="4GiB")
+        take(host, 0.125, memory="4GiB")
     take(host, 1).close()  # nothing is held after the error
 
 
@@ -191,9 +190,9 @@ def test_sparks_addresses_are_taken_as_they_are(host, gpus, given, seen):
 def test_a_gpu_that_spark_gives_to_several_tasks_is_limited(host):
     host.has(2, memory=16384)
     assert take(host, None, spark=SparkGpus(("1",), 2)).memory_limit == 8192 - 819
-    with pytest.raises(errors.NotEnoughGpus, match="shares GPU 7, .* Give gpu_memory="):
+    with pytest.raises(errors.NotEnoughGpus, match="shares GPU 7, .* Give GpuOptions.memory="):
         take(host, None, spark=SparkGpus(("7",), 2))
-    held = take(host, None, spark=SparkGpus(("7",), 2), gpu_memory="2GiB")
+    held = take(host, None, spark=SparkGpus(("7",), 2), memory="2GiB")
     assert held.memory_limit == 2048
 
 

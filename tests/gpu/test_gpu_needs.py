@@ -40,20 +40,18 @@ def test_other_numbers_are_refused_and_the_allowed_ones_named(gpus):
     ("text", "size"), [("2GiB", 2 << 30), ("512 MiB", 512 << 20), ("1.5GB", 1_500_000_000)]
 )
 def test_memory_has_a_unit(text, size):
-    assert GpuOptions.parse(text, allow_growth=False).memory == size
+    assert GpuOptions(memory=text).memory_in_bytes == size
 
 
 @pytest.mark.parametrize("memory", [2048, "2", "2gib", "0MiB", "-1GiB", "lots"])
 def test_other_memory_is_refused(memory):
     with pytest.raises(errors.InvalidArgument, match="such as '2GiB'"):
-        TensorflowDistributor(gpu_memory=memory, launcher=LocalLauncher())
+        TensorflowDistributor(gpu_options=GpuOptions(memory=memory), launcher=LocalLauncher())
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"gpu_memory": "2GiB", "allow_growth": True}, "either gpu_memory= or allow_growth"),
-        ({"allow_growth": "yes"}, "allow_growth is True or False"),
         ({"gpus": 1, "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "both say which GPUs"),
         ({"gpus": 1, "roles": [Role("worker", 2)]}, r"Role\('worker', 4, gpus=1\)"),
     ],
@@ -102,3 +100,15 @@ def test_the_error_survives_pickling():
         *(errors.NotEnoughGpus, "too few", 3, 2),
     )
     assert isinstance(again, errors.NotEnoughSlots)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"memory": "2GiB", "allow_growth": True}, "either memory= or allow_growth"),
+        ({"allow_growth": "yes"}, r"\(allow_growth=\) is True or False"),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused(options, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        GpuOptions(**options)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from ranks import run_job
 
+from gridflow import LaunchOptions
 from gridflow.errors import EnvironmentMismatch
 
 ROWS, BATCH = 64, 16
@@ -423,7 +424,7 @@ def names_of_patches(ctx):
 @pytest.mark.usefixtures("by_value", "no_leaks")
 def test_a_keras_that_cannot_be_patched_ends_a_job_for_good_unless_it_may(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(LACKING)
-    given = {"env": {"PYTHONPATH": str(tmp_path)}, "warm_seconds": 0}
+    given = {"env": {"PYTHONPATH": str(tmp_path)}, "launch_options": LaunchOptions(warm_seconds=0)}
     with pytest.raises(EnvironmentMismatch) as caught:
         run_job(names_of_patches, 2, max_restarts=3, **given)
     (first, *_), said = caught.value.failures, str(caught.value)

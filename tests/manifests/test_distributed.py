@@ -64,7 +64,7 @@ def test_restarts_and_the_deadline_are_the_distributors(policy, expected):
     job = flights(restart_policy=policy, restart_limit=2, deadline=60, classic_flags=True)
     assert distributor_options(job)["restart"] == expected
     spec = spec_of(job)
-    assert spec.deadlines.run_timeout == 60
+    assert spec.deadlines.run == 60
     assert spec.training.classic_flags
 
 

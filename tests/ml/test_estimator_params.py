@@ -161,11 +161,12 @@ def test_a_table_shows_numbers_and_escapes_names():
 
 def test_a_plan_is_a_table_in_a_notebook():
     from gridflow.spec.cluster import Task
-    from gridflow.spec.options import Deadlines
+    from gridflow.spec.option_groups import Deadlines
     from gridflow.spec.plan import Plan
 
     left_out = {"train": {"m": "column 'm' is a map<string,int>"}}
-    plan = Plan((Task("worker", 0),), "none", "local", 2, 10, (), Deadlines(), left_out=left_out)
+    tasks = (Task("worker", 0),)
+    plan = Plan(tasks, "none", "local", 2, 10, (), 300.0, Deadlines(), left_out=left_out)
     assert "worker:0</td>" in plan._repr_html_()
     assert "map&lt;string,int&gt;" in plan._repr_html_()
     assert str(plan).splitlines()[-1].startswith("left out       column 'm'")

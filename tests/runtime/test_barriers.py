@@ -8,7 +8,14 @@ import time
 import numpy as np
 import pytest
 
-from gridflow import BarrierTimeout, BrokenBarrier, LocalLauncher, Role, TensorflowDistributor
+from gridflow import (
+    BarrierTimeout,
+    BrokenBarrier,
+    Deadlines,
+    LocalLauncher,
+    Role,
+    TensorflowDistributor,
+)
 from gridflow.errors import GridflowError, InvalidArgument, StepTimeout, TrainingFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
@@ -138,7 +145,11 @@ def cross(ctx):
 
 def test_a_step_and_a_barrier_that_wait_for_one_another_are_told_apart():
     distributor = TensorflowDistributor(
-        2, "multi_worker_mirrored", launcher=LocalLauncher(), heartbeat_timeout=5, **QUIET
+        2,
+        "multi_worker_mirrored",
+        launcher=LocalLauncher(),
+        deadlines=Deadlines(heartbeat=5),
+        **QUIET,
     )
     with pytest.raises(StepTimeout) as caught:
         distributor.run(cross)

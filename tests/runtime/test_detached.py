@@ -9,7 +9,15 @@ import numpy as np
 import psutil
 import pytest
 
-from gridflow import InvalidArgument, LocalLauncher, SparkLauncher, TensorflowDistributor, errors
+from gridflow import (
+    Deadlines,
+    InvalidArgument,
+    LaunchOptions,
+    LocalLauncher,
+    SparkLauncher,
+    TensorflowDistributor,
+    errors,
+)
 from gridflow.testing.cluster import wait_for_slots
 
 pytestmark = [
@@ -23,7 +31,14 @@ QUIET = {"logs": "none", "progress": False}
 
 def detached(spark, **options):
     launcher = SparkLauncher(spark)
-    return TensorflowDistributor(2, "none", launcher=launcher, detached=True, **QUIET, **options)
+    return TensorflowDistributor(
+        2,
+        "none",
+        launcher=launcher,
+        launch_options=LaunchOptions(detached=True),
+        **QUIET,
+        **options,
+    )
 
 
 def count(ctx):
@@ -87,7 +102,7 @@ def test_agents_end_with_their_executor_and_are_missed(spark, tmp_path):
 
 
 def test_a_job_that_is_cancelled_before_its_agents_are_there_ends_at_once(spark):
-    job = detached(spark, shutdown_timeout=1000).start(count)
+    job = detached(spark, deadlines=Deadlines(shutdown=1000)).start(count)
     job.cancel()
     with pytest.raises(errors.JobCancelled):
         job.result(timeout=100)
@@ -96,10 +111,12 @@ def test_a_job_that_is_cancelled_before_its_agents_are_there_ends_at_once(spark)
 
 def test_what_detached_agents_cant_have_is_refused_at_the_call(spark, monkeypatch):
     with pytest.raises(InvalidArgument, match=r"LocalLauncher has none"):
-        TensorflowDistributor(1, launcher=LocalLauncher(), detached=True).start(count)
+        TensorflowDistributor(
+            1, launcher=LocalLauncher(), launch_options=LaunchOptions(detached=True)
+        ).start(count)
     with pytest.raises(InvalidArgument, match=r"get no rows by data="):
         detached(spark).run(count, data=spark.range(4))
-    with pytest.raises(InvalidArgument, match=r"detached=True is for CPUs"):
+    with pytest.raises(InvalidArgument, match="is for CPUs"):
         detached(spark, gpus=1).start(count)
     monkeypatch.setattr(SparkLauncher, "_is_dynamic", lambda _: True)
     with pytest.raises(InvalidArgument, match=r"dynamicAllocation"):

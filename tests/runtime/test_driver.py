@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 SLEEP = """
 import sys
-from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
+from gridflow import Deadlines, LocalLauncher, SparkLauncher, TensorflowDistributor
 
 def train():
     import subprocess, sys, time
@@ -41,7 +41,8 @@ def launcher():
     return SparkLauncher(spark)
 
 try:
-    TensorflowDistributor(2, "none", launcher=launcher(), heartbeat_timeout=5).run(train)
+    deadlines = Deadlines(heartbeat=5)
+    TensorflowDistributor(2, "none", launcher=launcher(), deadlines=deadlines).run(train)
 except KeyboardInterrupt:
     print("interrupted in order", flush=True)
 """
@@ -317,10 +318,10 @@ def test_a_full_disk_under_the_spool_is_named(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(
         "import numpy as np, sys\n"
-        "from gridflow import LocalLauncher, TensorflowDistributor, errors\n"
+        "from gridflow import LocalLauncher, Spool, TensorflowDistributor, errors\n"
         "quiet = dict(launcher=LocalLauncher(), logs='none', progress=False)\n"
         "try:\n"
-        "    TensorflowDistributor(2, 'none', **quiet, spool_dir=sys.argv[1]).run(\n"
+        "    TensorflowDistributor(2, 'none', **quiet, spool=Spool(dir=sys.argv[1])).run(\n"
         "        print, data={'train': np.ones((1000, 1000))})\n"
         "except errors.GridflowError as error:\n"
         "    print(type(error).__name__, error)\n"
@@ -338,7 +339,7 @@ def test_a_full_disk_under_the_spool_is_named(tmp_path):
     )
     assert "DataError" in done.stdout, done.stdout + done.stderr
     assert "No space left on device" in done.stdout
-    assert "spool_dir" in done.stdout
+    assert "Spool(dir=" in done.stdout
 
 
 def test_what_a_builder_is_given_where_an_application_runs_already_is_no_setting_of_it(spark):

@@ -8,6 +8,7 @@ from slow_rows import Pace, SlowLauncher
 
 from gridflow import (
     DataError,
+    Deadlines,
     LocalLauncher,
     SparkLauncher,
     TensorflowDistributor,
@@ -119,7 +120,11 @@ def test_a_rank_that_gets_few_rows_late_makes_the_steps_of_the_others(
     # Rank 1 gets a third of the rows of rank 0, after these; once later than a step may take.
     launcher = SlowLauncher(Pace(), Pace(late=late, pause=pause), shares=(3, 1))
     distributor = TensorflowDistributor(
-        2, "multi_worker_mirrored", launcher=launcher, step_timeout=step_timeout, **QUIET
+        2,
+        "multi_worker_mirrored",
+        launcher=launcher,
+        deadlines=Deadlines(step=step_timeout),
+        **QUIET,
     )
     result = distributor.run(train, data=data(), tail=tail, shuffle=True)
     steps = {"spread": 60, "repeat": 60, "drop": 20}[tail]

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from gridflow import errors
+from gridflow import Deadlines, errors
 from gridflow.testing.deaths import agent_of_this_task
 
 
@@ -130,7 +130,7 @@ def train_mirrored(ctx, deed, victim):
     return "trained"
 
 
-MIRRORED = {"strategy": "multi_worker_mirrored", "heartbeat_timeout": 5}
+MIRRORED = {"strategy": "multi_worker_mirrored", "deadlines": Deadlines(heartbeat=5)}
 
 
 # A killed rank on Spark is what the next test is about; of those that hang on, one is enough there.
@@ -183,7 +183,11 @@ def test_a_rank_that_stops_making_steps_is_named_with_its_stack(distribute):
         callbacks = [*ctx.callbacks(), Sleepy()]
         model.fit(x, x[:, :1], batch_size=8, epochs=50, verbose=0, callbacks=callbacks)
 
-    error = expect(errors.StepTimeout, distribute(**MIRRORED, step_timeout=8), train)
+    error = expect(
+        errors.StepTimeout,
+        distribute(**MIRRORED | {"deadlines": Deadlines(heartbeat=5, step=8)}),
+        train,
+    )
     assert error.first.task == "worker:1"
     assert "time.sleep(600)" in error.first.traceback
 
@@ -207,7 +211,7 @@ def fit_alone(ctx, epochs):
 
 @pytest.mark.full(launcher="local")
 def test_a_deadline_holds_from_the_first_step_on_in_every_fit(distribute):
-    distributor = distribute(**MIRRORED, step_timeout=6)
+    distributor = distribute(**MIRRORED | {"deadlines": Deadlines(heartbeat=5, step=6)})
     error = expect(errors.StepTimeout, distributor, fit_alone, (1, 0))
     assert error.first.task == "worker:1"
     assert "time.sleep(600)" in error.first.traceback
@@ -241,7 +245,7 @@ def test_a_frozen_agent_is_reported_as_lost(distribute):
             os.kill(agent_of_this_task(), signal.SIGSTOP)
         time.sleep(60)
 
-    error = expect(errors.TaskLost, distribute(heartbeat_timeout=3), train)
+    error = expect(errors.TaskLost, distribute(deadlines=Deadlines(heartbeat=3)), train)
     assert error.first.task == "worker:1"
     assert "not heard of for 3 seconds" in str(error)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow import LaunchOptions, LocalLauncher, TensorflowDistributor
 from gridflow.errors import TaskLost
 from gridflow.launch import agents
 
@@ -90,7 +90,7 @@ def test_agents_come_from_one_process_and_are_what_started_ones_are(
     before = os.umask(0o027)
     try:
         again, forked = run(lambda: facts(), num_workers=2).value
-        parent, started = run(lambda: facts(), warm_seconds=0).value
+        parent, started = run(lambda: facts(), launch_options=LaunchOptions(warm_seconds=0)).value
     finally:
         os.umask(before)
     assert again == server
@@ -113,9 +113,9 @@ def test_what_libraries_may_see_at_import_makes_another_process(run, fresh_serve
 
 def test_it_ends_when_it_was_idle(run, fresh_server):
     facts = facts_of_agent
-    server, _ = run(lambda: facts(), warm_seconds=0.5).value
+    server, _ = run(lambda: facts(), launch_options=LaunchOptions(warm_seconds=0.5)).value
     wait_until(lambda: not is_alive(server))
-    assert run(lambda: facts(), warm_seconds=0.5).value[0] != server
+    assert run(lambda: facts(), launch_options=LaunchOptions(warm_seconds=0.5)).value[0] != server
 
 
 def test_an_agent_that_is_killed_is_named_with_the_signal(run, fresh_server):

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridflow import SparkLauncher, TensorflowDistributor, errors
+from gridflow import Deadlines, SparkLauncher, TensorflowDistributor, errors
 from gridflow.agent.executor import Executor, ExecutorWatch, executor_above
 from gridflow.testing.cluster import wait_for_slots
 from gridflow.testing.deaths import agent_of_this_task
@@ -158,7 +158,12 @@ def jvm_of(spark, executor):
 @pytest.fixture
 def quiet(spark):
     def make(**options):
-        options = {"logs": "none", "progress": False, "heartbeat_timeout": 4, **options}
+        options = {
+            "logs": "none",
+            "progress": False,
+            "deadlines": Deadlines(heartbeat=4),
+            **options,
+        }
         return TensorflowDistributor(2, "none", launcher=SparkLauncher(spark), **options)
 
     yield make

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow import Deadlines, LaunchOptions, LocalLauncher, TensorflowDistributor
 from gridflow.agent.process_supervisor import ProcessSupervisor
 from gridflow.coordinator.loop import JobRun
 from gridflow.errors import WireError
@@ -53,7 +53,7 @@ class LateUploads:
 @pytest.mark.usefixtures("no_leaks")
 @pytest.mark.timeout(120)
 def test_a_large_checkpoint_on_its_way_looks_like_no_death(monkeypatch, tmp_path):
-    """The download of a resume, and the wait for uploads, take longer than heartbeat_timeout."""
+    """The download of a resume, and the wait for uploads, take longer than Deadlines.heartbeat."""
 
     def train(ctx):
         import keras
@@ -84,9 +84,11 @@ def test_a_large_checkpoint_on_its_way_looks_like_no_death(monkeypatch, tmp_path
     distributor = TensorflowDistributor(
         1,
         launcher=LocalLauncher(),
-        heartbeat_timeout=2,
+        deadlines=Deadlines(heartbeat=2),
         max_restarts=1,
-        warm_seconds=0,  # an agent of its own, that reads the file above
+        launch_options=LaunchOptions(
+            warm_seconds=0
+        ),  # an agent of its own, that reads the file above
         logs="none",
         progress=False,
     )
@@ -97,7 +99,7 @@ def test_a_large_checkpoint_on_its_way_looks_like_no_death(monkeypatch, tmp_path
 
 @pytest.mark.usefixtures("no_leaks")
 def test_a_driver_that_is_busy_has_heard_its_agents_meanwhile(monkeypatch):
-    """It reads a checkpoint for longer than heartbeat_timeout, while agents go on to call."""
+    """It reads a checkpoint for longer than Deadlines.heartbeat, while agents go on to call."""
 
     def train(ctx):
         time.sleep(1)
@@ -112,7 +114,12 @@ def test_a_driver_that_is_busy_has_heard_its_agents_meanwhile(monkeypatch):
         return latest(self)
 
     monkeypatch.setattr(JobRun, "_latest_checkpoint", slow)
-    options = {"heartbeat_timeout": 2, "max_restarts": 1, "logs": "none", "progress": False}
+    options = {
+        "deadlines": Deadlines(heartbeat=2),
+        "max_restarts": 1,
+        "logs": "none",
+        "progress": False,
+    }
     result = TensorflowDistributor(3, "none", launcher=LocalLauncher(), **options).run(train)
     assert [each.failure and each.failure.kind for each in result.attempts] == ["exception", None]
 
@@ -135,10 +142,10 @@ def test_what_fails_late_of_a_life_that_is_over_says_nothing_of_the_next():
     assert reports.kinds == [Succeeded(0, result)]
 
 
-#: A job of two in a driver of its own, whose heartbeat_timeout is shorter than its driver's pause.
+#: A job of two in a driver of its own, whose Deadlines.heartbeat is shorter than the pause.
 PAUSED = """
 import ctypes, threading
-from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow import Deadlines, LocalLauncher, TensorflowDistributor
 
 def train(ctx, seconds):
     import time
@@ -146,7 +153,7 @@ def train(ctx, seconds):
     time.sleep(seconds)
     return ctx.generation
 
-options = {"logs": "chief", "progress": False, "heartbeat_timeout": 2}
+options = {"logs": "chief", "progress": False, "deadlines": Deadlines(heartbeat=2)}
 distributor = TensorflowDistributor(2, "none", launcher=LocalLauncher(), **options)
 """
 HOLDS_THE_GIL = """
@@ -156,7 +163,7 @@ print("value", distributor.run(train, 12).value)
 """
 
 
-def test_a_driver_that_holds_the_gil_for_longer_than_heartbeat_timeout_loses_no_agent():
+def test_a_driver_that_holds_the_gil_for_longer_than_its_heartbeat_loses_no_agent():
     done = subprocess.run(
         [sys.executable, "-c", PAUSED + HOLDS_THE_GIL],
         capture_output=True,

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import json, sys
 real, sys.executable = sys.executable, {python!r}
-from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow import LaunchOptions, LocalLauncher, Network, TensorflowDistributor
 
 def together(ctx):
     import json, os
@@ -33,8 +33,10 @@ def together(ctx):
 def alone(ctx):
     return ctx.rank
 
-options = {{"logs": "none", "progress": False, "warm_seconds": 0, "start_timeout": 120}}
-distributor = TensorflowDistributor(2, launcher=LocalLauncher(), **options, **{network!r})
+options = {{"logs": "none", "progress": False, "start_timeout": 120}}
+network = Network(**{network!r})
+options["launch_options"] = LaunchOptions(warm_seconds=0)
+distributor = TensorflowDistributor(2, launcher=LocalLauncher(), network=network, **options)
 print("SAID", json.dumps(list(distributor.run({train}).values)))
 """
 #: Starts the first agent on one host, the second on the other.

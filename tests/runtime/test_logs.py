@@ -222,14 +222,15 @@ def test_epochs_are_shown_with_their_results_and_steps_move_a_bar(launcher, caps
 NOBODY_READS = """
 import sys
 from pathlib import Path
-from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow import Deadlines, LocalLauncher, TensorflowDistributor
 def train(ctx):
     import time
     for number in range(20_000):
         print(f"line {number} ".ljust(100, "x"), flush=True)
     time.sleep(4)
     return 42
-distributor = TensorflowDistributor(1, "none", launcher=LocalLauncher(), heartbeat_timeout=1.5)
+deadlines = Deadlines(heartbeat=1.5)
+distributor = TensorflowDistributor(1, "none", launcher=LocalLauncher(), deadlines=deadlines)
 result = distributor.run(train)
 Path(sys.argv[1]).write_text(f"{result.value} {len(result.logs(0).splitlines())}")
 """

@@ -32,16 +32,16 @@ from gridflow.spec.network import Network
 )
 def test_what_can_not_be_is_refused_at_the_call(given, words):
     with pytest.raises(errors.InvalidArgument, match=words):
-        TensorflowDistributor(launcher=LocalLauncher(), **given)
+        TensorflowDistributor(launcher=LocalLauncher(), network=Network(**given))
 
 
 def test_what_the_user_says_comes_before_what_the_launcher_knows():
     def parsed(host=None, advertise=None, port=None):
-        return Network.parse(host, advertise, port).or_else("10.0.0.1", "driver")
+        return Network(host=host, advertise=advertise, port=port).or_else("10.0.0.1", "driver")
 
-    assert parsed() == Network("10.0.0.1", "driver")
-    assert parsed(host="10.0.0.2") == Network("10.0.0.2", "10.0.0.2")
-    assert parsed(advertise="gate") == Network("10.0.0.1", "gate")
+    assert parsed() == Network(host="10.0.0.1", advertise="driver")
+    assert parsed(host="10.0.0.2") == Network(host="10.0.0.2", advertise="10.0.0.2")
+    assert parsed(advertise="gate") == Network(host="10.0.0.1", advertise="gate")
     assert parsed(port=7).ports == (7, 7)
     assert parsed(port="40000-40100").ports == (40000, 40100)
     assert parsed(port="40000").ports == (40000, 40000)
@@ -51,8 +51,9 @@ def test_what_the_user_says_comes_before_what_the_launcher_knows():
 
 
 def test_an_interface_stands_for_its_address():
-    assert Network.parse(None, None, None, "lo").host == "127.0.0.1"
-    assert Network.parse(None, "gate", 7, "lo") == Network("127.0.0.1", "gate", (7, 7))
+    assert Network(interface="lo").or_else("10.0.0.1", "driver").host == "127.0.0.1"
+    found = Network(interface="lo", advertise="gate", port=7).or_else("10.0.0.1", "driver")
+    assert found == Network(host="127.0.0.1", advertise="gate", port=7)
 
 
 @pytest.mark.slow
@@ -72,10 +73,14 @@ def test_all_interfaces_and_a_range_of_ports_that_is_taken_in_part(monkeypatch):
         first = taken.getsockname()[1]
         options = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
         network = {"host": "0.0.0.0", "advertise": "127.0.0.1"}
-        distributor = TensorflowDistributor(**options, **network, port=(first, first + 20))
+        distributor = TensorflowDistributor(
+            **options, network=Network(**network, port=(first, first + 20))
+        )
         assert distributor.run(len, "four").value == 4
         ((host, port),) = listening
         assert host == "0.0.0.0"
         assert first < port <= first + 20
         with pytest.raises(NetworkError, match=f"can't listen on port {first} of 0.0.0.0: Addr"):
-            TensorflowDistributor(**options, **network, port=first).run(len, "four")
+            TensorflowDistributor(**options, network=Network(**network, port=first)).run(
+                len, "four"
+            )

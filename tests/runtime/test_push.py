@@ -11,11 +11,13 @@ import pytest
 
 from gridflow import (
     DataError,
+    Deadlines,
     InvalidArgument,
     LocalLauncher,
     NotEnoughSlots,
     SchemaError,
     SparkLauncher,
+    Spool,
     TensorflowDistributor,
     TrainingFailed,
 )
@@ -184,7 +186,7 @@ def stop_soon(ctx):
 
 
 def test_the_function_ends_the_feeding_and_the_rest_isnt_read():
-    with local("none", 1, spool_limit="1MiB").start(stop_soon) as job:
+    with local("none", 1, spool=Spool(limit="1MiB")).start(stop_soon) as job:
         wide = {"x": np.zeros((100_000, 100), "float32")}  # 40 MB, of which 1 MiB may wait
         taken = job.feed(wide)
     assert 24 <= taken < 50_000
@@ -350,7 +352,7 @@ def slow(ctx):
 
 
 def test_more_rows_than_the_spool_holds_pass_through_it():
-    with local("none", 2, spool_limit="1MiB").start(slow) as job:
+    with local("none", 2, spool=Spool(limit="1MiB")).start(slow) as job:
         assert job.feed({"x": np.zeros((200_000, 25), "float32")}) == 200_000
     assert sum(job.result().values) == 200_000
 
@@ -374,7 +376,7 @@ def test_what_cant_be_fed_is_said_at_the_call():
 
 def test_rows_that_cant_be_fed_are_an_error_at_once_and_the_job_goes_on(spark):
     """Nobody waits for the job's own failure, of which a feeder's error may be the echo."""
-    patient = {"launcher": SparkLauncher(spark), "heartbeat_timeout": 1000, **QUIET}
+    patient = {"launcher": SparkLauncher(spark), "deadlines": Deadlines(heartbeat=1000), **QUIET}
     with TensorflowDistributor(1, "none", **patient).start(loop) as job:
         assert job.feed(numbers(5)) == 5
         with pytest.raises(DataError, match="have no names"):
@@ -385,7 +387,7 @@ def test_rows_that_cant_be_fed_are_an_error_at_once_and_the_job_goes_on(spark):
 
     with (
         pytest.raises(DataError, match=r"^rows could .*'y' came as float .* one type\.$"),
-        local("none", 1, heartbeat_timeout=1000).start(loop) as job,
+        local("none", 1, deadlines=Deadlines(heartbeat=1000)).start(loop) as job,
     ):
         job.feed(numbers(5))
         job.feed({**numbers(1), "y": np.array(["text"])})
@@ -406,7 +408,7 @@ def test_a_function_that_takes_no_rows_and_one_that_fails():
         for _ in ctx.stream(4, features="x"):
             raise ValueError("no")
 
-    job = local("none", 1, spool_limit="1MiB").start(fails)
+    job = local("none", 1, spool=Spool(limit="1MiB")).start(fails)
     with pytest.raises(TrainingFailed, match="ValueError: no"):
         job.feed({"x": np.zeros((1_000_000, 10), "float32")})
 

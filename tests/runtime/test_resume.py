@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow import LocalLauncher, Restarts, TensorflowDistributor
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.errors import InvalidArgument, JobExists, TrainingFailed
 from gridflow.spec.place import Place
@@ -170,7 +170,9 @@ def test_a_group_that_is_to_move_saves_where_it_stands_and_ends_with_the_same_we
     uninterrupted, tmp_path, capsys
 ):
     options = {**OPTIONS, "checkpoint_every": None, "logs": "none", "progress": False}
-    distributor = TensorflowDistributor(2, **options, launcher=LocalLauncher(), max_preemptions=1)
+    distributor = TensorflowDistributor(
+        2, **options, launcher=LocalLauncher(), restarts=Restarts(max_preemptions=1)
+    )
     handle = distributor.start(train, None, slow(tmp_path), data=data())
     give_up = time.monotonic() + 60
     while "worker:0" not in handle.report.tasks and time.monotonic() < give_up:

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from gridflow import SparkLauncher, TensorflowDistributor, errors
+from gridflow import Deadlines, SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.cluster import wait_for_slots
 
 
@@ -37,7 +37,9 @@ def fails_with(distributor, frame):
 def test_a_failure_of_the_data_is_a_data_error_in_sparks_words(spark, quiet, tmp_path):
     from pyspark.sql import functions as F
 
-    distributor = quiet(heartbeat_timeout=5)  # so long an agent looks for a job that is over
+    distributor = quiet(
+        deadlines=Deadlines(heartbeat=5)
+    )  # so long an agent looks for a job that is over
     fails = F.udf(lambda number: 1 / (number - 3), "double")
     after_a_shuffle = spark.range(10).withColumn("y", fails("id"))
     assert "ZeroDivisionError: division by zero" in fails_with(distributor, after_a_shuffle)

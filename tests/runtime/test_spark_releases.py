@@ -23,7 +23,7 @@ import json
 import platform
 import pyspark
 from pyspark.sql import SparkSession
-from gridflow import SparkLauncher, TensorflowDistributor
+from gridflow import LaunchOptions, SparkLauncher, TensorflowDistributor
 
 def train(ctx):
     import keras
@@ -41,7 +41,8 @@ builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enab
 spark = builder.config("spark.executor.memory", "600m").getOrCreate()
 data = spark.range(64).selectExpr("float(id) / 64 as x", "float(id) / 32 as y")
 launcher = SparkLauncher(spark)
-options = {"launcher": launcher, "logs": "none", "progress": False, "warm_seconds": 0}
+options = {"launcher": launcher, "logs": "none", "progress": False}
+options["launch_options"] = LaunchOptions(warm_seconds=0)
 result = TensorflowDistributor(2, **options).run(train, data=data)
 lines = [line for rank in (0, 1) for line in result.logs(rank).splitlines()]
 pythons = [line.split()[1] for line in lines if line.startswith("python ")]

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
+from gridflow import LaunchOptions, LocalLauncher, SparkLauncher, TensorflowDistributor
 from gridflow.agent.environment import describe
 from gridflow.agent.forkserver import client, safety
 from gridflow.agent.forkserver.server import TrainingForkServer
@@ -108,7 +108,7 @@ def test_nothing_of_one_job_is_seen_by_the_next(run):
     second, forked = run(look).value
     assert is_server(first)
     assert second == first
-    _, started = run(look, warm_seconds=0).value
+    _, started = run(look, launch_options=LaunchOptions(warm_seconds=0)).value
     for found in (forked, started):
         # Of the job, and of the processes themselves.
         for name in ("GRIDFLOW_AGENT_PID", "PYTEST_CURRENT_TEST", "TMPDIR"):
@@ -218,15 +218,19 @@ def test_a_server_that_is_frozen_is_ended_and_done_without(run):
 
 def test_a_server_is_ended_after_its_idle_time(run):
     find_server = server_of_this_task
-    server = run(lambda: find_server(), warm_seconds=0.5).value
+    server = run(lambda: find_server(), launch_options=LaunchOptions(warm_seconds=0.5)).value
     wait_until(lambda: not is_server(server))
 
 
 def test_without_warm_seconds_there_is_no_server(run):
     find_server = server_of_this_task
-    assert run(lambda: find_server(), warm_seconds=0).value != os.getpid()
+    assert (
+        run(lambda: find_server(), launch_options=LaunchOptions(warm_seconds=0)).value
+        != os.getpid()
+    )
     agent_of_started = run(
-        lambda: " ".join(psutil.Process(find_server()).cmdline()), warm_seconds=0
+        lambda: " ".join(psutil.Process(find_server()).cmdline()),
+        launch_options=LaunchOptions(warm_seconds=0),
     ).value
     assert "gridflow.agent.main" in agent_of_started
 

@@ -41,7 +41,7 @@ def driver():
     """Start a driver's server; give its handler, a way to end it, and an agent's reporter."""
     ours, agents = make_identities()
     handler = Driver()
-    server = listen(Network("127.0.0.1", "127.0.0.1"), ours, handler)
+    server = listen(Network(host="127.0.0.1"), ours, handler)
     client = CoordinatorClient(f"127.0.0.1:{server.port}", agents)
     me = {"rank": 0, "agent": "a", "launch": 1}
     reporter = Reporter(client, me, TIMEOUT, PATIENCE)
@@ -62,7 +62,7 @@ def until_given_up(reporter):
     return time.monotonic() - began
 
 
-def test_a_driver_that_has_ended_is_given_up_after_heartbeat_timeout(driver):
+def test_a_driver_that_has_ended_is_given_up_after_the_heartbeats_deadline(driver):
     _, end, reporter = driver
     end()
     assert TIMEOUT < until_given_up(reporter) < PATIENCE
@@ -78,7 +78,7 @@ def test_a_driver_that_goes_on_after_a_pause_is_told_all(driver):
     handler, _, reporter = driver
     handler.answers.clear()
     reporter.report(Gone())
-    for _ in range(4):  # four times heartbeat_timeout
+    for _ in range(4):  # four times Deadlines.heartbeat
         reporter.exchange()
     assert not reporter.coordinator_gone
     handler.answers.set()

@@ -113,7 +113,7 @@ class Agent:
         """
         prefix = task_prefix(self.payload.job, self.task)
         with temporary_folder(
-            prefix, self.payload.spec.hosts.spool_dir or _local_folder()
+            prefix, self.payload.spec.hosts.spool.dir or _local_folder()
         ) as folder:
             self._run_in(folder, batches)
         if self._error is not None:
@@ -213,12 +213,12 @@ class Agent:
     ) -> None:
         payload = self.payload
         deadlines = payload.spec.deadlines
-        timeout = deadlines.heartbeat_timeout
+        timeout = deadlines.heartbeat
         me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
-        self._reporter = Reporter(client, me, timeout, deadlines.driver_timeout)
+        self._reporter = Reporter(client, me, timeout, deadlines.driver)
         uploads = Uploads(client, me)
         versions = environment.describe()
-        warm_seconds = payload.spec.hosts.warm_seconds
+        warm_seconds = payload.spec.hosts.launch.warm_seconds
         self._runner = TaskRunner(
             payload,
             self.rank,
@@ -290,13 +290,13 @@ class Agent:
             except pa.ArrowException as error:
                 # It listened before there were agents: if nobody does, the job has ended already.
                 ended = isinstance(error, flight.FlightUnavailableError)
-                limit = deadlines.heartbeat_timeout if ended else deadlines.start_timeout
+                limit = deadlines.heartbeat if ended else self.payload.spec.start_timeout
                 if time.monotonic() - began > limit:
                     raise
                 time.sleep(0.2)
 
     def _begin_to_beat(self) -> Heartbeat:
-        timeout = self.payload.spec.deadlines.heartbeat_timeout
+        timeout = self.payload.spec.deadlines.heartbeat
         least = len(self.payload.spec.tasks) / _CALLS_PER_SECOND
         interval, eager = max(_EXCHANGE_SECONDS, least), max(_EAGER_SECONDS, least)
         quiet = max(interval, min(_QUIET_SECONDS, timeout / 5))

@@ -100,7 +100,7 @@ class ExecutorWatch:
         name, pid = self._executor.name, self._executor.pid
         return (
             f"the JVM of its executor {name} (pid {pid}) has been frozen for {self._patience:g} "
-            f"seconds (heartbeat_timeout): {what}"
+            f"seconds (Deadlines.heartbeat): {what}"
         )
 
     def _sleeps_on(self, now: float) -> bool:

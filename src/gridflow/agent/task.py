@@ -99,7 +99,7 @@ class TaskRunner:
             serves=self._part.serves,
             reporter=self._reporter,
             uploads=self._uploads,
-            frozen_after=self._payload.spec.deadlines.heartbeat_timeout,
+            frozen_after=self._payload.spec.deadlines.heartbeat,
             on_imported=self._warm,
             on_other=self._heard,
         )
@@ -207,7 +207,9 @@ class TaskRunner:
     def _start(self, command: commands.Start) -> None:
         spec = self._payload.spec
         training, grant = spec.training, self._grant
-        partitioner, communication = training.partitioner, training.communication
+        distribution = training.distribution
+        partitioner = distribution.variable_partitioner
+        communication = distribution.communication
         addresses: dict[str, list[str]] = {}
         for task, address in zip(spec.tasks, command.addresses, strict=True):
             addresses.setdefault(task.role, []).append(address)
@@ -226,13 +228,13 @@ class TaskRunner:
             tf_config=self._tf_config(ClusterSpec(addresses)),
             strategy=training.strategy,
             backend=training.backend,
-            start_timeout=spec.deadlines.start_timeout,
-            step_timeout=spec.deadlines.step_timeout,
+            start_timeout=spec.start_timeout,
+            step_timeout=spec.deadlines.step,
             runs_function=self._part.runs_function,
             serves=self._part.serves,
             partitioner=None if partitioner is None else partitioner.to_dict(),
             communication=None if communication is None else communication.to_dict(),
-            classic_flags=training.classic_flags,
+            classic_flags=training.programs.classic_flags,
             gpus=[] if isinstance(grant, str) else list(grant.addresses),
             gpu_memory=None if isinstance(grant, str) else grant.memory_limit,
             function=str(self._folder / "function"),

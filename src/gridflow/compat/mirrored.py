@@ -148,6 +148,7 @@ class MirroredStrategyRunner:
         self._check_encryption()
         from gridflow.distributor import TensorflowDistributor
         from gridflow.launch.spark.launcher import SparkLauncher
+        from gridflow.spec.option_groups import Deadlines
 
         distributor = TensorflowDistributor(
             self.get_num_tasks(),
@@ -155,7 +156,7 @@ class MirroredStrategyRunner:
             "none",
             launcher=SparkLauncher(self._spark),
             gpus=None if self._use_gpu else 0 if self._has_gpu_tasks() else None,
-            step_timeout=None,
+            deadlines=Deadlines(step=None),
             progress=False,
         )
         settings = _Settings(

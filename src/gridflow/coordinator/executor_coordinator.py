@@ -191,8 +191,8 @@ class _Unreachable(NoStreams):
         """
         raise InvalidArgument(
             f"rows can't be pushed to {stream!r}: executors can't connect to this client, so the "
-            "coordinator runs beside them. Give the rows to run(data=…), or say by advertise= how "
-            "this machine is reached."
+            "coordinator runs beside them. Give the rows to run(data=…), or say "
+            "by Network(advertise=…) how this machine is reached."
         )
 
 
@@ -240,7 +240,7 @@ class _Keeper:
             job,
             job_dir=self.folder,
             checkpoint_dir=self.folder / "checkpoints",
-            network=Network(address, address),
+            network=Network(host=address, advertise=address),
         )
         self._job, self._launcher = job, _Present()
         self._error: BaseException | None = None
@@ -277,7 +277,7 @@ class _Keeper:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Wait for the coordinator's end, and yield what it leaves."""
         self._launcher.ended()
-        self._thread.join(2 * self._job.spec.deadlines.shutdown_timeout)
+        self._thread.join(2 * self._job.spec.deadlines.shutdown)
         if self._thread.is_alive():
             self._error = self._error or GridflowError("the coordinator did not end.")
         if self._error is not None:
@@ -303,7 +303,7 @@ def run_task(
 
     context = BarrierTaskContext.get()
     place = place_of_this_task(places)
-    with temporary_folder(f"gridflow-{job.id}-inside-", job.spec.hosts.spool_dir) as folder:
+    with temporary_folder(f"gridflow-{job.id}-inside-", job.spec.hosts.spool.dir) as folder:
         keeper = _Keeper(job, folder, _address(context)) if place == 0 else None
         said = None if keeper is None else keeper.payload()
         told = "" if said is None else base64.b64encode(cloudpickle.dumps(said)).decode()

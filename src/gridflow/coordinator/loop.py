@@ -89,7 +89,7 @@ class JobRun:
             self._console.close()
             raise
         # A pause of half of what is forgiven to agents is one of the driver's.
-        self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat_timeout / 2))
+        self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
         self._desk = Desk(
             spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out, self._clock
         )
@@ -101,6 +101,7 @@ class JobRun:
             job.restart,
             needs=needed(training.backend, training.strategy),
             environment=describe(),
+            start_timeout=spec.start_timeout,
             saves_together=strategies.of(training.strategy).exchanges_gradients,
         )
         self._latest: CommittedCheckpoint | None = None
@@ -198,14 +199,14 @@ class JobRun:
             try:
                 self._loop(self._payload(agents, server.port))
             finally:
-                stop = partial(_shut_down, server, job.spec.deadlines.shutdown_timeout)
+                stop = partial(_shut_down, server, job.spec.deadlines.shutdown)
                 self._clean_up("the coordinator can't be stopped", stop)
         finally:
             for launch in self._launches.values():
                 self._clean_up("a launch can't be closed", launch.close)
             self._clean_up("the launcher can't be closed", self._launcher.close)
             if mirrored is not None:
-                limit = job.spec.deadlines.shutdown_timeout
+                limit = job.spec.deadlines.shutdown
                 self._clean_up("event files can't be copied", partial(mirrored.close, limit))
             for path in (function, modules):
                 self._clean_up("a file can't be deleted", partial(path.unlink, missing_ok=True))
@@ -330,7 +331,7 @@ class JobRun:
         if not seconds:
             return
         self._machine.handle(ev.DriverStoodStill(at, seconds))
-        limit = self.job.spec.deadlines.heartbeat_timeout
+        limit = self.job.spec.deadlines.heartbeat
         # Before anybody has to be heard of, the loop may have waited for the launch itself.
         if seconds >= limit and self._machine.phase is not Phase.GATHERING:
             self._console.say(

@@ -50,6 +50,7 @@ from gridflow.coordinator.policies import (
 from gridflow.coordinator.steps import RETURNED, Ask, StepWatch
 from gridflow.errors import DataError, RunTimeout
 from gridflow.spec.failures import KINDS, PREEMPTED, FailureKind
+from gridflow.spec.options import START_TIMEOUT
 from gridflow.spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow.wire import commands, reports
 from gridflow.wire.failures import Attempt, TaskFailure
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gridflow.errors import GridflowError
-    from gridflow.spec.options import Deadlines
+    from gridflow.spec.option_groups import Deadlines
     from gridflow.spec.tasks import Part
     from gridflow.wire.headers import Registration
 
@@ -95,13 +96,14 @@ class JobMachine:
         deadlines: Deadlines,
         policy: RestartPolicy | None = None,
         *,
+        start_timeout: float = START_TIMEOUT,
         needs: Sequence[str] = ("tensorflow",),
         environment: Mapping[str, str] | None = None,
         saves_together: bool = False,
     ) -> None:
         self.parts = tuple(parts)
         self.tasks = tuple(part.task for part in self.parts)
-        self.deadlines = deadlines
+        self.deadlines, self.start_timeout = deadlines, start_timeout
         self.policy = policy or MaxRestarts(0)
         self.needs = needs
         self.environment = environment or {"gridflow": importlib.metadata.version("gridflow")}
@@ -130,8 +132,8 @@ class JobMachine:
 
     def begin(self, at: float) -> list[ev.Instruction]:
         """Return the first instructions."""
-        if self.deadlines.run_timeout is not None:
-            self._run_deadline = at + self.deadlines.run_timeout
+        if self.deadlines.run is not None:
+            self._run_deadline = at + self.deadlines.run
         self._put_off_deadline(at)
         return self._begin_launch(at)
 
@@ -143,7 +145,7 @@ class JobMachine:
             case ev.Heard():
                 return self._heard(event)
             case ev.DriverStoodStill():
-                if event.seconds >= self.deadlines.heartbeat_timeout:
+                if event.seconds >= self.deadlines.heartbeat:
                     self._standstill = event
                 return []
             case ev.Interrupted():
@@ -264,7 +266,7 @@ class JobMachine:
         if self.phase is not Phase.TRAINING or self._saving is not None:
             return []
         stays = self._may_move()
-        patience = self.deadlines.heartbeat_timeout
+        patience = self.deadlines.heartbeat
         self._saving = Saving(self._savers, self.generation, patience, stays)
         then = "moves" if stays else "goes on while it can (max_preemptions allows no move)"
         words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
@@ -359,7 +361,7 @@ class JobMachine:
         self._put_off_deadline(at)
 
     def _put_off_deadline(self, at: float) -> None:
-        self._deadline = at + STAGES[self.phase].lasts(self.deadlines)
+        self._deadline = at + STAGES[self.phase].lasts(self.deadlines, self.start_timeout)
 
     def _gather(self, at: float) -> list[ev.Instruction]:
         self._enter(Phase.GATHERING, at)
@@ -432,7 +434,7 @@ class JobMachine:
         member = self._members[rank]
         if not member.agent or member.lost:
             return None
-        return member.last_heard + self.deadlines.heartbeat_timeout
+        return member.last_heard + self.deadlines.heartbeat
 
     # Failure -------------------------------------------------------------------------------------
 
@@ -449,7 +451,7 @@ class JobMachine:
     def _replace(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
         member = self._members[rank]
         member.replacements += 1
-        member.ready, member.up_by = False, at + self.deadlines.start_timeout
+        member.ready, member.up_by = False, at + self.start_timeout
         self._replacements.watch(rank)
         words = f"{failure.task}: {failure.summary}. It is started again; the others go on."
         return [ev.Say(words), ev.Send(commands.Replace(self.generation), (rank,))]
@@ -498,10 +500,10 @@ class JobMachine:
         return [attempt.failure for attempt in self.attempts if attempt.failure is not None]
 
     def _notice_silent(self, at: float) -> list[ev.Instruction]:
-        limit = self.deadlines.heartbeat_timeout
+        limit = self.deadlines.heartbeat
         for rank in self._silence.due(at):
             self._members[rank].lost = True
-            detail = f"its agent was not heard of for {limit:g} seconds (heartbeat_timeout)"
+            detail = f"its agent was not heard of for {limit:g} seconds (Deadlines.heartbeat)"
             return self._fail(at, self._loss(at, rank, detail))
         return []
 
@@ -525,7 +527,7 @@ class JobMachine:
                 return self._advance(at)
             case Phase.CLEARING:
                 for member in self._members:
-                    silent = at - member.last_heard > self.deadlines.heartbeat_timeout
+                    silent = at - member.last_heard > self.deadlines.heartbeat
                     member.lost = member.lost or (silent and not member.cleared)
                 return self._advance(at)
             case Phase.RELAUNCHING if at > self._deadline:
@@ -548,14 +550,14 @@ class JobMachine:
     def _check_evaluation(self, at: float) -> list[ev.Instruction]:
         if at <= self._deadline:
             return self._notice_silent(at)
-        limit = self.deadlines.shutdown_timeout
-        words = f"the evaluator was not done in {limit:g} seconds (shutdown_timeout)"
+        limit = self.deadlines.shutdown
+        words = f"the evaluator was not done in {limit:g} seconds (Deadlines.shutdown)"
         return [ev.Say(words), *self._close(at, None)]
 
     def _check_up(self, at: float) -> list[ev.Instruction]:
         """Look whether the processes that replace dead ones have come up."""
         for rank in self._replacements.due(at):
-            limit = self.deadlines.start_timeout
+            limit = self.start_timeout
             text = f"was started again and did not come up within {limit:g} seconds"
             self._members[rank].up_by = None
             return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
@@ -571,7 +573,7 @@ class JobMachine:
         return self._fail(at, replace(failure, traceback=found.stack))
 
     def _run_timed_out(self, at: float) -> list[ev.Instruction]:
-        words = f"the job was not done in {self.deadlines.run_timeout:g} seconds (run_timeout)"
+        words = f"the job was not done in {self.deadlines.run:g} seconds (Deadlines.run)"
         if self.phase is Phase.EVALUATING:
             return [ev.Say(f"{words}; its training had succeeded"), *self._close(at, None)]
         if not self.attempts or self.attempts[-1].generation != self.generation:
@@ -579,7 +581,7 @@ class JobMachine:
         return self._close(at, RunTimeout(words))
 
     def _start_timed_out(self, at: float) -> list[ev.Instruction]:
-        limit = self.deadlines.start_timeout
+        limit = self.start_timeout
         if self.phase is Phase.GATHERING:
             missing = [r for r, member in enumerate(self._members) if not member.agent]
             text = f"did not register within {limit:g} seconds (start_timeout)"
@@ -645,16 +647,16 @@ class JobMachine:
 
     def _loss(self, at: float, rank: int, detail: str) -> TaskFailure:
         """Return the failure of an agent that is gone, whether or not that was announced."""
-        pause, limit = self._standstill, self.deadlines.heartbeat_timeout
+        pause, limit = self._standstill, self.deadlines.heartbeat
         if pause is not None and at - pause.at < 2 * limit:
             detail += (
                 f". The driver itself had stood still for {pause.seconds:.0f} seconds: agents wait "
-                f"for a silent driver for {self.deadlines.driver_timeout:g}"
+                f"for a silent driver for {self.deadlines.driver:g}"
             )
         leaving = self._members[rank].leaving
         if leaving:
             failure = self._failure(rank, PREEMPTED, f"{leaving}. Now {detail}")
-            return replace(failure, hint="max_preemptions= says how often a job moves away.")
+            return replace(failure, hint="Restarts(max_preemptions=) says how often to move away.")
         return self._failure(rank, "lost", detail)
 
     def _failure(self, rank: int, kind: FailureKind, summary: str) -> TaskFailure:

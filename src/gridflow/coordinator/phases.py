@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow.spec.options import Deadlines
+    from gridflow.spec.option_groups import Deadlines
 
 #: Seconds in which further failures are gathered after a first one that looks like the cause.
 COLLECT_SECONDS: Final = 1.5
@@ -42,7 +42,7 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-def _for_ever(_: Deadlines) -> float:
+def _for_ever(_: Deadlines, __: float) -> float:
     return math.inf
 
 
@@ -54,46 +54,47 @@ class Stage:
     ----------
     leads_to : frozenset of Phase
     lasts : callable
-        Its own deadline: seconds after which something is done about what is missing.
+        Its own deadline, of the job's and its ``start_timeout``: seconds after which something is
+        done about what is missing.
     """
 
     leads_to: frozenset[Phase]
-    lasts: Callable[[Deadlines], float] = _for_ever
+    lasts: Callable[[Deadlines, float], float] = _for_ever
 
 
 _AT_ANY_TIME: Final = frozenset({Phase.COLLECTING, Phase.RELAUNCHING, Phase.CLOSING})
 STAGES: Final[Mapping[Phase, Stage]] = {
     Phase.GATHERING: Stage(
         _AT_ANY_TIME | {Phase.STARTING},
-        lambda deadlines: deadlines.start_timeout,
+        lambda _, start_timeout: start_timeout,
     ),
     Phase.STARTING: Stage(
         _AT_ANY_TIME | {Phase.TRAINING},
-        lambda deadlines: deadlines.start_timeout,
+        lambda _, start_timeout: start_timeout,
     ),
     # Its deadlines are those of steps: `gridflow.coordinator.steps`.
     Phase.TRAINING: Stage(_AT_ANY_TIME | {Phase.EVALUATING}),
     Phase.EVALUATING: Stage(
         frozenset({Phase.CLOSING}),
-        lambda deadlines: deadlines.shutdown_timeout,
+        lambda deadlines, _: deadlines.shutdown,
     ),
     # Where only echoes are known, the one who caused them may be frozen or unreachable, which takes
     # up to the heartbeat's deadline to show.
     Phase.COLLECTING: Stage(
         frozenset({Phase.CLEARING, Phase.CLOSING}),
-        lambda deadlines: deadlines.heartbeat_timeout + COLLECT_MARGIN,
+        lambda deadlines, _: deadlines.heartbeat + COLLECT_MARGIN,
     ),
     Phase.CLEARING: Stage(
         frozenset({Phase.STARTING, Phase.RELAUNCHING, Phase.CLOSING}),
-        lambda deadlines: deadlines.shutdown_timeout,
+        lambda deadlines, _: deadlines.shutdown,
     ),
     Phase.RELAUNCHING: Stage(
         frozenset({Phase.GATHERING, Phase.CLOSING}),
-        lambda deadlines: deadlines.shutdown_timeout,
+        lambda deadlines, _: deadlines.shutdown,
     ),
     Phase.CLOSING: Stage(
         frozenset({Phase.CLOSED}),
-        lambda deadlines: deadlines.shutdown_timeout,
+        lambda deadlines, _: deadlines.shutdown,
     ),
     Phase.CLOSED: Stage(frozenset()),
 }

@@ -24,7 +24,7 @@ MAX_PREEMPTIONS: Final = 10
 
 @runtime_checkable
 class RestartPolicy(Protocol):
-    """Says whether a failure is followed by another generation: ``restart=`` takes any of these.
+    """Says whether a failure is followed by another generation: `Restarts` takes any of these.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class PreemptionAware:
 
     A spot instance that is taken back says nothing about the program: it has a budget of its own.
     Here that holds for those, too, that go without a word. Executors of which Spark says before
-    that they will be taken away have one in any case, ``TensorflowDistributor(max_preemptions=)``.
+    that they will be taken away have one in any case, ``Restarts(max_preemptions=)``.
 
     Parameters
     ----------
@@ -143,53 +143,65 @@ class ApartFromPreemptions:
         return self.policy.restart(others)
 
 
-def with_preemptions(policy: RestartPolicy, max_preemptions: Any) -> RestartPolicy:
-    """Return a policy that counts executors that are taken back with notice apart.
+@dataclass(frozen=True, kw_only=True)
+class Restarts:
+    """Which failures the group is started again after, beside ``max_restarts``.
 
-    None: `MAX_PREEMPTIONS`, or what a `PreemptionAware` says itself.
-
-    Raises
-    ------
-    InvalidArgument
-        It is no number; or both say one.
-    """
-    if max_preemptions is not None:
-        whole_number("max_preemptions", max_preemptions, 0)
-    if not isinstance(policy, PreemptionAware):
-        limit = MAX_PREEMPTIONS if max_preemptions is None else max_preemptions
-        return ApartFromPreemptions(policy, limit)
-    if max_preemptions is not None:
-        raise InvalidArgument(
-            f"give max_preemptions= once; got max_preemptions={max_preemptions} beside "
-            f"restart={policy!r}, which counts executors that are taken back, too."
-        )
-    return policy
-
-
-def policy_of(restart: Any, max_restarts: Any) -> RestartPolicy:
-    """Return the policy that a user gave, as an object or as a number.
+    Parameters
+    ----------
+    policy : RestartPolicy, optional
+        Instead of ``max_restarts``: `MaxRestarts`, `PreemptionAware`, `RetryableExits`, or an
+        object of your own with a method ``restart(causes) -> bool``.
+    max_preemptions : int, optional
+        How often the group moves away from executors of which Spark says that they will be taken
+        back (``spark.decommission.enabled``), with a checkpoint made before; apart from
+        ``max_restarts``, as it is no failure. Default: 10, or what a `PreemptionAware` says itself.
+        See ``docs/failure.md``.
 
     Raises
     ------
     InvalidArgument
-        It is neither; or both were given.
+        For a policy that is none, a negative number, or ``max_preemptions`` given twice.
     """
-    limit = whole_number("max_restarts", max_restarts, 0)
-    if restart is None:
-        return MaxRestarts(limit)
-    if limit:
-        raise InvalidArgument(
-            f"give either restart= or max_restarts=; got max_restarts={limit} beside "
-            f"restart={restart!r}. restart=MaxRestarts({limit}) is the same."
-        )
-    if isinstance(restart, int) and not isinstance(restart, bool):
-        return MaxRestarts(restart)
-    if isinstance(restart, type) or not isinstance(restart, RestartPolicy):
-        raise InvalidArgument(
-            "restart= is a number of restarts, MaxRestarts(3), PreemptionAware(...) or an object "
-            f"with a method restart(causes); got {restart!r}."
-        )
-    return restart
+
+    policy: RestartPolicy | None = None
+    max_preemptions: int | None = None
+
+    def __post_init__(self) -> None:
+        policy, limit = self.policy, self.max_preemptions
+        is_policy = isinstance(policy, RestartPolicy) and not isinstance(policy, type)
+        if policy is not None and not is_policy:
+            raise InvalidArgument(
+                "Restarts(policy=) is MaxRestarts(3), PreemptionAware(…), RetryableExits(3) or an "
+                f"object with a method restart(causes); got {policy!r}."
+            )
+        if limit is not None:
+            whole_number("Restarts(max_preemptions=)", limit, 0)
+            if isinstance(policy, PreemptionAware):
+                raise InvalidArgument(
+                    f"give max_preemptions= once; got max_preemptions={limit} beside "
+                    f"policy={policy!r}, which counts executors that are taken back, too."
+                )
+
+    def policy_with(self, max_restarts: Any) -> RestartPolicy:
+        """Return the policy for all of it.
+
+        Raises
+        ------
+        InvalidArgument
+            ``max_restarts`` is no number, or both say how often.
+        """
+        limit = whole_number("max_restarts", max_restarts, 0)
+        if limit and self.policy is not None:
+            raise InvalidArgument(
+                f"give either Restarts(policy=) or max_restarts=; got max_restarts={limit} beside "
+                f"policy={self.policy!r}. Restarts(policy=MaxRestarts({limit})) is the same."
+            )
+        policy = self.policy or MaxRestarts(limit)
+        if isinstance(policy, PreemptionAware):
+            return policy
+        moves = MAX_PREEMPTIONS if self.max_preemptions is None else self.max_preemptions
+        return ApartFromPreemptions(policy, moves)
 
 
 def choose_cause(failures: Iterable[TaskFailure]) -> list[TaskFailure]:

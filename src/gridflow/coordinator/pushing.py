@@ -326,7 +326,7 @@ class Pushing:
 
     def _destination(self, timeout: float | None) -> Destination:
         """Wait until all ranks take rows; return where they are to go."""
-        limit = self._run.spec.deadlines.start_timeout if timeout is None else timeout
+        limit = self._run.spec.start_timeout if timeout is None else timeout
         clock = Clock()
         give_up = clock.now() + limit
         while True:
@@ -348,7 +348,7 @@ class Pushing:
 
     def _wait_for_failure(self) -> None:
         """Wait for as long as a job may take to fail, when something of it has."""
-        self._wait(self._run.spec.deadlines.heartbeat_timeout + _SETTLE_SECONDS)
+        self._wait(self._run.spec.deadlines.heartbeat + _SETTLE_SECONDS)
 
 
 def is_of_a_feeder(error: BaseException | None) -> bool:

@@ -1,9 +1,9 @@
 """Who makes no step any more, and whom that hangs on. Pure.
 
-Two deadlines: ``step_timeout``, while a step is due; and ``heartbeat_timeout``, where a step takes
-all ranks and one of them takes part in none any more. Either is certain only once the processes
-were asked where they stand: their signs come now and then, and between two steps a callback may
-take as long as it likes.
+Two deadlines: ``Deadlines.step``, while a step is due; and ``Deadlines.heartbeat``, where a step
+takes all ranks and one of them takes part in none any more. Either is certain only once the
+processes were asked where they stand: their signs come now and then, and between two steps a
+callback may take as long as it likes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gridflow.coordinator.member import Member
-    from gridflow.spec.options import Deadlines
+    from gridflow.spec.option_groups import Deadlines
 
 #: What a rank does that is done with its function.
 RETURNED: Final = "has returned from the function"
@@ -61,7 +61,7 @@ class StepWatch:
     ) -> None:
         self._members, self._awaited, self._tasks = members, tuple(awaited), tasks
         self._looked_after = frozenset(awaited)
-        self._limit, self._patience = deadlines.step_timeout, deadlines.heartbeat_timeout
+        self._limit, self._patience = deadlines.step, deadlines.heartbeat
         self._late, self._left = Alarms(self._late_at), Alarms(self._left_at)
         #: Rank to what it does instead of steps.
         self._absent: dict[int, str] = {}
@@ -120,7 +120,7 @@ class StepWatch:
         present = [rank for rank in self._awaited if rank not in self._absent] or late
         stands = [self._members[rank] for rank in present]
         rank = present[stuck_rank([(m.waiting, m.stack, m.last_step) for m in stands])]
-        words = f"made no step for {self._limit:g} seconds (step_timeout)"
+        words = f"made no step for {self._limit:g} seconds (Deadlines.step)"
         return Stuck(rank, words + self._whom(rank), self._members[rank].stack or "")
 
     def _forsaken(self, at: float, left: Sequence[int]) -> Stuck | None:

@@ -9,6 +9,7 @@ from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.registry import get_target
 from gridflow.deploy.rendering import inexpressible
+from gridflow.spec.option_groups import Deadlines, LaunchOptions, Programs
 from gridflow.spec.roles import TRAINING_ROLES
 from gridflow.spec.strategies import COMMAND
 from gridflow.spec.tasks import Role
@@ -47,6 +48,8 @@ def distributor_options(job: Job) -> dict[str, Any]:
     ]
     if refused:
         raise JobError(refused)
+    from gridflow.coordinator.policies import Restarts
+
     return {
         "strategy": COMMAND,
         "roles": [
@@ -60,15 +63,16 @@ def distributor_options(job: Job) -> dict[str, Any]:
             for name, role in job.role_items()
         ],
         "env": s3_settings(job),
-        "classic_flags": job.classic_flags,
-        "restart": _restart_policy(job),
-        # What may not be started again isn't, for whatever reason.
-        "max_preemptions": None if _may_restart(job) else 0,
+        "programs": Programs(classic_flags=job.classic_flags),
+        "restarts": Restarts(
+            policy=_restart_policy(job),
+            # What may not be started again isn't, for whatever reason.
+            max_preemptions=None if _may_restart(job) else 0,
+        ),
         "start_timeout": job.start_timeout,
-        "run_timeout": job.deadline,
         # A program's steps are not seen, and it imports what it likes.
-        "step_timeout": None,
-        "warm_seconds": 0,
+        "deadlines": Deadlines(step=None, run=job.deadline),
+        "launch_options": LaunchOptions(warm_seconds=0),
         "progress": False,
     }
 

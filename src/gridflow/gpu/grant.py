@@ -271,13 +271,13 @@ def _limit(
 ) -> int | None:
     if options.allow_growth:
         return None
-    if options.memory is not None:
-        limit = options.memory // _MIB
+    if options.memory_in_bytes is not None:
+        limit = options.memory_in_bytes // _MIB
         for device in known:
             if limit > device.memory // shares:
                 part = f"a part (1/{shares}) of " if shares > 1 else ""
                 raise NotEnoughGpus(
-                    f"gpu_memory is {limit:,} MiB, but {part}GPU {device.index} has "
+                    f"GpuOptions(memory=) is {limit:,} MiB, but {part}GPU {device.index} has "
                     f"{device.memory // shares:,} MiB."
                 )
         return limit
@@ -286,6 +286,6 @@ def _limit(
     if len(known) < len(addresses):
         raise NotEnoughGpus(
             f"it shares GPU {', '.join(addresses)}, whose memory nobody can tell: nvidia-smi "
-            "doesn't know it. Give gpu_memory='2GiB' or allow_growth=True."
+            "doesn't know it. Give GpuOptions(memory='2GiB') or GpuOptions(allow_growth=True)."
         )
     return min(devices.part_of(device.memory, shares) for device in known)

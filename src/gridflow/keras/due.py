@@ -24,7 +24,7 @@ class Due:
     send : callable
         Takes what the driver is to hear.
     timeout : float or None
-        The job's ``step_timeout``.
+        The job's ``Deadlines.step``.
     """
 
     def __init__(self, send: Callable[[StepsDue], object], timeout: float | None) -> None:

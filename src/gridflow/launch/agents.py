@@ -59,7 +59,7 @@ class AgentProcess:
         with contextlib.closing(open(write, "wb")) as pipe:  # noqa: PTH123 (a descriptor)
             try:
                 self.process = _fork_or_start(
-                    payload.spec.hosts.warm_seconds, read, self._errors.fileno()
+                    payload.spec.hosts.launch.warm_seconds, read, self._errors.fileno()
                 )
             finally:
                 os.close(read)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gridflow.errors import GridflowError
     from gridflow.feed.push.sender import Destination
     from gridflow.spec.gpus import GpuNeed
-    from gridflow.spec.options import Deadlines
     from gridflow.wire.payload import AgentPayload
 
 
@@ -149,7 +148,7 @@ class Launcher(Protocol):
         self,
         num_tasks: int,
         data: Mapping[str, Any],
-        deadlines: Deadlines,
+        start_timeout: float,
         *,
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gridflow.feed.push.sender import Destination
     from gridflow.launch.base import LaunchListener
     from gridflow.spec.gpus import GpuNeed
-    from gridflow.spec.options import Deadlines
     from gridflow.wire.payload import AgentPayload
 
 _TERM_SECONDS: Final = 15.0
@@ -56,7 +55,7 @@ class LocalLauncher:
         self,
         num_tasks: int,
         data: Mapping[str, Any],
-        deadlines: Deadlines,  # noqa: ARG002
+        start_timeout: float,  # noqa: ARG002
         *,
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),

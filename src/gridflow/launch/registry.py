@@ -32,8 +32,8 @@ def detached(launcher: Launcher) -> Launcher:
     make = getattr(launcher, "detached", None)
     if make is None:
         raise InvalidArgument(
-            "detached=True gives task slots back to Spark, for the tasks that feed the job; "
-            f"{type(launcher).__name__} has none. Leave it out: rows can be fed without."
+            "LaunchOptions(detached=True) gives task slots back to Spark, for the tasks that feed "
+            f"the job; {type(launcher).__name__} has none. Leave it out: rows can be fed without."
         )
     return make()  # type: ignore[no-any-return]
 

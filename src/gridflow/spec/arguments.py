@@ -2,25 +2,79 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import backends, strategies
 from gridflow.spec.command import PATCHES_VARIABLE
 from gridflow.spec.gpus import GpuNeed
 from gridflow.spec.options import whole_number
-from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
 from gridflow.spec.roles import WORKER
 from gridflow.spec.tasks import Role
 
 if TYPE_CHECKING:
-    from gridflow.spec.communication import CommunicationOptions
-    from gridflow.spec.partitioners import Partitioner
+    from collections.abc import Callable, Iterable
+
+    from gridflow.spec.option_groups import Distribution, Programs
+
+P = ParamSpec("P")
 
 #: What can be the name of a folder, and is what Airflow, Argo and people make ids of.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w.:+@=-]{0,199}", re.ASCII)
+
+
+#: Options of `TensorflowDistributor` that stand in a group, and where.
+MOVED: Final = {
+    "advertise": "network=Network(advertise=…)",
+    "allow_growth": "gpu_options=GpuOptions(allow_growth=…)",
+    "classic_flags": "programs=Programs(classic_flags=…)",
+    "communication": "distribution=Distribution(communication=…)",
+    "detached": "launch_options=LaunchOptions(detached=…)",
+    "gpu_memory": "gpu_options=GpuOptions(memory=…)",
+    "heartbeat_timeout": "deadlines=Deadlines(heartbeat=…)",
+    "host": "network=Network(host=…)",
+    "interface": "network=Network(interface=…)",
+    "keep_jobs": "launch_options=LaunchOptions(keep_jobs=…)",
+    "max_preemptions": "restarts=Restarts(max_preemptions=…)",
+    "patches": "programs=Programs(patches=…)",
+    "port": "network=Network(port=…)",
+    "restart": "restarts=Restarts(policy=…)",
+    "run_timeout": "deadlines=Deadlines(run=…)",
+    "shutdown_timeout": "deadlines=Deadlines(shutdown=…)",
+    "spool_dir": "spool=Spool(dir=…)",
+    "spool_limit": "spool=Spool(limit=…)",
+    "step_timeout": "deadlines=Deadlines(step=…)",
+    "tensorboard_dir": "tensorboard=TensorBoard(copy_to=…)",
+    "variable_partitioner": "distribution=Distribution(variable_partitioner=…)",
+    "warm_seconds": "launch_options=LaunchOptions(warm_seconds=…)",
+}
+
+
+def refuse_moved(names: Iterable[str]) -> None:
+    """Say where an option is that stands in a group.
+
+    Raises
+    ------
+    InvalidArgument
+        With the first of those that do.
+    """
+    for name in names:
+        if name in MOVED:
+            raise InvalidArgument(f"{name} moved: {MOVED[name]}.")
+
+
+def says_what_moved(function: Callable[P, None]) -> Callable[P, None]:
+    """Let a constructor say of each keyword of `MOVED` where it is."""
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        refuse_moved(kwargs)
+        function(*args, **kwargs)
+
+    return checked
 
 
 def roles_of(
@@ -45,49 +99,32 @@ def roles_of(
     return list(roles)
 
 
-def check_server_options(
-    strategy: str, partitioner: Partitioner | None, *, classic_flags: bool
+def check_distribution(
+    strategy: str, backend: str, distribution: Distribution, programs: Programs
 ) -> None:
-    """Refuse options of servers where there are none."""
-    if partitioner is not None:
-        if not strategies.of(strategy).spreads_variables:
-            raise InvalidArgument(
-                f"variable_partitioner= spreads variables over parameter servers, which "
-                f"strategy={strategy!r} has none of; leave it out, or use 'parameter_server'."
-            )
-        if not isinstance(partitioner, FixedShardsPartitioner | MinSizePartitioner):
-            raise InvalidArgument(
-                "variable_partitioner= is gridflow's MinSizePartitioner or FixedShardsPartitioner; "
-                f"got {type(partitioner).__name__}."
-            )
-    if classic_flags and not strategies.of(strategy).takes_flags:
+    """Refuse what the strategy or the backend has no use for."""
+    facts = strategies.of(strategy)
+    if distribution.variable_partitioner is not None and not facts.spreads_variables:
         raise InvalidArgument(
-            f"classic_flags=True is for strategy='server' and 'command'; got strategy={strategy!r}."
+            f"Distribution(variable_partitioner=) spreads variables over parameter servers, which "
+            f"strategy={strategy!r} has none of; leave it out, or use 'parameter_server'."
         )
-
-
-def check_communication(
-    strategy: str, backend: str, communication: CommunicationOptions | None
-) -> None:
-    """Refuse options of an exchange of gradients that doesn't happen."""
-    from gridflow.spec.communication import CommunicationOptions
-
-    if communication is None:
+    if programs.classic_flags and not facts.takes_flags:
+        raise InvalidArgument(
+            "Programs(classic_flags=True) is for strategy='server' and 'command'; got "
+            f"strategy={strategy!r}."
+        )
+    if distribution.communication is None:
         return
-    if not isinstance(communication, CommunicationOptions):
-        raise InvalidArgument(
-            "communication= is gridflow's CommunicationOptions; got "
-            f"{type(communication).__name__}."
-        )
     if not backends.of(backend).takes_communication:
         raise InvalidArgument(
-            "communication= is for TensorFlow's collective operations; got "
+            "Distribution(communication=) is for TensorFlow's collective operations; got "
             f"backend={backend!r}, which has its own. Leave it out."
         )
-    if not strategies.of(strategy).exchanges_gradients:
+    if not facts.exchanges_gradients:
         raise InvalidArgument(
-            "communication= is for strategy='multi_worker_mirrored', whose workers exchange "
-            f"gradients; got strategy={strategy!r}."
+            "Distribution(communication=) is for strategy='multi_worker_mirrored', whose workers "
+            f"exchange gradients; got strategy={strategy!r}."
         )
 
 
@@ -134,8 +171,8 @@ def patched(strategy: str, *, patches: bool) -> dict[str, str]:
         return {}
     if not strategies.of(strategy).runs_programs:
         raise InvalidArgument(
-            "patches=False is for programs of strategy='command'; a function is trained with "
-            f"gridflow's patches of Keras. Got strategy={strategy!r}."
+            "Programs(patches=False) is for programs of strategy='command'; a function is trained "
+            f"with gridflow's patches of Keras. Got strategy={strategy!r}."
         )
     return {PATCHES_VARIABLE: "0"}
 

@@ -31,7 +31,7 @@ class CommunicationOptions:
         ``auto`` leaves it to TensorFlow.
     timeout_seconds : float, optional
         After which an operation that waits for a peer fails. Default: none, and a rank that hangs
-        is found by ``step_timeout``.
+        is found by ``Deadlines.step``.
     bytes_per_pack : int, default 0
         Gradients are sent in packs of about this size, so that the first can go while the last are
         still computed; 0: TensorFlow's choice.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec import strategies
-from gridflow.spec.options import size_in_bytes
+from gridflow.spec.options import boolean, size_in_bytes
 from gridflow.spec.roles import CHIEF, ROLES, TRAINING_ROLES
 
 if TYPE_CHECKING:
@@ -78,40 +78,42 @@ class GpuNeed:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GpuOptions:
-    """What a task may do with the GPUs that it gets.
+    """What a task may do with the memory of the GPUs that it gets.
 
-    Attributes
+    Parameters
     ----------
-    memory : int or None
-        Bytes of each GPU's memory; None: all of it, or the task's part of a shared GPU.
-    allow_growth : bool
-        Memory is taken as it is needed, without a limit.
+    memory : str, optional
+        Memory that a task may take of each GPU, such as ``"2GiB"``. Default: all of it, or the
+        task's part of a shared GPU.
+    allow_growth : bool, default False
+        Take memory as it is needed, without a limit.
+
+    Raises
+    ------
+    InvalidArgument
+        For a size without its unit, or for both at once.
     """
 
-    memory: int | None = None
+    memory: str | None = None
     allow_growth: bool = False
 
-    @classmethod
-    def parse(cls, memory: Any, *, allow_growth: Any) -> GpuOptions:
-        """Read ``gpu_memory=`` and ``allow_growth=``.
-
-        Raises
-        ------
-        InvalidArgument
-            For a size that isn't one, or for both at once.
-        """
-        if not isinstance(allow_growth, bool):
-            raise InvalidArgument(f"allow_growth is True or False; got {allow_growth!r}.")
-        if memory is None:
-            return cls(None, allow_growth)
-        if allow_growth:
+    def __post_init__(self) -> None:
+        boolean("GpuOptions(allow_growth=)", self.allow_growth)
+        if self.memory is not None and self.allow_growth:
             raise InvalidArgument(
-                f"give either gpu_memory= or allow_growth=True; got gpu_memory={memory!r} beside "
-                "it. TensorFlow knows a limit that is taken at once, or growth without a limit."
+                "GpuOptions takes either memory= or allow_growth=True; got "
+                f"memory={self.memory!r} beside it. TensorFlow knows a limit that is taken at "
+                "once, or growth without a limit."
             )
-        return cls(size_in_bytes("gpu_memory", memory))
+        if self.memory is not None:
+            size_in_bytes("GpuOptions(memory=)", self.memory)
+
+    @property
+    def memory_in_bytes(self) -> int | None:
+        """The memory as a number, None where there is no limit."""
+        return None if self.memory is None else size_in_bytes("GpuOptions(memory=)", self.memory)
 
 
 def needs_of(

@@ -6,11 +6,19 @@ A new option is a field here, a parameter of `TensorflowDistributor`, and a line
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from gridflow.spec.gpus import GpuNeed, GpuOptions
-from gridflow.spec.options import SPOOL_LIMIT, WARM_SECONDS, Deadlines
+from gridflow.spec.option_groups import (
+    Deadlines,
+    Distribution,
+    LaunchOptions,
+    Programs,
+    Spool,
+    TensorBoard,
+)
+from gridflow.spec.options import START_TIMEOUT
 from gridflow.spec.roles import TRAINING_ROLES
 from gridflow.spec.tasks import Part, Role, parts_of
 
@@ -19,8 +27,6 @@ if TYPE_CHECKING:
 
     from gridflow.feed.normalize import FeedOptions
     from gridflow.spec.cluster import Task
-    from gridflow.spec.communication import CommunicationOptions
-    from gridflow.spec.partitioners import Partitioner
 
 
 @dataclass(frozen=True)
@@ -35,24 +41,18 @@ class TrainingOptions:
     seed : int or None
     checkpoint_every : int or None
         In steps; None: at each epoch's end.
-    tensorboard : bool
-        Whether the chief's agent serves TensorBoard.
-    partitioner : Partitioner or None
-        How large variables are spread over the parameter servers.
-    classic_flags : bool
-        Whether a script's command line is given what the classic programs ask for.
-    communication : CommunicationOptions or None
-        How the workers of ``multi_worker_mirrored`` exchange gradients.
+    tensorboard : TensorBoard
+    distribution : Distribution
+    programs : Programs
     """
 
     strategy: str
     backend: str = "tensorflow"
     seed: int | None = None
     checkpoint_every: int | None = None
-    tensorboard: bool = False
-    partitioner: Partitioner | None = None
-    classic_flags: bool = False
-    communication: CommunicationOptions | None = None
+    tensorboard: TensorBoard = field(default_factory=partial(TensorBoard, serve=False))
+    distribution: Distribution = field(default_factory=Distribution)
+    programs: Programs = field(default_factory=Programs)
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,15 @@ class HostOptions:
     ----------
     environment : mapping of str to str
         Variables for the training process.
-    spool_dir : str or None
-        Where spools lie; None: the first of Spark's local folders, or the temporary folder.
-    warm_seconds : float
-        How long a host's fork server stays without a process; 0: none is used.
-    spool_limit : int
-        Bytes of rows of a stream that may wait for a rank.
+    spool : Spool
+    launch : LaunchOptions
     default_folder : str
         See `gridflow.launch.base.Placement`; found out when the job is placed.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    spool_dir: str | None = None
-    warm_seconds: float = WARM_SECONDS
-    spool_limit: int = SPOOL_LIMIT
+    spool: Spool = field(default_factory=Spool)
+    launch: LaunchOptions = field(default_factory=LaunchOptions)
     default_folder: str = ""
 
 
@@ -91,6 +86,8 @@ class JobSpec:
     training : TrainingOptions
     feed : FeedOptions
     hosts : HostOptions
+    start_timeout : float
+        Seconds for all tasks to register, and again for all to come up.
     deadlines : Deadlines
     gpus : tuple of GpuNeed
         What each task needs, by its place; empty: what the target gives.
@@ -103,6 +100,7 @@ class JobSpec:
     training: TrainingOptions
     feed: FeedOptions
     hosts: HostOptions = field(default_factory=HostOptions)
+    start_timeout: float = START_TIMEOUT
     deadlines: Deadlines = field(default_factory=Deadlines)
     gpus: tuple[GpuNeed, ...] = ()
     gpu_options: GpuOptions = field(default_factory=GpuOptions)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Any, Final
 
 from gridflow.errors import InvalidArgument, did_you_mean
 
@@ -13,52 +13,62 @@ _LAST_PORT: Final = 65535
 _WRITTEN_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Network:
-    """The coordinator's addresses in the driver.
+    """Where the coordinator in the driver listens, and where agents find it.
 
-    Attributes
+    Parameters
     ----------
-    host : str or None
-        The address to bind; ``0.0.0.0`` binds all interfaces. None: the launcher knows it.
-    advertise : str or None
-        The name or address that the agents connect to, where it isn't the bound one (a container's
-        host, a service of Kubernetes). None: the launcher knows it, else ``host``.
-    ports : tuple of (int, int) or None
-        The first and the last port that may be taken; None: any free one.
+    host : str, optional
+        Address to bind; ``0.0.0.0`` binds all interfaces. Default: what Spark's own driver binds
+        (``spark.driver.bindAddress``, else ``spark.driver.host``).
+    interface : str, optional
+        Instead of `host`: a network interface of the driver, such as ``eth1``, whose address is
+        bound.
+    advertise : str, optional
+        Name or address by which the executors reach the driver, where it isn't the bound one (a
+        container's host, a service of Kubernetes). Default: ``spark.driver.host``.
+    port : int, (int, int) or str, optional
+        The port, or the first and last that may be taken: ``(40000, 40100)`` or
+        ``"40000-40100"``. Default: any free one.
+
+    Raises
+    ------
+    InvalidArgument
+        With what was given, and what is allowed.
     """
 
     host: str | None = None
+    interface: str | None = None
     advertise: str | None = None
-    ports: tuple[int, int] | None = None
+    port: int | tuple[int, int] | str | None = None
 
-    @classmethod
-    def parse(cls, host: Any, advertise: Any, port: Any, interface: Any = None) -> Self:
-        """Return the addresses that a user gave.
-
-        Raises
-        ------
-        InvalidArgument
-            With what was given, and what is allowed.
-        """
-        for name, value in (("host", host), ("advertise", advertise)):
+    def __post_init__(self) -> None:
+        for name, value in (("host", self.host), ("advertise", self.advertise)):
             if value is not None and not (isinstance(value, str) and value.strip()):
                 raise InvalidArgument(f"{name} is a host's name or address; got {value!r}.")
-        if interface is not None:
-            if host is not None:
+        if self.interface is not None:
+            if self.host is not None:
                 raise InvalidArgument(
-                    f"give either interface= or host=; got interface={interface!r} beside "
-                    f"host={host!r}."
+                    f"give either interface= or host=; got interface={self.interface!r} beside "
+                    f"host={self.host!r}."
                 )
-            host = address_of(interface)
-        if host is not None and _is_wildcard(host) and advertise is None:
+            address_of(self.interface)
+        if self.host is not None and _is_wildcard(self.host) and self.advertise is None:
             raise InvalidArgument(
-                f"host={host!r} is all interfaces, which no agent can connect to: say by "
+                f"host={self.host!r} is all interfaces, which no agent can connect to: say by "
                 "advertise= which name or address they are to use."
             )
-        if advertise is not None and _is_wildcard(advertise):
-            raise InvalidArgument(f"advertise is one host's name or address; got {advertise!r}.")
-        return cls(host, advertise, _range(port))
+        if self.advertise is not None and _is_wildcard(self.advertise):
+            raise InvalidArgument(
+                f"advertise is one host's name or address; got {self.advertise!r}."
+            )
+        _range(self.port)
+
+    @property
+    def ports(self) -> tuple[int, int] | None:
+        """The first and the last port that may be taken; None: any free one."""
+        return _range(self.port)
 
     def __str__(self) -> str:
         """Say where agents connect to, and what is bound where that differs."""
@@ -68,9 +78,9 @@ class Network:
 
     def or_else(self, host: str, advertise: str) -> Network:
         """Return the same with the launcher's addresses where the user gave none."""
-        if self.host is not None:
-            return replace(self, advertise=self.advertise or self.host)
-        return replace(self, host=host, advertise=self.advertise or advertise)
+        own = self.host if self.interface is None else address_of(self.interface)
+        advertise = self.advertise or own or advertise
+        return Network(host=own or host, advertise=advertise, port=self.port)
 
     def address(self, port: int) -> str:
         """Return what agents connect to: ``host:port``."""

@@ -1,25 +1,19 @@
-"""The settings of a run that driver, agents and tasks share. Checked when made."""
+"""Checks of single options, with errors that say what was given and what is allowed."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from gridflow.errors import InvalidArgument, did_you_mean
 
-#: Five minutes: the time between two tries in a notebook.
-WARM_SECONDS: Final = 300.0
-#: Bytes. Minutes of rows for most models, and nothing that a disk would notice.
-SPOOL_LIMIT: Final = 1 << 30
-#: Two minutes by default, as Spark waits for an executor.
-_AGENTS_PATIENCE: Final = 12
-#: Seconds: what makes a driver stand still knows no heartbeats.
-_LEAST_PATIENCE: Final = 60.0
+#: Seconds. TensorFlow's own start waits for ever when a peer is missing.
+START_TIMEOUT: Final = 300.0
 _UNITS: Final = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}
 LogChoice = Literal["all", "chief", "none"]
 LOG_CHOICES: Final = get_args(LogChoice)
+T = TypeVar("T")
 
 
 def size_in_bytes(what: str, size: Any) -> int:
@@ -36,7 +30,7 @@ def size_in_bytes(what: str, size: Any) -> int:
         if value >= 1 << 20:
             return value
     raise InvalidArgument(
-        f"{what}= is a size of at least 1 MiB with its unit ({', '.join(_UNITS)}), "
+        f"{what} is a size of at least 1 MiB with its unit ({', '.join(_UNITS)}), "
         f"such as '2GiB'; got {size!r}."
     )
 
@@ -53,54 +47,6 @@ def choose(what: str, value: str, allowed: tuple[str, ...]) -> None:
         names = ", ".join(repr(name) for name in allowed)
         hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
         raise InvalidArgument(f"{what} must be one of {names}; got {value!r}.{hint}")
-
-
-@dataclass(frozen=True)
-class Deadlines:
-    """How long things may take, in seconds. Nothing waits without one of these.
-
-    Attributes
-    ----------
-    start_timeout : float
-        For all tasks to register, and again for all to come up (TensorFlow's own start waits for
-        ever when a peer is missing).
-    heartbeat_timeout : float
-        Silence of an agent, or a frozen training process, after which the task counts as failed.
-    step_timeout : float or None
-        Time without a step in ``fit``, ``evaluate`` and ``predict``; None: no limit.
-    shutdown_timeout : float
-        For everything to end after success, failure or an interrupt; then it is killed.
-    run_timeout : float or None
-        For the whole job, from its start, restarts included; None: no limit.
-
-    The time in which the driver itself stood still doesn't count in any of them.
-    """
-
-    start_timeout: float = 300.0
-    heartbeat_timeout: float = 10.0
-    step_timeout: float | None = 1800.0
-    shutdown_timeout: float = 30.0
-    run_timeout: float | None = None
-
-    @property
-    def driver_timeout(self) -> float:
-        """Silence of a driver after which agents end, unless they learn before that it is gone.
-
-        They are more patient with it than it is with them: one that is stopped, or suspended with
-        its machine, finds them alive when it goes on.
-        """
-        return max(_LEAST_PATIENCE, _AGENTS_PATIENCE * self.heartbeat_timeout)
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None and field.name in {"step_timeout", "run_timeout"}:
-                continue
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not value > 0 or math.isinf(value):
-                raise InvalidArgument(
-                    f"{field.name} is a number of seconds greater than 0; got {value!r}."
-                )
 
 
 def read_environment(what: str, env: Any) -> dict[str, str]:
@@ -160,3 +106,44 @@ def seconds(what: str, value: Any) -> float:
     if not number or not value >= 0 or math.isinf(value):
         raise InvalidArgument(f"{what} is a number of seconds, 0 or more; got {value!r}.")
     return float(value)
+
+
+def time_limit(what: str, value: Any) -> float:
+    """Return the value if it is a number of seconds greater than 0.
+
+    Raises
+    ------
+    InvalidArgument
+        Otherwise, with the value.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not value > 0 or math.isinf(value):
+        raise InvalidArgument(f"{what} is a number of seconds greater than 0; got {value!r}.")
+    return float(value)
+
+
+def boolean(what: str, value: Any) -> None:
+    """Refuse anything but True and False.
+
+    Raises
+    ------
+    InvalidArgument
+        With the value.
+    """
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{what} is True or False; got {value!r}.")
+
+
+def option_group(what: str, value: Any, kind: type[T]) -> T:
+    """Return the group of options if it is one of its class; None: its defaults.
+
+    Raises
+    ------
+    InvalidArgument
+        With the value.
+    """
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{what}= is a {kind.__name__}(…); got {value!r}.")
+    return value

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridflow.spec.cluster import Task
-    from gridflow.spec.options import Deadlines
+    from gridflow.spec.option_groups import Deadlines
 
 _LEFT_OUT: Final = "left out"
 
@@ -30,6 +30,8 @@ class Plan:
     function_bytes : int
         Size of the function as it would be sent to each task.
     datasets : tuple of str
+    start_timeout : float
+        Seconds.
     deadlines : Deadlines
     gpus : tuple of float or None
         Of each task; None: those that Spark gives it.
@@ -46,6 +48,7 @@ class Plan:
     slots: int | None
     function_bytes: int
     datasets: tuple[str, ...]
+    start_timeout: float
     deadlines: Deadlines
     gpus: tuple[float | None, ...] = ()
     details: dict[str, str] = field(default_factory=dict)
@@ -78,6 +81,6 @@ class Plan:
             "backend": self.backend,
             "datasets": ", ".join(self.datasets) or "none",
             "function": f"{self.function_bytes:,} bytes",
-            "start_timeout": f"{self.deadlines.start_timeout:g} s",
+            "start_timeout": f"{self.start_timeout:g} s",
             **self.details,
         }

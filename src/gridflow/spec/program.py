@@ -126,10 +126,10 @@ def for_job(program: Program, spec: JobSpec, datasets: Collection[str]) -> Progr
         It isn't of the kind that the job's strategy or its options are for.
     """
     training = spec.training
-    if training.classic_flags and isinstance(program, FunctionProgram):
+    if training.programs.classic_flags and isinstance(program, FunctionProgram):
         raise InvalidArgument(
-            "classic_flags=True fills in the command line of a script; a function gets all of it "
-            "from its first parameter: ctx.cluster_spec, ctx.task."
+            "Programs(classic_flags=True) fills in the command line of a script; a function gets "
+            "all of it from its first parameter: ctx.cluster_spec, ctx.task."
         )
     if isinstance(program, CommandProgram) is not strategies.of(training.strategy).runs_programs:
         got = "words" if isinstance(program, CommandProgram) else "a function or script"

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from gridflow.spec.backends import KERAS_VARIABLE
-from gridflow.spec.options import WARM_SECONDS
+from gridflow.spec.option_groups import Deadlines, LaunchOptions
 from gridflow.spec.tasks import Role
 from gridflow.testing import asynchronous, batch_cases, uneven, weighted
 from gridflow.testing.cases import (
@@ -209,7 +209,7 @@ def run_table(
     directory: Path,
     spark: SparkSession | None = None,
     at_once: int = 1,
-    warm_seconds: float = WARM_SECONDS,
+    warm_seconds: float = LaunchOptions.warm_seconds,
 ) -> dict[tuple[Strategy, str], dict[Cell, CellOutcome]]:
     """Run all columns and return the outcomes.
 
@@ -255,7 +255,7 @@ def run_column(
     shared: Path,
     spark: SparkSession | None = None,
     *,
-    warm_seconds: float = WARM_SECONDS,
+    warm_seconds: float = LaunchOptions.warm_seconds,
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
@@ -297,8 +297,8 @@ def run_column(
         launcher=launcher,
         env={"CUDA_VISIBLE_DEVICES": "-1"},
         job_dir=shared / "job",
-        warm_seconds=warm_seconds,
-        step_timeout=_TIMEOUT,
+        launch_options=LaunchOptions(warm_seconds=warm_seconds),
+        deadlines=Deadlines(step=_TIMEOUT),
         logs="none",
         progress=False,
         nulls="drop",
@@ -345,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     chosen = options.launcher or choices
-    warm_seconds = 0.0 if options.anew else WARM_SECONDS
+    warm_seconds = 0.0 if options.anew else LaunchOptions.warm_seconds
     sys.stdout.write(
         "Largest difference to one process on the same global batches "
         f"(at most {TOLERANCE:.0e}; where replicas can't compute the same, of the loss).\n"

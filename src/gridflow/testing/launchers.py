@@ -20,6 +20,7 @@ import pytest
 
 from gridflow.distributor import TensorflowDistributor
 from gridflow.errors import JobCancelled, TaskLost, TrainingFailed
+from gridflow.spec.option_groups import Deadlines
 
 if TYPE_CHECKING:
     from gridflow.launch.base import Launcher
@@ -89,8 +90,8 @@ class LauncherSuite:
             return int(ctx.generation)
 
         with pytest.raises(TaskLost, match="worker:0"):
-            self.distributor(heartbeat_timeout=5).run(dies)
-        result = self.distributor(heartbeat_timeout=5, max_restarts=1).run(dies)
+            self.distributor(deadlines=Deadlines(heartbeat=5)).run(dies)
+        result = self.distributor(deadlines=Deadlines(heartbeat=5), max_restarts=1).run(dies)
         assert list(result.values) == [1, 1]
 
     def test_a_job_that_is_cancelled_ends(self, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most. Default: the job's ``step_timeout``.
+            Seconds to wait at most. Default: the job's ``Deadlines.step``.
 
         Raises
         ------
@@ -236,7 +236,7 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
     def report(self, step: int, **metrics: float) -> None:
         """Tell the driver of a step of a training loop of your own.
 
-        From the first one on the loop is under ``step_timeout``, as ``fit`` is by itself.
+        From the first one on the loop is under ``Deadlines.step``, as ``fit`` is by itself.
 
         Parameters
         ----------

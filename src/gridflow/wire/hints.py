@@ -82,7 +82,7 @@ _HINTS: Final = (
     ),
     (
         re.compile(r"No space left on device|\[Errno 28\]"),
-        "a disk is full: give the tasks more room with spool_dir= or spark.local.dir",
+        "a disk is full: give the tasks more room with Spool(dir=…) or spark.local.dir",
     ),
     (
         re.compile(r"must be initialized at the beginning|Collective ops must be configured at"),

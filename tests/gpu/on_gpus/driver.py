@@ -13,7 +13,14 @@ from pathlib import Path
 
 import cloudpickle
 
-from gridflow import Role, SparkLauncher, TensorflowDistributor, errors, util
+from gridflow import (
+    GpuOptions,
+    Role,
+    SparkLauncher,
+    TensorflowDistributor,
+    errors,
+    util,
+)
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
 ROWS = 40
@@ -75,7 +82,7 @@ def main():
         seen["two each"] = run(launcher, 2, gpus=2)
         rows = spark.range(ROWS).selectExpr("id AS x")
         seen["fed"] = run(launcher, 2, gpus=2, data=rows)
-        seen["parts"] = run(launcher, 6, gpus=0.5, allow_growth=True)
+        seen["parts"] = run(launcher, 6, gpus=0.5, gpu_options=GpuOptions(allow_growth=True))
         sc = spark.sparkContext
         sc.parallelize(range(8), 4).map(stain).collect()
         seen["stale"] = run(launcher, 2, gpus=0)

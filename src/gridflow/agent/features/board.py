@@ -44,7 +44,7 @@ class Board(Feature):
         if rank == 0 or spec.tasks[rank].role == EVALUATOR:
             self._folder.mkdir(exist_ok=True)
             self.tools.uploads.follow(self._folder)
-        if rank == 0 and spec.training.tensorboard:
+        if rank == 0 and spec.training.tensorboard.serve:
             self._serve(local_address(self.tools.payload.coordinator))
 
     def _serve(self, host: str) -> None:

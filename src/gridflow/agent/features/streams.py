@@ -224,7 +224,7 @@ class Streams(Feature):
         spec = self.tools.payload.spec
         folder = self.tools.folder / "streams" / name
         keeps = spec.training.checkpoint_every is not None
-        limit = spec.hosts.spool_limit
+        limit = spec.hosts.spool.limit_in_bytes
         inflow = Inflow(name, folder, spec.feed, limit, self._news.set, keeps=keeps)
         if self._label is not None:
             inflow.begin_with(self._sections)

@@ -307,7 +307,9 @@ def run(
     from pyspark.sql import SparkSession
 
     from gridflow.compat.tfos._launcher import ClusterLauncher
+    from gridflow.coordinator.policies import Restarts
     from gridflow.distributor import TensorflowDistributor
+    from gridflow.spec.option_groups import Deadlines
 
     with _telling:
         tf_status.clear()
@@ -332,9 +334,10 @@ def run(
             ps_here=num_ps if driver_ps_nodes else 0,
         ),
         start_timeout=reservation_timeout,
-        step_timeout=None,
-        max_preemptions=0,  # its nodes have one life
-        shutdown_timeout=_EVALUATOR_SECONDS if eval_node else _SHUTDOWN_SECONDS,
+        deadlines=Deadlines(
+            step=None, shutdown=_EVALUATOR_SECONDS if eval_node else _SHUTDOWN_SECONDS
+        ),
+        restarts=Restarts(max_preemptions=0),  # its nodes have one life
         env=_starting.keras_environment(),
         progress=False,
     )

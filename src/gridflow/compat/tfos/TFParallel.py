@@ -45,6 +45,7 @@ def run(
     from gridflow.distributor import TensorflowDistributor
     from gridflow.launch.spark.launcher import SparkLauncher
     from gridflow.launch.spark.session import task_slots
+    from gridflow.spec.option_groups import Deadlines
 
     if isinstance(num_executors, bool) or not isinstance(num_executors, int) or num_executors < 1:
         raise InvalidArgument(f"num_executors is at least 1; got {num_executors!r}.")
@@ -59,7 +60,7 @@ def run(
             "none",
             gpus=_setting.num_gpus(tf_args),
             launcher=SparkLauncher(spark),
-            step_timeout=None,
+            deadlines=Deadlines(step=None),
             env=_starting.keras_environment(),
             progress=False,
         ).run(_node.run_alone, first, num_executors, _starting.default_fs(sc), map_fn, tf_args)

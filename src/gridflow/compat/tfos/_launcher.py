@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gridflow.errors import GridflowError
     from gridflow.launch.base import Launch, LaunchListener, Placement
     from gridflow.spec.gpus import GpuNeed
-    from gridflow.spec.options import Deadlines
     from gridflow.wire.payload import AgentPayload
 
 
@@ -52,7 +51,7 @@ class ClusterLauncher(SparkLauncher):
         self,
         num_tasks: int,
         data: Mapping[str, Any],
-        deadlines: Deadlines,
+        start_timeout: float,
         *,
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
@@ -62,7 +61,7 @@ class ClusterLauncher(SparkLauncher):
         # Parameter servers come right behind the tasks that train.
         here = range(len(trained), len(trained) + self._ps_here)
         gpus = [need for place, need in enumerate(gpus) if place not in here]
-        found = super().place(num_tasks - len(here), data, deadlines, fed=trained, gpus=gpus)
+        found = super().place(num_tasks - len(here), data, start_timeout, fed=trained, gpus=gpus)
         # Nodes that are fed give their slots back, and others are never fed.
         return replace(found, full="")
 

@@ -37,7 +37,7 @@ _LONGEST_PAUSE: Final = 30.0
 
 
 @dataclass(frozen=True)
-class LaunchOptions:
+class LaunchArguments:
     """What ``gridflow launch`` is told.
 
     Attributes
@@ -88,7 +88,7 @@ class LaunchOptions:
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
-def launch(options: LaunchOptions, environ: Mapping[str, str] | None = None) -> int:
+def launch(options: LaunchArguments, environ: Mapping[str, str] | None = None) -> int:
     """Run one task to its end.
 
     Returns
@@ -152,7 +152,7 @@ class _Task:
     """The program of one task, with its restarts and its part in the end of the others."""
 
     def __init__(
-        self, options: LaunchOptions, environ: Mapping[str, str], who: ClusterMember
+        self, options: LaunchArguments, environ: Mapping[str, str], who: ClusterMember
     ) -> None:
         self.options = options
         self.who = who
@@ -336,7 +336,7 @@ def _count(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _mapped(code: int, options: LaunchOptions) -> int:
+def _mapped(code: int, options: LaunchArguments) -> int:
     if options.retryable_exit_code is not None and code >= SIGNALLED:
         return options.retryable_exit_code
     return code

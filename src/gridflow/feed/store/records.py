@@ -90,7 +90,7 @@ def write(
         raise DataError(
             f"dataset {dataset!r} can't be written for the parameter servers' workers to "
             f"{folder}: {error}. Under strategy='parameter_server' the spool takes twice the room "
-            "of the rows: give a larger disk with spool_dir=, or by spark.local.dir."
+            "of the rows: give a larger disk with Spool(dir=…), or by spark.local.dir."
         ) from error
     return reader.specs
 

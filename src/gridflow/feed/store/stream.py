@@ -266,7 +266,7 @@ class Inflow:
         except OSError as error:
             raise DataError(
                 f"rows that were pushed can't be kept in {self.folder}: {error}. Give a larger "
-                "disk with spool_dir=, or a smaller spool_limit=."
+                "disk with Spool(dir=…), or a smaller Spool(limit=…)."
             ) from error
         self._segments.append(_Segment(self._next, batch.num_rows, batch.nbytes))
         self._next += 1

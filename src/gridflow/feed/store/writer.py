@@ -393,6 +393,6 @@ class _disk_full_explained:  # noqa: N801 - used like a function
         raise DataError(
             f"the spool in {self._directory} can't grow: {error.strerror or error}. The next "
             f"{self._needed / 2**20:.1f} MiB were to be written, {free / 2**20:.1f} MiB are free "
-            f"there. Give a larger disk with spool_dir=, or by spark.local.dir; the spool needs "
+            f"there. Give a larger disk with Spool(dir=…), or by spark.local.dir; the spool needs "
             f"room for all rows of its rank, uncompressed."
         ) from error

@@ -90,9 +90,10 @@ def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) ->
     if problems:
         raise ClientUnreachable(
             f"the coordinator runs in this client of Spark Connect, and executors can't connect to "
-            f"it at {coordinator} ({'; '.join(problems)}). Say by advertise= by which name or "
-            "address they reach this machine (host= or interface=: what is bound, port=: which "
-            "ports a firewall lets in), or run the program where they reach it: beside the server."
+            f"it at {coordinator} ({'; '.join(problems)}). Say by Network(advertise=…) by which "
+            "name or address they reach this machine (host= or interface=: what is bound, port=: "
+            "which ports a firewall lets in), or run the program where they reach it: "
+            "beside the server."
         )
 
 

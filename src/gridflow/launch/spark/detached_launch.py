@@ -41,21 +41,23 @@ def refuse(data: Mapping[str, Any], gpus: Sequence[GpuNeed], *, is_dynamic: bool
     """
     if data:
         raise InvalidArgument(
-            "detached=True: agents that have given their slots back get no rows by data=, which "
-            "come through the tasks in those slots. Push them: start(train_fn), then feed(df); or "
-            "leave detached=True out."
+            "LaunchOptions(detached=True): agents that have given their slots back get no rows by "
+            "data=, which come through the tasks in those slots. Push them: start(train_fn), then "
+            "feed(df); or leave detached=True out."
         )
     if any(need.count for need in gpus):
         raise InvalidArgument(
-            "detached=True is for CPUs: with the slot its GPU would go back to Spark, which would "
-            "give it to another task while the detached one still uses it. Leave gpus= out or say "
-            "gpus=0; or leave detached=True out, with a slot more than the job has tasks."
+            "LaunchOptions(detached=True) is for CPUs: with the slot its GPU would go back to "
+            "Spark, which would give it to another task while the detached one still uses it. "
+            "Leave gpus= out or say gpus=0; or leave detached=True out, with a slot more "
+            "than the job has tasks."
         )
     if is_dynamic:
         raise InvalidArgument(
-            "detached=True with spark.dynamicAllocation.enabled=true: Spark would take away the "
-            "executors beside which the agents live, as these run no task. Turn it off, or leave "
-            "detached=True out: under dynamic allocation feeders get executors of their own."
+            "LaunchOptions(detached=True) with spark.dynamicAllocation.enabled=true: Spark would "
+            "take away the executors beside which the agents live, as these run no task. Turn it "
+            "off, or leave detached=True out: under dynamic allocation feeders get executors of "
+            "their own."
         )
 
 

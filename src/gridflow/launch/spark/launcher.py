@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from gridflow.launch.base import Launch, LaunchListener
     from gridflow.spec.gpus import GpuNeed
     from gridflow.spec.job import JobSpec
-    from gridflow.spec.options import Deadlines
     from gridflow.wire.payload import AgentPayload
 
     #: From the places, the rows and the shares of GPUs to the function of the stage.
@@ -76,7 +75,7 @@ class SparkLauncher:
         Whether the rows are dealt out anew to the ranks. ``auto``: unless the DataFrame already
         has one partition per rank.
     detached : bool, default False
-        Whether agents give their slots back; ``TensorflowDistributor(detached=True)`` says it.
+        Whether agents give their slots back; ``LaunchOptions(detached=True)`` says it.
 
     Raises
     ------
@@ -114,7 +113,7 @@ class SparkLauncher:
         self,
         num_tasks: int,
         data: Mapping[str, Any],
-        deadlines: Deadlines,
+        start_timeout: float,
         *,
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
@@ -142,7 +141,7 @@ class SparkLauncher:
             self._spark,
             self._setting,
             num_tasks,
-            deadlines,
+            start_timeout,
             profile,
             lambda: self._lacks_gpus(gpus, settings),
         )
@@ -270,7 +269,7 @@ class SparkLauncher:
     ) -> tuple[connect.WholeJob, Iterator[Any]]:
         """Start a job that is one Spark job; return it, and the rows that it leaves."""
         ((places, need),) = _stages(len(spec.tasks), spec.fed, spec.gpus, has_data=bool(data))
-        limit = spec.deadlines.start_timeout
+        limit = spec.start_timeout
         whole = connect.WholeJob(self._spark, f"gridflow-{job}", limit, has_data=bool(data))
 
         def make_frame() -> DataFrame:
@@ -316,7 +315,7 @@ class SparkLauncher:
         rows = None
         if source is not None:
             spec = payload.spec
-            frame, rows = source.stage(num_tasks, spec.feed.columns, spec.hosts.spool_dir)
+            frame, rows = source.stage(num_tasks, spec.feed.columns, spec.hosts.spool.dir)
         else:
             frame = self._spark.range(0, num_tasks, 1, num_tasks)
         settings = self._gpu_settings()

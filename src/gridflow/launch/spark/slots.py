@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gridflow.errors import NotEnoughGpus
-    from gridflow.spec.options import Deadlines
 
     #: From the name of a setting of Spark's and a default to its value.
     Setting = Callable[[str, str], str]
@@ -231,8 +230,8 @@ def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
     return (
         f"the job's {tasks} tasks take all {slots} task slots of Spark, so none is left for the "
         "tasks that push rows into it. Use fewer workers, more executors or cores, or give the "
-        "rows to run(data=…), which needs no further slot. Without GPUs, detached=True of the "
-        "distributor gives the job's own slots back once its tasks run."
+        "rows to run(data=…), which needs no further slot. Without GPUs, "
+        "LaunchOptions(detached=True) gives the job's own slots back once its tasks run."
     )
 
 
@@ -251,7 +250,7 @@ def wait_for_slots(
     spark: SparkSession,
     setting: Setting,
     num_tasks: int,
-    deadlines: Deadlines,
+    start_timeout: float,
     profile: Any,
     lacks_gpus: Callable[[], NotEnoughGpus | None],
 ) -> int | None:
@@ -269,7 +268,7 @@ def wait_for_slots(
         patience = max(patience, _ASKED_SECONDS)
     elif most is not None:  # of a local cluster an executor that died comes again
         asked, patience = most, max(patience, _REGISTRATION_SECONDS)
-    give_up = time.monotonic() + min(patience, deadlines.start_timeout)
+    give_up = time.monotonic() + min(patience, start_timeout)
     slots = task_slots(spark, profile)
     if slots is not None and slots < num_tasks:
         # Some may have been taken back since the last job.

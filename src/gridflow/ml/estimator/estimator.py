@@ -19,6 +19,7 @@ from gridflow.ml.estimator.model import KerasModel, lists_of
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
 from gridflow.ml.estimator.summary import KerasTrainingSummary
 from gridflow.spec import strategies
+from gridflow.spec.arguments import refuse_moved
 from gridflow.spec.roles import EVALUATOR
 
 if TYPE_CHECKING:
@@ -308,6 +309,7 @@ class KerasEstimator(
             # Not by Path, which would make one slash of the two behind a scheme.
             folder = str(known["checkpoint_dir"]).rstrip("/")
             known["checkpoint_dir"] = f"{folder}/{self._fit_name(dataset)}"
+        refuse_moved(options)
         taken = inspect.signature(TensorflowDistributor).parameters
         for name in options:
             if name not in taken:

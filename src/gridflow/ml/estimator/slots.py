@@ -102,7 +102,7 @@ def turn(spark: SparkSession, distributor: TensorflowDistributor) -> Iterator[No
     context = classic_context(spark)
     with _turns_lock:
         turns = _turns.setdefault(context.applicationId if context else "connect", Turns())
-    patience = distributor.spec.deadlines.start_timeout
+    patience = distributor.spec.start_timeout
     with turns.take(lambda: share_of(spark, distributor), lambda: _others(spark), patience):
         yield
 

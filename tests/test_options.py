@@ -1,0 +1,217 @@
+"""The public face: its names, the constructor's parameters, the groups of options."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+import gridflow
+from gridflow import (
+    Deadlines,
+    Distribution,
+    GpuOptions,
+    InvalidArgument,
+    LaunchOptions,
+    LocalLauncher,
+    Network,
+    Programs,
+    Restarts,
+    Spool,
+    TensorBoard,
+    TensorflowDistributor,
+)
+from gridflow.spec.arguments import MOVED
+
+#: Parameter of the constructor and its class.
+GROUPS = {
+    "deadlines": Deadlines,
+    "restarts": Restarts,
+    "gpu_options": GpuOptions,
+    "distribution": Distribution,
+    "programs": Programs,
+    "spool": Spool,
+    "launch_options": LaunchOptions,
+    "network": Network,
+}
+FLAT = [
+    "num_workers",
+    "strategy",
+    "roles",
+    "gpus",
+    "backend",
+    "launcher",
+    "seed",
+    "env",
+    "max_restarts",
+    "checkpoint_dir",
+    "checkpoint_every",
+    "nulls",
+    "columns",
+    "job_dir",
+    "run_id",
+    "tensorboard",
+    "logs",
+    "progress",
+    "start_timeout",
+]
+PUBLIC = [
+    "BarrierTimeout",
+    "BrokenBarrier",
+    "ClientUnreachable",
+    "CommunicationOptions",
+    "DataError",
+    "Deadlines",
+    "Distribution",
+    "EnvironmentMismatch",
+    "FixedShardsPartitioner",
+    "GpuOptions",
+    "GridflowError",
+    "InvalidArgument",
+    "JobCancelled",
+    "JobExists",
+    "JobHandle",
+    "Keys",
+    "LaunchOptions",
+    "LocalLauncher",
+    "Materialized",
+    "MaxRestarts",
+    "MinSizePartitioner",
+    "MissingDependency",
+    "Network",
+    "NetworkError",
+    "NotEnoughGpus",
+    "NotEnoughSlots",
+    "Padded",
+    "Plan",
+    "PreemptionAware",
+    "Programs",
+    "Ragged",
+    "Restarts",
+    "Result",
+    "RetryableExits",
+    "Role",
+    "RunTimeout",
+    "SchemaError",
+    "SparkLauncher",
+    "Sparse",
+    "Spool",
+    "StartTimeout",
+    "StepTimeout",
+    "TaskLost",
+    "TensorBoard",
+    "TensorflowDistributor",
+    "TrainedModel",
+    "TrainingContext",
+    "TrainingFailed",
+    "UnpicklableFunction",
+    "UnsafePath",
+    "WireError",
+    "current_context",
+    "exit_code",
+    "exit_codes",
+    "materialize",
+    "predict_udf",
+]
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_public_names_are_these():
+    """A name that comes or goes is a decision: change this list with it."""
+    assert gridflow.__all__ == PUBLIC
+
+
+def test_the_parameters_of_the_distributor_are_these():
+    assert list(inspect.signature(TensorflowDistributor).parameters) == [*FLAT, *GROUPS]
+
+
+def test_the_reference_says_all_of_them_in_their_order():
+    text = inspect.getdoc(TensorflowDistributor)
+    assert re.findall(r"(?m)^(\w+) : ", text) == [*FLAT, *GROUPS]
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_option_that_moved_is_refused_with_its_place(name):
+    group, kind, field = re.fullmatch(r"(\w+)=(\w+)\((\w+)=…\)", MOVED[name]).groups()
+    place = re.escape(MOVED[name])
+    with pytest.raises(InvalidArgument, match=f"^{name} moved: {place}"):
+        TensorflowDistributor(launcher=LocalLauncher(), **{name: None})
+    assert group in inspect.signature(TensorflowDistributor).parameters
+    assert field in {each.name for each in dataclasses.fields(getattr(gridflow, kind))}
+
+
+def test_every_field_of_a_group_is_one_that_moved_or_new():
+    """Nothing else is lost: each field of the groups can be reached by an old keyword's error."""
+    told = {tuple(re.findall(r"(\w+)\((\w+)=", place)[0]) for place in MOVED.values()}
+    kinds = {**GROUPS, "tensorboard": TensorBoard}
+    fields = {(k.__name__, each.name) for k in kinds.values() for each in dataclasses.fields(k)}
+    assert fields - told == {("TensorBoard", "serve")}
+
+
+def test_what_was_never_an_option_is_refused_as_python_does_it():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'deadline'"):
+        TensorflowDistributor(deadline=3)
+
+
+@pytest.mark.parametrize("kind", [*GROUPS.values(), TensorBoard])
+def test_a_group_is_frozen_travels_and_documents_each_field(kind):
+    group = kind()
+    fields = dataclasses.fields(kind)
+    assert all(field.kw_only for field in fields)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(group, fields[0].name, None)
+    assert pickle.loads(pickle.dumps(group)) == group == dataclasses.replace(group)
+    documented = re.findall(r"(?m)^(\w+) : ", inspect.getdoc(kind))
+    assert documented == [field.name for field in fields]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_of_another_kind_is_refused(name):
+    kind = GROUPS[name].__name__
+    with pytest.raises(InvalidArgument, match=rf"{name}= is a {kind}\(…\); got {{}}"):
+        TensorflowDistributor(launcher=LocalLauncher(), **{name: {}})
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Deadlines(heartbeat="10"), r"\(heartbeat=\) is a number .* got '10'"),
+        (lambda: Deadlines(heartbeat=None), "got None"),
+        (lambda: Deadlines(step=float("nan")), "got nan"),
+        (lambda: Deadlines(shutdown=0), r"\(shutdown=\) is a number of seconds greater than 0"),
+        (lambda: Deadlines(run=True), r"\(run=\) .* got True"),
+        (lambda: Spool(limit="much"), r"\(limit=\) is a size of at least 1 MiB"),
+        (lambda: Spool(dir=7), r"\(dir=\) is a folder's path, a str; got 7"),
+        (lambda: LaunchOptions(warm_seconds=-1), r"\(warm_seconds=\) .* 0 or more; got -1"),
+        (lambda: LaunchOptions(detached="yes"), r"\(detached=\) is True or False"),
+        (lambda: LaunchOptions(keep_jobs=-1), r"\(keep_jobs=\) is a whole number"),
+        (lambda: Programs(classic_flags=1), r"\(classic_flags=\) is True or False; got 1"),
+        (lambda: Programs(patches=None), r"\(patches=\) is True or False; got None"),
+        (
+            lambda: Distribution(variable_partitioner=2),
+            "MinSizePartitioner or FixedShardsPartitioner; got int",
+        ),
+        (lambda: Distribution(communication="ring"), "CommunicationOptions; got str"),
+        (lambda: TensorBoard(serve="s3://logs"), r"\(serve=\) is True or False"),
+        (lambda: TensorflowDistributor(tensorboard=1), r"tensorboard= is True, False or a Ten"),
+    ],
+)
+def test_what_can_not_be_is_refused_when_the_group_is_made(make, words):
+    with pytest.raises(InvalidArgument, match=words):
+        make()
+
+
+def test_the_groups_come_whole_into_the_job():
+    made = {
+        "deadlines": Deadlines(step=7),
+        "gpu_options": GpuOptions(memory="2GiB"),
+        "spool": Spool(limit="2MiB"),
+        "launch_options": LaunchOptions(keep_jobs=3),
+    }
+    spec = TensorflowDistributor(launcher=LocalLauncher(), **made).spec
+    found = (spec.deadlines, spec.gpu_options, spec.hosts.spool, spec.hosts.launch)
+    assert all(here is there for here, there in zip(found, made.values(), strict=True))
