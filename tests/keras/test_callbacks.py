@@ -14,6 +14,7 @@ from ranks import run_job
 from gridflow.errors import GridflowError
 from gridflow.keras import callbacks
 from gridflow.keras.neutral import NeutralCallback
+from gridflow.spec.job import TrainingOptions
 
 ROWS, BATCH, EPOCHS = 64, 8, 2
 rng = np.random.default_rng(0)
@@ -115,11 +116,14 @@ def test_two_workers_report_the_same_and_hold_the_same(flavour):
         assert chief["events"] == ["train", "validation", "validation"]
 
 
+PLAIN = TrainingOptions("none")
+
+
 @dataclasses.dataclass(eq=False)
 class Place:
     is_chief: bool = True
     tensorboard_dir: object = "somewhere"
-    checkpoint_every: int | None = None
+    training: TrainingOptions = PLAIN
     writer: object = None
 
 
@@ -147,4 +151,4 @@ def test_chief_only_leaves_the_others_a_callback_that_does_nothing(monkeypatch):
 
 def test_checkpoint_every_is_checked_when_the_callback_is_made():
     with pytest.raises(ValueError, match="from 1, got 0"):
-        callbacks.build(Place(checkpoint_every=0))
+        callbacks.build(Place(training=TrainingOptions("none", checkpoint_every=0)))

@@ -42,6 +42,7 @@ def values_of(hint):
     """Return a strategy for the values of a field."""
     known = {
         str: texts,
+        bytes: st.binary(max_size=5),
         int: st.integers(-9, 9),
         float: numbers,
         bool: st.booleans(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -206,10 +207,7 @@ class TaskRunner:
 
     def _start(self, command: commands.Start) -> None:
         spec = self._payload.spec
-        training, grant = spec.training, self._grant
-        distribution = training.distribution
-        partitioner = distribution.variable_partitioner
-        communication = distribution.communication
+        grant = self._grant
         addresses: dict[str, list[str]] = {}
         for task, address in zip(spec.tasks, command.addresses, strict=True):
             addresses.setdefault(task.role, []).append(address)
@@ -226,15 +224,9 @@ class TaskRunner:
             generation=command.generation,
             addresses=addresses,
             tf_config=self._tf_config(ClusterSpec(addresses)),
-            strategy=training.strategy,
-            backend=training.backend,
-            start_timeout=spec.start_timeout,
-            step_timeout=spec.deadlines.step,
+            job_spec=pickle.dumps(spec),
             runs_function=self._part.runs_function,
             serves=self._part.serves,
-            partitioner=None if partitioner is None else partitioner.to_dict(),
-            communication=None if communication is None else communication.to_dict(),
-            classic_flags=training.programs.classic_flags,
             gpus=[] if isinstance(grant, str) else list(grant.addresses),
             gpu_memory=None if isinstance(grant, str) else grant.memory_limit,
             function=str(self._folder / "function"),
@@ -243,9 +235,6 @@ class TaskRunner:
             results=str(self._folder / f"results-{self._generation}"),
             tensorboard=str(self._folder / "tensorboard"),
             resume=resume,
-            seed=training.seed,
-            checkpoint_every=training.checkpoint_every,
-            default_folder=spec.hosts.default_folder,
         )
         self._set_up()
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gridflow.keras.resume.writer import Writer
     from gridflow.keras.stopping import Stopping
     from gridflow.keras.together import Together
+    from gridflow.spec.job import TrainingOptions
     from gridflow.spec.place import Place
 
 #: What a model is doing, as reported to the driver.
@@ -78,8 +79,8 @@ class Runtime(Protocol):
         """Local scratch directory of this process."""
 
     @property
-    def seed(self) -> int | None:
-        """Seed of the job, None where none was given."""
+    def training(self) -> TrainingOptions:
+        """How the job trains: its seed, the steps between checkpoints, and all else."""
 
     @property
     def group(self) -> Any:
@@ -95,10 +96,6 @@ class Runtime(Protocol):
     @property
     def tensorboard_dir(self) -> Path | None:
         """Directory for TensorBoard's event files, None where none is wanted."""
-
-    @property
-    def checkpoint_every(self) -> int | None:
-        """Steps between two checkpoints; None checkpoints at the end of each epoch only."""
 
     @property
     def pause(self) -> Pause:

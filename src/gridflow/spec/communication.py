@@ -7,14 +7,11 @@ be made where the job is described: the driver needs no TensorFlow.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
 
 from gridflow.errors import InvalidArgument
 from gridflow.spec.options import choose, whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Implementation = Literal["auto", "ring", "nccl"]
 _IMPLEMENTATIONS: Final = get_args(Implementation)
@@ -64,22 +61,13 @@ class CommunicationOptions:
                 f"timeout_seconds is a number of seconds greater than 0, or None; got {seconds!r}."
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return asdict(self)
+    def to_tensorflow(self) -> Any:
+        """Return TensorFlow's options of the same name."""
+        import tensorflow as tf
 
-
-def to_tensorflow(described: Mapping[str, Any] | None) -> Any:
-    """Return TensorFlow's options of the same name; None for the default ones."""
-    if described is None:
-        return None
-    import tensorflow as tf
-
-    experimental = tf.distribute.experimental
-    return experimental.CommunicationOptions(
-        bytes_per_pack=described["bytes_per_pack"],
-        timeout_seconds=described["timeout_seconds"],
-        implementation=experimental.CommunicationImplementation(
-            described["implementation"].upper()
-        ),
-    )
+        experimental = tf.distribute.experimental
+        return experimental.CommunicationOptions(
+            bytes_per_pack=self.bytes_per_pack,
+            timeout_seconds=self.timeout_seconds,
+            implementation=experimental.CommunicationImplementation(self.implementation.upper()),
+        )

@@ -6,13 +6,10 @@ where the job is described: the driver needs no TensorFlow.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from gridflow.spec.options import whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,6 @@ class MinSizePartitioner:
         whole_number("min_shard_bytes", self.min_shard_bytes, 1)
         if self.max_shards is not None:
             whole_number("max_shards", self.max_shards, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return {"kind": "min_size", **asdict(self)}
 
     def to_tensorflow(self, num_ps: int) -> Any:
         """Return TensorFlow's partitioner of the same name."""
@@ -72,10 +65,6 @@ class FixedShardsPartitioner:
     def __post_init__(self) -> None:
         whole_number("num_shards", self.num_shards, 1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return {"kind": "fixed_shards", **asdict(self)}
-
     def to_tensorflow(self, num_ps: int) -> Any:  # noqa: ARG002 (the same call for both)
         """Return TensorFlow's partitioner of the same name."""
         import tensorflow as tf
@@ -84,13 +73,3 @@ class FixedShardsPartitioner:
 
 
 Partitioner = MinSizePartitioner | FixedShardsPartitioner
-
-
-def from_dict(data: Mapping[str, Any]) -> Partitioner:
-    """Read back what ``to_dict`` returned."""
-    fields = {name: value for name, value in data.items() if name != "kind"}
-    kinds: dict[str, type[Partitioner]] = {
-        "min_size": MinSizePartitioner,
-        "fixed_shards": FixedShardsPartitioner,
-    }
-    return kinds[data["kind"]](**fields)

@@ -10,6 +10,7 @@ from gridflow.keras.resume.pause import Pause
 from gridflow.keras.resume.writer import Writer
 from gridflow.keras.stopping import Stopping
 from gridflow.keras.together import Together
+from gridflow.spec.job import TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +48,6 @@ class Life:
         self.is_chief: bool = ctx.is_chief
         self.generation = 0 if resume_from is None else 1
         self.work_dir: Path = ctx.work_dir
-        self.seed: int | None = ctx.seed
         self.resume_from = resume_from
         self.trains_together: bool = ctx.num_workers > 1
         self.due = Due(lambda _: None, None)
@@ -56,7 +56,8 @@ class Life:
         self.pause = Pause()
         self.writer = Writer()
         # The second life must find the first one's last checkpoint, and not its own.
-        self.checkpoint_every = 1 if resume_from is None else None
+        every = 1 if resume_from is None else None
+        self.training = TrainingOptions("none", seed=ctx.seed, checkpoint_every=every)
 
     def trainer(self, model: Any) -> Any:
         """Return what trains a model by ``ctx.fit``."""

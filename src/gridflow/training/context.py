@@ -56,12 +56,8 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
     work_dir : Path
         This task's own folder, empty at first, deleted at the end; the log then names what was in
         it. Also the working directory.
-    seed : int or None
-        The job's seed.
     gpus : tuple of str
         Indices or UUIDs of this task's GPUs on its host. To TensorFlow they are ``GPU:0`` and on.
-    backend : str
-        What Keras 3 trains with: ``tensorflow``, ``jax`` or ``torch``.
     """
 
     def __init__(self, runtime: TaskRuntime) -> None:
@@ -73,13 +69,25 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
         self.num_workers: int = runtime.num_workers
         self.generation: int = runtime.generation
         self.work_dir: Path = runtime.folder
-        self.seed: int | None = runtime.seed
         self.gpus: tuple[str, ...] = tuple(runtime.setup.gpus)
-        self.checkpoint_every: int | None = runtime.checkpoint_every
         self.resume_from: Path | None = runtime.resume_from
         self.tensorboard_dir: Path | None = runtime.tensorboard_dir
         self.epoch_counters: list[EpochCounter] = runtime.epoch_counters
-        self.backend: str = runtime.backend
+
+    @property
+    def seed(self) -> int | None:
+        """The job's seed, None where none was given."""
+        return self._runtime.training.seed
+
+    @property
+    def backend(self) -> str:
+        """What Keras 3 trains with: ``tensorflow``, ``jax`` or ``torch``."""
+        return self._runtime.training.backend
+
+    @property
+    def checkpoint_every(self) -> int | None:
+        """Steps between two checkpoints, None for one at each epoch's end."""
+        return self._runtime.training.checkpoint_every
 
     @property
     def is_chief(self) -> bool:

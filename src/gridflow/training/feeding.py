@@ -108,7 +108,7 @@ class Feeding:
 
         runtime = self._runtime
         if seed is None:
-            seed = runtime.seed or 0
+            seed = runtime.training.seed or 0
         columns = {"features": features, "label": label, "sample_weight": sample_weight}
         shuffled = name == "train" if shuffle is None else shuffle
         choose("start", start, arriving.STARTS)

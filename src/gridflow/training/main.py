@@ -88,7 +88,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     modules.use(setup.modules)
     no_spark.refuse()
     program = _load(Path(setup.function))
-    if setup.classic_flags:
+    if setup.spec.training.programs.classic_flags:
         program = tensorflow_server.with_flags(program, ctx.cluster_spec, ctx.task)
     try:
         value = _run(program, ctx)
@@ -96,9 +96,10 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
         runtime.writer.settle()  # the checkpoint before a failure is worth some seconds
         raise
     folder = Path(setup.results)
-    if preload is None and setup.backend in sys.modules:
+    backend = runtime.training.backend
+    if preload is None and backend in sys.modules:
         # So that the next process on this host begins with it.
-        channel.send(Imported([setup.backend]))
+        channel.send(Imported([backend]))
     group = mode.strategy if runtime.facts.exchanges_gradients else None
     # Nobody asks for the value of a task without a rank: a server or an evaluator.
     result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)

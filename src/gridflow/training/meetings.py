@@ -54,7 +54,7 @@ class MeetingClient:
                 f"ctx.{operation}() is for the tasks that train by the function; this is "
                 f"{self._process.task}."
             )
-        limit = self._process.setup.step_timeout or None
+        limit = self._process.spec.deadlines.step or None
         if timeout is not None:
             limit = seconds("timeout", timeout)
         most = min(values.MOST_BYTES, values.MOST_TOGETHER // self._members)

@@ -26,6 +26,10 @@ class TaskProcess:
     ----------
     setup : Setup
         What the agent said.
+    spec : JobSpec
+        What the driver said: the job's options.
+    training : TrainingOptions
+        Those of them that say how to train.
     channel : Channel
     inbox : Inbox
     facts : StrategyFacts
@@ -34,16 +38,15 @@ class TaskProcess:
 
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
         self.setup, self.channel, self.inbox = setup, channel, inbox
+        self.spec = setup.spec
+        self.training = self.spec.training
         self.task = Task.parse(setup.task)
         self.cluster_spec = ClusterSpec(setup.addresses)
         rank = self.cluster_spec.rank(self.task)
         self.rank: int = -1 if rank is None else rank
         self.num_workers = len(self.cluster_spec.ranks)
         self.generation: int = setup.generation
-        self.seed: int | None = setup.seed
-        self.checkpoint_every: int | None = setup.checkpoint_every
-        self.backend: str = setup.backend
-        self.facts = strategies.of(setup.strategy)
+        self.facts = strategies.of(self.training.strategy)
         self.epoch_counters: list[EpochCounter] = []
 
     @property

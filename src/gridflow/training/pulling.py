@@ -51,7 +51,7 @@ class Pulling:
         """
         from gridflow.files import systems
 
-        return systems.absolute_path(path, self._runtime.setup.default_folder)
+        return systems.absolute_path(path, self._runtime.spec.hosts.default_folder)
 
     def files(
         self,
@@ -87,7 +87,7 @@ class Pulling:
         from gridflow.files.listing import find
         from gridflow.files.parts import FilePart
 
-        found = find(path, self._runtime.setup.default_folder, filesystem)
+        found = find(path, self._runtime.spec.hosts.default_folder, filesystem)
         if format is not None:
             choose("format", format, _FORMATS)
         kind = format or _format_of(found)
@@ -180,7 +180,7 @@ class Pulling:
             path,
             columns,
             self._group(),
-            base=self._runtime.setup.default_folder,
+            base=self._runtime.spec.hosts.default_folder,
             name=name,
             nulls=nulls,
             filesystem=filesystem,
@@ -240,7 +240,7 @@ class Pulling:
             path,
             columns,
             self._group(),
-            base=self._runtime.setup.default_folder,
+            base=self._runtime.spec.hosts.default_folder,
             name=name,
             spec=spec,
             compression=compression,
@@ -301,7 +301,7 @@ class Pulling:
             catalogue.rows,
             catalogue.rows,
             shuffle=name == "train" if shuffle is None else shuffle,
-            seed=(runtime.seed or 0) if seed is None else seed,
+            seed=(runtime.training.seed or 0) if seed is None else seed,
             files=catalogue.reader(),
             **options,
         )

@@ -55,7 +55,7 @@ class TaskRuntime(TaskProcess):
         self.stopping = Stopping(channel.send)
         inbox.listen(commands.AskToStop, self.stopping.ask)
         inbox.listen(commands.StopAt, self.stopping.agree)
-        self.due = inbox.due = Due(channel.send, setup.step_timeout)
+        self.due = inbox.due = Due(channel.send, self.spec.deadlines.step)
         self.pause = Pause()
         self.writer = Writer()
         inbox.listen(commands.AskToSave, lambda _: self._asked_to_save())

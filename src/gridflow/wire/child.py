@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gridflow.spec.failures import FailureKind
 from gridflow.spec.place import Place
 from gridflow.wire.commands import AMONG_RANKS, Arrived, Counts, EndEvaluation
 from gridflow.wire.messages import Family, Message
 from gridflow.wire.reports import RELAYED
+
+if TYPE_CHECKING:
+    from gridflow.spec.job import JobSpec
 
 
 @dataclass(frozen=True)
@@ -24,26 +29,17 @@ class Setup(Message):
         Who listens where.
     tf_config : str or None
         For TensorFlow's own resolver.
-    strategy, backend : str
-    start_timeout : float
-        Seconds.
-    step_timeout : float or None
-        The same.
+    job_spec : bytes
+        What `spec` is read from, pickled.
     runs_function, serves : bool
         See `gridflow.spec.tasks.Part`.
-    partitioner, communication : dict or None
-        Their ``to_dict()``.
-    classic_flags : bool
     gpus : list of str
     gpu_memory : int or None
-        Bytes.
+        What was granted, in MiB.
     function, modules, spool, results, tensorboard : str
         Paths.
     resume : str or None
         Path of the checkpoint to go on from.
-    seed, checkpoint_every : int or None
-    default_folder : str
-        Where paths begin that aren't complete.
     """
 
     kind: ClassVar[str] = "setup"
@@ -52,15 +48,9 @@ class Setup(Message):
     generation: int
     addresses: dict[str, list[str]]
     tf_config: str | None
-    strategy: str
-    backend: str
-    start_timeout: float
-    step_timeout: float | None
+    job_spec: bytes
     runs_function: bool
     serves: bool
-    partitioner: dict[str, Any] | None
-    communication: dict[str, Any] | None
-    classic_flags: bool
     gpus: list[str]
     gpu_memory: int | None
     function: str
@@ -69,9 +59,12 @@ class Setup(Message):
     results: str
     tensorboard: str
     resume: str | None
-    seed: int | None
-    checkpoint_every: int | None
-    default_folder: str = ""
+
+    @cached_property
+    def spec(self) -> JobSpec:
+        """The job's options, as its driver made them: whatever is added to them arrives here."""
+        spec: JobSpec = pickle.loads(self.job_spec)  # noqa: S301 (this process's own agent sent it)
+        return spec
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class CheckpointAndResume(NeutralCallback):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
-        every = runtime.checkpoint_every
+        every = runtime.training.checkpoint_every
         if every is not None and every < 1:
             raise InvalidArgument(f"checkpoint_every is a number of steps from 1, got {every}.")
         self._runtime = runtime
@@ -119,7 +119,7 @@ class CheckpointAndResume(NeutralCallback):
             before = self._pending + now[len(self._pending) :]
             self._drawn = [old != new for old, new in zip(before, now, strict=True)]
         is_asked = self._runtime.pause.step_ended()
-        every = self._runtime.checkpoint_every
+        every = self._runtime.training.checkpoint_every
         steps = self.params.get("steps") or incremental.known_steps(self._data)
         # The last step's checkpoint is that of the epoch's end: an epoch can't go on with no step.
         is_last = steps is not None and batch + 1 >= steps

@@ -50,7 +50,7 @@ def await_first(process: TaskProcess) -> None:
     """Wait until the first rank listens, whom all others look for."""
     if process.rank:
         first = process.cluster_spec.address(process.cluster_spec.ranks[0])
-        await_listeners([first], process.setup.start_timeout)
+        await_listeners([first], process.spec.start_timeout)
 
 
 def await_listeners(addresses: Iterable[str], seconds: float) -> None:

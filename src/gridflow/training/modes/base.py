@@ -150,8 +150,8 @@ class Mode(ABC):
         """Return the strategy whose ``fit`` can begin before all rows have arrived."""
         raise InvalidArgument(
             f"start='early' isn't there for {self._where} with "
-            f"backend={self._process.backend!r}: it has to know how many rows there are before it "
-            "trains. Use start='complete'."
+            f"backend={self._process.training.backend!r}: it has to know how many rows there are "
+            "before it trains. Use start='complete'."
         )
 
     def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:

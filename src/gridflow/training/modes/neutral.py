@@ -24,7 +24,8 @@ class Neutral(Mode):
 
     def __init__(self, process: TaskProcess) -> None:
         super().__init__(process)
-        self._group: Any = importlib.import_module(f"gridflow.training.groups.{process.backend}")
+        backend = process.training.backend
+        self._group: Any = importlib.import_module(f"gridflow.training.groups.{backend}")
 
     def begin(self) -> None:
         """Wait for all ranks."""
@@ -40,9 +41,11 @@ class Neutral(Mode):
         if together and process.num_workers > 1:
             base.choose_interface(base.address(process.cluster_spec, process.rank)[0])
             base.await_first(process)
-            self._group.join(process, process.setup.start_timeout)
+            self._group.join(process, process.spec.start_timeout)
         # All ranks alike: nobody sends initial weights to the others.
-        seed = zlib.crc32(process.setup.job.encode()) if process.seed is None else process.seed
+        seed = process.training.seed
+        if seed is None:
+            seed = zlib.crc32(process.setup.job.encode())
         parts.set_random_seed(seed)
         return base.SynchronousStrategy(self._group.spread(process.num_workers) if together else 1)
 
@@ -53,8 +56,9 @@ class Neutral(Mode):
         process = self._process
         if request.prefetch is not None:
             raise InvalidArgument(
-                f"prefetch={request.prefetch} is for tf.data; under backend={process.backend!r} "
-                "batches are made when they are asked for. Leave it out."
+                f"prefetch={request.prefetch} is for tf.data; under "
+                f"backend={process.training.backend!r} batches are made when they are asked for. "
+                "Leave it out."
             )
         reader, options = request.reader(process), request.options(process)
         if request.gathered is not None:
@@ -62,7 +66,7 @@ class Neutral(Mode):
         is_alone = request.gathered is not None or not process.facts.exchanges_gradients
         return array_data.make(
             reader,
-            backend=process.backend,
+            backend=process.training.backend,
             is_alone=is_alone,
             parts=None if is_alone else self._group.equal_parts(),
             **options,
@@ -72,8 +76,9 @@ class Neutral(Mode):
         """Return what makes an iterator over numpy arrays, for ranks that train alone."""
         if together:
             raise InvalidArgument(
-                f"ctx.stream() under backend={self._process.backend!r} is for strategy='none': "
-                "Keras has to know how many rows there are before ranks train one model on them. "
+                f"ctx.stream() under backend={self._process.training.backend!r} is for "
+                "strategy='none': Keras has to know how many rows there are before ranks train "
+                "one model on them. "
                 "Use backend='tensorflow', or ctx.dataset()."
             )
         return lambda source, _: (source.numpy_batches(), source)

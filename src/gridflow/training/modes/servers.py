@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.spec import partitioners
 from gridflow.spec.options import whole_number
 from gridflow.spec.roles import PS, WORKER
 from gridflow.training.groups import base as groups
@@ -35,12 +34,10 @@ class Servers(Synchronous):
 
         from gridflow.keras.patches.hooks import locked_updates
 
-        partitioner, described = None, process.setup.partitioner
-        if described is not None:
-            num_ps = len(process.cluster_spec.addresses[PS])
-            partitioner = partitioners.from_dict(described).to_tensorflow(num_ps)
         addresses = process.cluster_spec.addresses
-        groups.await_listeners([*addresses[PS], *addresses[WORKER]], process.setup.start_timeout)
+        given = process.training.distribution.variable_partitioner
+        partitioner = None if given is None else given.to_tensorflow(len(addresses[PS]))
+        groups.await_listeners([*addresses[PS], *addresses[WORKER]], process.spec.start_timeout)
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
         return locked_updates.lock_updates(strategy)
@@ -99,7 +96,9 @@ class Servers(Synchronous):
 
         process = self._process
         num_workers = len(process.cluster_spec.addresses[WORKER])
-        return ServerTrainer(self.coordinator, num_workers, model, process.checkpoint_every)
+        return ServerTrainer(
+            self.coordinator, num_workers, model, process.training.checkpoint_every
+        )
 
 
 MODE = Servers

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow.errors import GridflowError
 from gridflow.gpu import devices
-from gridflow.spec import communication
 from gridflow.training.groups import base as groups
 from gridflow.training.modes.base import Mode
 
@@ -28,11 +27,11 @@ class Synchronous(Mode):
         devices.limit_memory(process.setup.gpu_memory)
         if process.trains and process.facts.is_made_together:
             self.strategy  # noqa: B018 (made now)
-        if process.seed is not None:
+        if process.training.seed is not None:
             import keras
 
             # Of Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator.
-            keras.utils.set_random_seed(process.seed)
+            keras.utils.set_random_seed(process.training.seed)
 
     def make_strategy(self) -> Any:
         """Return the strategy; an evaluator, which trains alone, has TensorFlow's default one."""
@@ -47,8 +46,9 @@ class Synchronous(Mode):
         match process.facts.name:
             case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
                 groups.await_first(process)
+                given = process.training.distribution.communication
                 return tf.distribute.MultiWorkerMirroredStrategy(
-                    communication_options=communication.to_tensorflow(process.setup.communication)
+                    communication_options=None if given is None else given.to_tensorflow()
                 )
             case "multi_worker_mirrored" | "mirrored":  # a single worker needs no cluster
                 return tf.distribute.MirroredStrategy()

@@ -59,7 +59,7 @@ def shuffled_alike(strategy: Any, random: Any) -> Iterator[None]:
         yield
         return
     present = runtime.present()
-    seed = (present.seed if present else None) or 0
+    seed = (present.training.seed if present else None) or 0
     first = zlib.crc32(f"{seed} {next(_datasets)}".encode())
     counter = itertools.count()
     original = random.shuffle
