@@ -39,7 +39,9 @@ from gridflow.deploy.description.services import (
     Notebook,
     Serve,
     Spark,
-    TensorBoard,
+)
+from gridflow.deploy.description.services import (
+    TensorBoardSection as TensorBoard,
 )
 
 __all__ = [

@@ -85,11 +85,6 @@ class TrainingContext(Feeding, Pulling, Streaming, Fitting):
         return self._runtime.training.backend
 
     @property
-    def checkpoint_every(self) -> int | None:
-        """Steps between two checkpoints, None for one at each epoch's end."""
-        return self._runtime.training.checkpoint_every
-
-    @property
     def is_chief(self) -> bool:
         """Whether this task writes what is to be written once."""
         return self._runtime.is_chief

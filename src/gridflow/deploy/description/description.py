@@ -22,7 +22,7 @@ from gridflow.deploy.description.services import (
     Notebook,
     Serve,
     Spark,
-    TensorBoard,
+    TensorBoardSection,
 )
 from gridflow.errors import did_you_mean
 from gridflow.spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
@@ -127,7 +127,7 @@ class Job:
     run_as_user: int = RUN_AS_USER
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    tensorboard: TensorBoard | None = None
+    tensorboard: TensorBoardSection | None = None
     serve: Serve | None = None
     notebook: Notebook | None = None
     spark: Spark | None = None

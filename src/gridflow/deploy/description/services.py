@@ -27,7 +27,7 @@ BUCKETS: Final = ("gs://", "s3://")
 
 
 @dataclass(frozen=True)
-class TensorBoard:
+class TensorBoardSection:
     """TensorBoard beside the job.
 
     Attributes

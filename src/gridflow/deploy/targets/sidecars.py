@@ -24,7 +24,7 @@ from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.description.services import TensorBoard
+    from gridflow.deploy.description.services import TensorBoardSection
     from gridflow.deploy.kinds import Object
 
 #: What the sides of a job are to a training target: none of its business.
@@ -78,7 +78,7 @@ def join_group(job: Job, template: Any) -> None:
         template["metadata"].setdefault("annotations", {})[VOLCANO_GROUP] = job.name
 
 
-def tensorboard_words(board: TensorBoard) -> list[str]:
+def tensorboard_words(board: TensorBoardSection) -> list[str]:
     """Return the command that starts TensorBoard in its container.
 
     Raises
