@@ -267,6 +267,7 @@ def test_what_is_wrong_is_said_before_anything_is_launched(rows):
         "no single model for an estimator": {"distributor": {"strategy": "none"}, "numWorkers": 2},
         "a Param of its own here, numWorkers=": {"distributor": {"num_workers": 2}},
         "Did you mean 'max_restarts'": {"distributor": {"max_restart": 2}},
+        "step_timeout moved: deadlines=Deadlines": {"distributor": {"step_timeout": 2}},
     }
     for text, params in refused.items():
         with pytest.raises(errors.InvalidArgument, match=text.replace("(", r"\(")):

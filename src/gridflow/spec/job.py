@@ -1,6 +1,7 @@
 """One job's settings: made once by whoever starts it, carried whole to all who need them.
 
-A new option is a field here, a parameter of `TensorflowDistributor`, and a line where it is used.
+A new option is a field of its group, here or in `gridflow.spec.option_groups`, and a line where it
+is used: groups arrive whole in agents and training processes.
 """
 
 from __future__ import annotations
