@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "manifests"))
 from standin import Kubernetes, MarathonServer, configured, put_docker_into, serving
 
 from gridflow.cli import main
-from gridflow.manifests import TARGETS
+from gridflow.deploy import TARGETS
 from gridflow.spec.exits import Exit
 from suite.disk import files_of_at_most
 
@@ -497,7 +497,7 @@ def test_spark_is_the_name_in_what_spark_cannot_express(printed, job):
 
 def test_importing_the_command_brings_neither_tensorflow_nor_spark():
     code = (
-        "import sys, gridflow.cli, gridflow.job, gridflow.manifests, gridflow.deploy.commands; "
+        "import sys, gridflow.cli, gridflow.deploy, gridflow.deploy.commands; "
         "print([m for m in ('tensorflow', 'keras', 'pyspark', 'numpy') if m in sys.modules])"
     )
     out = subprocess.run(

@@ -5,8 +5,7 @@ What a target can't express is left out and noted in ``left-out.txt`` beside its
 
 from pathlib import Path
 
-from gridflow.job import JobError, load_job
-from gridflow.manifests import TARGETS, render
+from gridflow.deploy import TARGETS, JobError, load_job, render
 
 HERE = Path(__file__).parent
 JOBS = ("flights", "flights-ps")

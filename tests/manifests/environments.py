@@ -7,8 +7,8 @@ import re
 import shlex
 import socket
 
+from gridflow.deploy import render
 from gridflow.deploy.task_start import tasks
-from gridflow.manifests import render
 
 _ADDRESS = re.compile(r"[a-z0-9][a-z0-9.-]*:\d+")
 #: The variables that hold addresses.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gridflow.job import (
+from gridflow.deploy import (
     Batching,
     Credentials,
     Gang,

@@ -9,12 +9,11 @@ from environments import Expansion, split_commands
 from jobs import flights, full
 
 from gridflow import LocalLauncher, MaxRestarts, RetryableExits, Role, TensorflowDistributor
+from gridflow.deploy import TARGETS, Credentials, JobError, Resources, S3Credentials, Spark, render
+from gridflow.deploy import Role as DescribedRole
 from gridflow.deploy.distributed import cannot, distributor_options
 from gridflow.deploy.inside.spark_main import read_job
 from gridflow.errors import InvalidArgument
-from gridflow.job import Credentials, JobError, Resources, S3Credentials, Spark
-from gridflow.job import Role as DescribedRole
-from gridflow.manifests import TARGETS, render
 
 
 def spec_of(job):

@@ -17,10 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jobs import HAS_SCHEMAS, SCHEMAS, TRAINING, TRICKY, flights, full, matrix
 
-from gridflow.deploy.capabilities import FEATURES, uses
-from gridflow.deploy.description.template import TEMPLATE
-from gridflow.deploy.emit import to_yaml
-from gridflow.job import (
+from gridflow.deploy import (
+    TARGETS,
     Credentials,
     Gang,
     GcsCredentials,
@@ -37,9 +35,15 @@ from gridflow.job import (
     TensorBoard,
     Toleration,
     Volume,
+    explain,
+    get_target,
     parse_job,
+    render,
+    validate,
 )
-from gridflow.manifests import TARGETS, explain, get_target, render, validate
+from gridflow.deploy.capabilities import FEATURES, uses
+from gridflow.deploy.description.template import TEMPLATE
+from gridflow.deploy.emit import to_yaml
 
 
 def expressible(job, target):
@@ -396,11 +400,9 @@ def test_serving_is_ready_when_the_model_is():
 def test_examples_in_docstrings_hold():
     import doctest
 
-    import gridflow.job
-    import gridflow.manifests
+    import gridflow.deploy
 
-    for module in (gridflow.job, gridflow.manifests):
-        assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(gridflow.deploy).failed == 0
 
 
 def test_a_job_made_in_python_equals_the_same_job_from_yaml():

@@ -11,10 +11,9 @@ import pytest
 from standin import Kubernetes, configured, serving
 
 from gridflow.cli import main
+from gridflow.deploy import parse_job, render
 from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.objects import components, state_of
-from gridflow.job import parse_job
-from gridflow.manifests import render
 from gridflow.spec.exits import Exit
 
 JOB = """\

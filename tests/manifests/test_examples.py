@@ -12,8 +12,7 @@ from environments import on_this_host, processes
 from jobs import ROOT, SCHEMAS, flights, needs_schemas
 from test_launch import launch
 
-from gridflow.job import Role
-from gridflow.manifests import get_target, validate
+from gridflow.deploy import Role, get_target, validate
 
 FOLDER = ROOT / "examples" / "manifests"
 COLUMNS = ("dep_delay", "distance", "hour_sin", "hour_cos", "temp", "wind_speed", "visib")

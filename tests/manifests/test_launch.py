@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import flights
 
+from gridflow.deploy import Role
 from gridflow.deploy.inside.finish import FinishListener, tell
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import InvalidArgument, StartTimeout
-from gridflow.job import Role
 
 CLUSTER = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}
 SHOW = "import os; print(os.environ['TF_CONFIG'])"

@@ -23,10 +23,10 @@ from environments import TELLING, free_ports, processes
 from jobs import flights
 from test_launch import wait_until
 
+from gridflow.deploy import Role
 from gridflow.deploy.inside.finish import call
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.others import Others
-from gridflow.job import Role
 
 #: gridflow launch in a pod: names are files of a folder, and its own goes with it.
 POD = """

@@ -8,8 +8,7 @@ import pytest
 import yaml
 from jobs import flights, full
 
-from gridflow.job import Resources, Role, Serve, TensorBoard, Volume
-from gridflow.manifests import TARGETS, get_target, render
+from gridflow.deploy import TARGETS, Resources, Role, Serve, TensorBoard, Volume, get_target, render
 
 ON_KUBERNETES = [name for name in TARGETS if get_target(name).form == "kubernetes"]
 TRAINING = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano")

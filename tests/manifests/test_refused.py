@@ -11,9 +11,8 @@ import pytest
 from jobs import SCHEMAS, full, needs_schemas
 
 from gridflow.cli import main
+from gridflow.deploy import JobError, parse_job, render, validate
 from gridflow.deploy.description import rules
-from gridflow.job import JobError, parse_job
-from gridflow.manifests import render, validate
 from gridflow.spec.exits import Exit
 
 BASE = """\

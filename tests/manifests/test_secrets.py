@@ -11,9 +11,7 @@ import pytest
 from jobs import flights
 
 from gridflow.cli import main
-from gridflow.deploy.description.plain_secrets import holds_secret, in_words
-from gridflow.errors import InvalidArgument
-from gridflow.job import (
+from gridflow.deploy import (
     Credentials,
     GcsCredentials,
     JobError,
@@ -25,8 +23,11 @@ from gridflow.job import (
     Spark,
     TensorBoard,
     Volume,
+    get_target,
+    render,
 )
-from gridflow.manifests import get_target, render
+from gridflow.deploy.description.plain_secrets import holds_secret, in_words
+from gridflow.errors import InvalidArgument
 from gridflow.spec.exits import Exit
 
 FILES = {

@@ -14,8 +14,7 @@ import yaml
 from jobs import ROOT
 
 from gridflow.cli import main, make_parser
-from gridflow.job import load_job
-from gridflow.manifests import TARGETS, explain, get_target, render
+from gridflow.deploy import TARGETS, explain, get_target, load_job, render
 
 PAGE = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -1,6 +1,140 @@
 """One job, many targets: documents for Docker, Compose, Kubernetes, Kubeflow, Marathon and Spark.
 
-``description`` is the job, ``targets`` render it, ``lint`` looks what is wrong with documents,
-``drivers`` start and follow it, ``inside`` runs in its containers. Users import from
-`gridflow.job` and `gridflow.manifests`.
+A `Job` has the same fields as ``job.yaml``; `render` turns it into a target's documents.
+
+Examples
+--------
+>>> from gridflow.deploy import Job, Resources, Role, render
+>>> job = Job(
+...     name="flights",
+...     image="registry.example/flights:1",
+...     command=["python", "train.py"],
+...     roles={"worker": Role(replicas=2, resources=Resources(cpu="2", memory="4Gi"))},
+... )
+>>> job.tasks
+2
+>>> [document.name for document in render(job, "kubernetes").documents]
+['service-flights.yaml', 'job-flights-worker.yaml']
 """
+
+# The names are loaded when they are first used: what runs in containers (`inside`) needs no YAML.
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.loading import load_job, parse_job
+    from gridflow.deploy.description.parts import (
+        Credentials,
+        Gang,
+        GcsCredentials,
+        Resources,
+        S3Credentials,
+        SecretKey,
+        Secrets,
+        Toleration,
+        Volume,
+    )
+    from gridflow.deploy.description.parts import (
+        RoleSection as Role,
+    )
+    from gridflow.deploy.description.problems import JobError, Problem
+    from gridflow.deploy.description.services import (
+        Batching,
+        Marathon,
+        Model,
+        Notebook,
+        Serve,
+        Spark,
+    )
+    from gridflow.deploy.description.services import (
+        TensorBoardSection as TensorBoard,
+    )
+    from gridflow.deploy.registry import TARGETS, get_target
+    from gridflow.deploy.rendering import Explanation, Rendering, explain, render
+    from gridflow.deploy.target import Document, Target
+    from gridflow.deploy.validation import Validation, validate
+
+_HOMES: Final = {
+    "Batching": "description.services",
+    "Credentials": "description.parts",
+    "Document": "target",
+    "Explanation": "rendering",
+    "Gang": "description.parts",
+    "GcsCredentials": "description.parts",
+    "Job": "description.description",
+    "JobError": "description.problems",
+    "Marathon": "description.services",
+    "Model": "description.services",
+    "Notebook": "description.services",
+    "Problem": "description.problems",
+    "Rendering": "rendering",
+    "Resources": "description.parts",
+    "Role": "description.parts:RoleSection",
+    "S3Credentials": "description.parts",
+    "SecretKey": "description.parts",
+    "Secrets": "description.parts",
+    "Serve": "description.services",
+    "Spark": "description.services",
+    "TARGETS": "registry",
+    "Target": "target",
+    "TensorBoard": "description.services:TensorBoardSection",
+    "Toleration": "description.parts",
+    "Validation": "validation",
+    "Volume": "description.parts",
+    "explain": "rendering",
+    "get_target": "registry",
+    "load_job": "description.loading",
+    "parse_job": "description.loading",
+    "render": "rendering",
+    "validate": "validation",
+}
+
+__all__ = [
+    "TARGETS",
+    "Batching",
+    "Credentials",
+    "Document",
+    "Explanation",
+    "Gang",
+    "GcsCredentials",
+    "Job",
+    "JobError",
+    "Marathon",
+    "Model",
+    "Notebook",
+    "Problem",
+    "Rendering",
+    "Resources",
+    "Role",
+    "S3Credentials",
+    "SecretKey",
+    "Secrets",
+    "Serve",
+    "Spark",
+    "Target",
+    "TensorBoard",
+    "Toleration",
+    "Validation",
+    "Volume",
+    "explain",
+    "get_target",
+    "load_job",
+    "parse_job",
+    "render",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gridflow.deploy' has no attribute {name!r}")
+    module, _, known_there_as = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(f"gridflow.deploy.{module}"), known_there_as or name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,1 +1,1 @@
-"""The description of a job; users import its names from `gridflow.job`."""
+"""The description of a job; users import its names from `gridflow.deploy`."""

@@ -10,10 +10,10 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gridflow.deploy.description.description import RESTART_POLICIES, START_TIMEOUT
+from gridflow.deploy.description.description import RESTART_POLICIES, START_TIMEOUT, Job
+from gridflow.deploy.description.parts import RoleSection
 from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
-from gridflow.job import Job, Role
 from gridflow.spec.exits import leave_message
 from gridflow.spec.failures import exit_code
 from gridflow.spec.roles import ROLES
@@ -71,7 +71,9 @@ def read_job(words: Sequence[str]) -> Job:
         name=arguments.name,
         command=command,
         roles={
-            name: Role(replicas=count, command=commands.get(name), env=variables.get(name, {}))
+            name: RoleSection(
+                replicas=count, command=commands.get(name), env=variables.get(name, {})
+            )
             for name, count in read_roles(arguments.roles).items()
         },
         restart_policy=arguments.restart_policy,
