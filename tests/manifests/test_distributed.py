@@ -61,10 +61,10 @@ def test_standard_servers_beside_a_chief_are_those_of_its_strategy():
 )
 def test_restarts_and_the_deadline_are_the_distributors(policy, expected):
     job = flights(restart_policy=policy, restart_limit=2, deadline=60, classic_flags=True)
-    assert distributor_options(job)["restart"] == expected
+    assert distributor_options(job)["restarts"].policy == expected
     spec = spec_of(job)
     assert spec.deadlines.run == 60
-    assert spec.training.classic_flags
+    assert spec.training.programs.classic_flags
 
 
 @pytest.mark.parametrize("role", ["ps", "evaluator"])
