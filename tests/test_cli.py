@@ -130,7 +130,7 @@ def test_an_unknown_target_gets_did_you_mean(printed, job):
 
 def test_explain_names_field_and_reason(printed):
     _, out, _ = printed("explain", "-t", "marathon")
-    assert "volumes.pvc (persistent volume claims): Mesos knows no claims" in out
+    assert "volumes.pvc (persistent volume claims): Mesos has no claims" in out
     rows = json.loads(printed("explain", "-t", "marathon", "--json")[1])
     assert {row["how"] for row in rows} == {"yes", "no", "other"}
 

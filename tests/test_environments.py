@@ -100,7 +100,7 @@ def test_the_settings_are_printed_for_each_cluster(folder, capsys, monkeypatch):
     assert cli.main([*words, "--json", "--force"]) == 0
     assert json.loads(capsys.readouterr().out)["archive"] == str(place)
     assert cli.main(words) == Exit.USAGE
-    assert "--force writes over it" in capsys.readouterr().err
+    assert "--force overwrites it" in capsys.readouterr().err
 
 
 def test_a_package_that_only_an_import_hook_finds_is_told(folder):
@@ -113,7 +113,7 @@ def test_a_package_that_only_an_import_hook_finds_is_told(folder):
 
 
 def test_what_is_no_virtual_environment_is_refused(tmp_path, folder):
-    with pytest.raises(errors.InvalidArgument, match="is no virtual environment"):
+    with pytest.raises(errors.InvalidArgument, match="is not a virtual environment"):
         environments.look_at(tmp_path)
     facts = environments.look_at(folder / "made")
     with pytest.raises(errors.InvalidArgument, match="conda-pack"):

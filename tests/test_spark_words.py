@@ -93,7 +93,7 @@ def test_a_job_is_cancelled_by_gridflow_or_by_others():
     assert explain(Exception(text), was_cancelled=True) == (None, "", None)
     _, _, error = explain(Exception(text))
     assert type(error) is errors.DataError
-    assert "by others than gridflow: [SPARK_JOB_CANCELLED] Job 7 cancelled as part" in str(error)
+    assert "but not by gridflow: [SPARK_JOB_CANCELLED] Job 7 cancelled as part" in str(error)
 
 
 def test_what_a_user_says_of_cancelling_is_no_cancellation():

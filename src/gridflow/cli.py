@@ -144,11 +144,11 @@ def _add_documents(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     parser.add_argument("--schemas", metavar="DIR", help="a folder of schemas of custom kinds")
     _json(parser)
     _calls(parser, module, "validate_file")
-    parser = add("explain", help="what of the description a target can't express")
+    parser = add("explain", help="show what a target can't express")
     parser.add_argument("-t", "--target", required=True, help="see 'gridflow targets'")
     _json(parser)
     _calls(parser, module, "explain_target")
-    parser = add("template", help="render a Jinja2 file of your own")
+    parser = add("template", help="render your own Jinja2 file")
     inner = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     parser = inner.add_parser("render", help="print the rendered file")
     parser.add_argument("file", help="a Jinja2 template")
@@ -161,7 +161,7 @@ def _add_documents(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
 def _add_running(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     module = "gridflow.deploy.running"
     for name, text in (
-        ("run", "start a job and follow it to its end"),
+        ("run", "start a job and follow it until it ends"),
         ("status", "show a job's tasks"),
         ("logs", "print a job's output"),
         ("cancel", "end a job and remove it"),
@@ -173,14 +173,16 @@ def _add_running(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
         if name == "run":
             parser.add_argument("--detach", action="store_true", help="start it and return")
             parser.add_argument(
-                "--replace", action="store_true", help="remove a job of this name that is there"
+                "--replace", action="store_true", help="remove an existing job of this name"
             )
             parser.add_argument(
-                "--run-id", metavar="ID", help="one that has succeeded isn't run again; needs --dir"
+                "--run-id", metavar="ID", help="don't repeat a run that has succeeded; needs --dir"
             )
-            parser.add_argument("--dir", help="where jobs have their folders (local, spark)")
+            parser.add_argument("--dir", help="folder for the jobs' files (local, spark)")
         if name == "logs":
-            parser.add_argument("-f", "--follow", action="store_true", help="go on until the end")
+            parser.add_argument(
+                "-f", "--follow", action="store_true", help="keep going until the end"
+            )
         _calls(parser, module, name)
 
 
@@ -197,34 +199,43 @@ def _add_launch(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     policies = ("never", "on-failure", "exit-code")
     add("--restart-policy", choices=policies, default="never")
     add("--restart-limit", type=int, default=3, metavar="N")
-    add("--pod-restart-policy", choices=policies, help="by which the target restarts this task")
+    add("--pod-restart-policy", choices=policies, help="how the target restarts this task")
     add("--pod-restart-limit", type=int, default=3, metavar="N")
     add(
         "--retry-on", type=int, action="append", default=[], metavar="CODE", help="a retryable exit"
     )
-    add("--retryable-exit-code", type=int, metavar="CODE", help="end retryable failures with it")
+    add(
+        "--retryable-exit-code",
+        type=int,
+        metavar="CODE",
+        help="the exit code for retryable failures",
+    )
     add("--stay", action="store_true", help="stay once finished, where ended tasks are restarted")
-    add("--finished-dir", metavar="DIR", help="note there that the task has finished")
+    add("--finished-dir", metavar="DIR", help="record there that the task has finished")
     add("--resolve-timeout", type=float, default=300.0, metavar="SECONDS")
     add("--grace", type=float, default=25.0, metavar="SECONDS", help="from SIGTERM to SIGKILL")
     add("--deadline", type=float, metavar="SECONDS", help="end the command after this time")
     for flag in FLAGS:
-        add(f"--{flag}", help="instead of what the environment says")
+        add(f"--{flag}", help="instead of the environment's value")
     parser.set_defaults(run=_launch)
 
 
 def _add_jobs(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     parser = subcommands.add_parser(
         "jobs",
-        help="list, or delete, what jobs left in the driver",
+        help="list or delete the folders that jobs left on the driver",
         description="List the folders of jobs (logs, results, event files), the latest first.",
     )
-    parser.add_argument("--dir", help="where they lie; the temporary folder by default")
+    parser.add_argument("--dir", help="where the folders are; the temporary folder by default")
     parser.add_argument(
-        "--days", type=float, default=0.0, metavar="N", help="only those that began N days ago"
+        "--days",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="only those that started at least N days ago",
     )
     parser.add_argument(
-        "--delete", nargs="*", metavar="ID", help="delete these; without IDs all that have ended"
+        "--delete", nargs="*", metavar="ID", help="delete these; without IDs, all that have ended"
     )
     _json(parser)
     _calls(parser, "gridflow.coordinator.folders", "command")
@@ -241,7 +252,7 @@ def _add_environments(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("-o", "--output", default="environment.tar.gz", metavar="FILE")
     parser.add_argument("--prefix", metavar="DIR", help="the environment; this one by default")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     _json(parser)
     _calls(parser, "gridflow.deploy.environments", "command")
 

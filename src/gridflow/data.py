@@ -159,7 +159,7 @@ def image_decoder(
 
         if key is not None:
             if key not in x:
-                raise InvalidArgument(f"key={key!r} is none of the inputs {', '.join(x)}.")
+                raise InvalidArgument(f"key={key!r} is not one of the inputs {', '.join(x)}.")
             x = {**x, key: all_of(x[key])}
         else:
             x = all_of(x)

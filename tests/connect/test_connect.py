@@ -271,7 +271,7 @@ def test_a_client_out_of_reach_and_too_few_slots_are_told_where_nothing_else_wou
     unreachable, seconds, few = client(be_refused)
     for said, code in unreachable:
         assert re.search(r"can't connect to it at 192\.0\.2\.1:\d+ \(\S+: ", said)
-        assert "Say by Network(advertise=" in said
+        assert "Set Network(advertise=" in said
         assert code == 71
     assert "checkpoint_dir= is a folder of this machine" in unreachable[0][0]
     assert re.search(r"its tasks are \d Spark jobs: those that are fed", unreachable[1][0])

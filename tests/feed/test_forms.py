@@ -196,8 +196,8 @@ def test_two_columns_of_one_name_are_refused():
     batch = pa.RecordBatch.from_pydict({"a": [{"b": 1}], "a.b": [2], "i": [0]})
     findings = Findings()
     normalise(batch, "train", FeedOptions(), None, findings)
-    assert "is there twice" in findings.left_out["a.b"]
-    with pytest.raises((SchemaError, DataError), match="is there twice"):
+    assert "is defined twice" in findings.left_out["a.b"]
+    with pytest.raises((SchemaError, DataError), match="is defined twice"):
         normalise(batch, "train", FeedOptions())
 
 

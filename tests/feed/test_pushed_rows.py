@@ -208,7 +208,7 @@ def test_an_attempt_that_is_late_is_refused(tmp_path):
     inflow.begin("f", 0, 1)
     inflow.put("f", 0, 1, 0, batch)
     assert inflow.begin("f", 0, 5)["ranges"] == [[0, 3]]
-    with pytest.raises(Superseded, match="5 has begun"):
+    with pytest.raises(Superseded, match="5 has started"):
         inflow.put("f", 0, 1, 3, batch)
     with pytest.raises(Superseded):
         inflow.begin("f", 0, 4)

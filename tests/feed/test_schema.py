@@ -172,7 +172,7 @@ def test_a_value_that_does_not_fit_the_column_is_an_error():
         fixed(batch(x=[1, None]), FeedOptions(nulls={"x": "many"}))
     with pytest.raises(DataError, match="has 3 items, its arrays have 2"):
         fixed(batch(x=[[1, 2], None]), FeedOptions(nulls={"x": [1, 2, 3]}))
-    with pytest.raises(DataError, match="before any row told how long"):
+    with pytest.raises(DataError, match="before any row showed the length"):
         fixed(batch(x=pa.array([None], pa.list_(pa.int32()))), FeedOptions(nulls={"x": 1}))
 
 

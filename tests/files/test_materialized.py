@@ -91,7 +91,7 @@ def test_what_a_plan_does_not_tell_needs_a_version(spark, table, tmp_path):
         (rows.withColumn("r", F.rand()), "others each time"),
         (rows.select(twice("x")), "functions of your own"),
         (rows.mapInArrow(lambda batches: batches, rows.schema), "functions of your own"),
-        (spark.createDataFrame([(1, 2)], "a int, b int"), "doesn't tell the version"),
+        (spark.createDataFrame([(1, 2)], "a int, b int"), "doesn't report"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             gridflow.materialize(frame, path)

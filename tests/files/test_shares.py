@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_refused_at_the_call_by_its_name(tmp_path):
         of(files, "x")
     assert table_of(of(files, "s")) == {"s": ["a", "b", "a", "b"]}
     (tmp_path / "2.parquet").write_bytes(b"no parquet at all")
-    with pytest.raises(DataError, match="2.parquet is no Parquet file"):
+    with pytest.raises(DataError, match="2.parquet is not a Parquet file"):
         of(find(str(tmp_path), "/"), "s")
     (tmp_path / "day=3").mkdir()
     files = written(tmp_path / "day=3", {"x": [1]})

@@ -41,7 +41,7 @@ def test_a_path_is_completed_by_the_default_file_system(path, base, complete):
 
 
 def test_an_empty_path_is_refused():
-    with pytest.raises(InvalidArgument, match="isn't empty"):
+    with pytest.raises(InvalidArgument, match="non-empty"):
         absolute_path("", "/")
 
 
@@ -124,9 +124,9 @@ def test_folders_patterns_and_lists_are_found_in_order(tmp_path):
     for missing in ("nothing", "b/*.csv", "c"):
         with pytest.raises(InvalidArgument, match="there is no file at"):
             names_of(missing)
-    with pytest.raises(InvalidArgument, match="empty list"):
+    with pytest.raises(InvalidArgument, match="list of paths is empty"):
         find([], "/")
-    with pytest.raises(InvalidArgument, match="a list of such paths; got None"):
+    with pytest.raises(InvalidArgument, match="a list of strings; got None"):
         find(None, "/")
 
 

@@ -251,5 +251,5 @@ def test_a_folder_of_locks_that_is_a_link_is_refused(host, tmp_path):
     host.has(1)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "locks").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(errors.NotEnoughGpus, match="which is no folder"):
+    with pytest.raises(errors.NotEnoughGpus, match="which is not a folder"):
         take(host, 1)

@@ -170,7 +170,7 @@ def test_an_executor_without_gpus_is_named_by_its_agent(spark):
         logs="none",
         progress=False,
     )
-    with pytest.raises(errors.NotEnoughGpus, match="there is no GPU on .*nvidia-smi") as caught:
+    with pytest.raises(errors.NotEnoughGpus, match="no GPU found on .*nvidia-smi") as caught:
         distributor.run(look, "")
     assert {failure.kind for failure in caught.value.failures} == {"gpus"}
     assert caught.value.failures[0].host

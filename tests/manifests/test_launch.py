@@ -129,13 +129,13 @@ def test_an_elastic_worker_knows_only_itself_and_the_servers():
         ({"TF_CONFIG": "{}"}, "can't be read"),
         ({"GRIDFLOW_ROLE": "worker"}, "there is no index"),
         ({"GRIDFLOW_ROLE": "wroker", "GRIDFLOW_INDEX": "0"}, "Did you mean 'worker'"),
-        ({"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "x"}, "a number from 0"),
+        ({"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "x"}, "a number of at least 0"),
         ({"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "1"}, "doesn't say where"),
         (
             {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "2", "GRIDFLOW_CLUSTER": "{}"},
             "isn't in the cluster",
         ),
-        ({"GRIDFLOW_ROLE": "ps", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": "["}, "no JSON"),
+        ({"GRIDFLOW_ROLE": "ps", "GRIDFLOW_INDEX": "0", "GRIDFLOW_CLUSTER": "["}, "not valid JSON"),
     ],
 )
 def test_an_environment_that_makes_no_sense_is_refused(environ, reason):

@@ -198,7 +198,7 @@ def test_boundaries_are_quantiles_within_the_stated_error(frame, rows):
         (lambda k: {"city": k.IntegerLookup()}, "takes integers, and the column 'city' holds str"),
         (lambda k: {"city": k.Normalization()}, "'city' is of string, and the layer takes byte"),
         (lambda k: {"city": k.StringLookup(vocabulary=["a"])}, "was given its vocabulary"),
-        (lambda k: {("age", "width"): k.Discretization(num_bins=2)}, "learns from one column"),
+        (lambda k: {("age", "width"): k.Discretization(num_bins=2)}, "adapts to one column"),
         (lambda k: k.StringLookup(name="town"), "no column 'town' for 'town'"),
     ],
 )
@@ -293,7 +293,7 @@ def test_the_layers_of_a_model_learn_from_its_inputs(frame):
     assert lookup.vocabulary_size() == 10
     deep = keras.layers.Normalization()
     behind = keras.Model(age, deep(keras.layers.Rescaling(2.0)(age)))
-    with pytest.raises(errors.InvalidArgument, match="takes no input of the model itself"):
+    with pytest.raises(errors.InvalidArgument, match="takes the output of other layers"):
         adapt(behind, frame)
 
 

@@ -261,11 +261,11 @@ def test_what_is_wrong_is_said_before_anything_is_launched(rows):
     est = estimator(model=regression, labelCol="y")
     refused = {
         "no column 'z'. It has": {"labelCol": "z"},
-        "it has to be boolean": {"validationIndicatorCol": "y"},
+        "it must be boolean": {"validationIndicatorCol": "y"},
         "the model has no input 'x'": {"model": regression(), "featuresCol": {"x": "a"}},
         "isn't compiled": {"model": two_outputs()},
         "no single model for an estimator": {"distributor": {"strategy": "none"}, "numWorkers": 2},
-        "a Param of its own here, numWorkers=": {"distributor": {"num_workers": 2}},
+        "a separate Param here, numWorkers=": {"distributor": {"num_workers": 2}},
         "Did you mean 'max_restarts'": {"distributor": {"max_restart": 2}},
         "step_timeout moved: deadlines=Deadlines": {"distributor": {"step_timeout": 2}},
     }
@@ -382,7 +382,7 @@ def test_metadata_cannot_make_a_pickle_of_a_model(rows, unsafe, change):
     rewrite(saved, lie)
     (saved / "model.keras").write_bytes(cloudpickle.dumps(Marks(mark)))
     (saved / ".model.keras.crc").unlink(missing_ok=True)
-    with pytest.raises(errors.GridflowError, match="holds no Keras model that gridflow saved"):
+    with pytest.raises(errors.GridflowError, match="isn't a Keras model that gridflow saved"):
         KerasModel.load(str(saved))
     assert not mark.exists()
 

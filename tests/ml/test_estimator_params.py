@@ -49,16 +49,20 @@ def test_params_are_those_of_spark():
 @pytest.mark.parametrize(
     ("params", "error", "text"),
     [
-        ({"epochs": 0}, errors.InvalidArgument, "epochs is a whole number of at least 1; got 0"),
+        (
+            {"epochs": 0},
+            errors.InvalidArgument,
+            "epochs must be a whole number of at least 1; got 0",
+        ),
         ({"epochs": 1.5}, TypeError, 'value given for param "epochs"'),
         ({"epochs": True}, TypeError, 'value given for param "epochs"'),
         ({"learningRate": -1}, errors.InvalidArgument, "greater than 0; got -1"),
         ({"featuresCol": []}, TypeError, "a column's name, a list of names"),
-        ({"featuresCol": {"x": 3}}, TypeError, "3 stands where a column or a list"),
+        ({"featuresCol": {"x": 3}}, TypeError, "3 is not a column or a list"),
         ({"predictionCol": ["p", "p"]}, TypeError, "names a column twice"),
         ({"model": 3}, TypeError, "a Keras model, or a function without arguments"),
         ({"model": lambda width: width}, TypeError, "functools.partial fills some in"),
-        ({"metrics": "mae"}, TypeError, r"it is a list, such as \['mae'\]"),
+        ({"metrics": "mae"}, TypeError, r"it must be a list, such as \['mae'\]"),
         ({"callbacks": 3}, TypeError, "a list of Keras callbacks"),
         ({"backend": "tensor"}, errors.InvalidArgument, "Did you mean 'tensorflow'"),
         ({"gpus": 0.7}, errors.InvalidArgument, "gpus is a whole number of GPUs"),
@@ -187,7 +191,7 @@ def test_the_curve_has_a_panel_for_each_metric(monkeypatch):
 def test_a_curve_without_epochs_or_matplotlib_says_so(monkeypatch):
     from gridflow.ml import plotting
 
-    with pytest.raises(errors.InvalidArgument, match="no epoch to draw"):
+    with pytest.raises(errors.InvalidArgument, match="nothing to draw"):
         plotting.learning_curve({})
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(errors.MissingDependency, match=r"gridflow\[plot\]"):

@@ -51,7 +51,7 @@ def test_an_exported_model_is_checked_on_rows(model, tmp_path, kind, name):
     path = model.export(tmp_path / "deep" / name, format=kind, check=ROWS)
     assert path.exists()
     assert [each.name for each in path.parent.iterdir()] == [name]
-    with pytest.raises(errors.InvalidArgument, match="is there already"):
+    with pytest.raises(errors.InvalidArgument, match="already exists"):
         model.export(path, format=kind)
 
 
@@ -98,12 +98,12 @@ def test_what_cannot_be_exported_is_said(model, tmp_path, monkeypatch):
     for options, said in (
         ({"format": "h5"}, "'saved_model', 'onnx'"),
         ({"format": "litert"}, r"ends in \.tflite"),
-        ({"tolerance": -1}, "tolerance is a number"),
+        ({"tolerance": -1}, "tolerance must be a number"),
         ({"check": {"x": np.zeros((0, 4), "float32")}}, "no rows"),
     ):
         with pytest.raises(errors.GridflowError, match=said):
             model.export(tmp_path / "1", **options)
-    with pytest.raises(errors.InvalidArgument, match="Keras on tensorflow doesn't export"):
+    with pytest.raises(errors.InvalidArgument, match="Keras on tensorflow can't export"):
         model.export(tmp_path / "m.pt2", format="torch")
     find = exporting.importlib.util.find_spec
     monkeypatch.setattr(

@@ -215,7 +215,7 @@ def test_other_backends_predict_in_workers_of_their_own(spark, tmp_path, backend
         (3, "predict_udf takes a Keras model"),
         ("/nowhere/m.keras", "there is no /nowhere/m.keras"),
         ("s3nowhere://a/b", "can't be read"),
-        (__file__, "is no .keras file"),
+        (__file__, "is not a .keras file"),
         (str(Path(__file__).parent), "a folder without saved_model.pb"),
     ],
 )

@@ -310,7 +310,7 @@ for stop in (lambda spark: spark.stop(), lambda spark: spark.sparkContext._jsc.s
 
 def test_a_session_that_was_stopped_is_refused(run_script):
     printed = run_script(STOPPED)
-    assert printed.count("refused: the SparkSession was stopped. Make a new one") == 2
+    assert printed.count("refused: the SparkSession was stopped. Create a new one") == 2
 
 
 def test_a_full_disk_under_the_spool_is_named(tmp_path):

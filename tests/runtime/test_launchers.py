@@ -56,5 +56,5 @@ def test_launchers_of_other_packages_go_by_their_names(monkeypatch):
 
 @pytest.mark.parametrize("given", [7, LocalLauncher, object()])
 def test_what_is_no_launcher_is_refused_at_the_call(given):
-    with pytest.raises(errors.InvalidArgument, match="launcher= is a name or an object"):
+    with pytest.raises(errors.InvalidArgument, match="launcher= must be a name or an object"):
         TensorflowDistributor(launcher=given)

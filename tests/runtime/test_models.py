@@ -68,7 +68,7 @@ def test_a_model_of_several_outputs_gives_the_one_that_is_asked_for_or_a_struct(
 @pytest.mark.slow
 def test_a_model_can_be_saved_and_loaded_again(tmp_path):
     model = trained(one_output)
-    with pytest.raises(errors.InvalidArgument, match=r"ends in \.keras"):
+    with pytest.raises(errors.InvalidArgument, match=r"end in \.keras"):
         model.save(tmp_path / "model.h5")
     assert model.save(tmp_path / "deep" / "model.keras").is_file()
     assert model.load().predict(np.ones((1, 3)), verbose=0).tolist() == [[3.0]]

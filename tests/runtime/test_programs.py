@@ -179,7 +179,7 @@ def test_a_plan_tells_what_a_run_would_do_and_starts_nothing(spark):
         TensorflowDistributor(4, "none", launcher=LocalLauncher()).plan(print, data=np.ones(0))
     for launcher, rows in ((SparkLauncher(spark), data), (LocalLauncher(), np.ones(3))):
         typo = TensorflowDistributor(1, launcher=launcher, nulls={"X": 0})
-        with pytest.raises(errors.InvalidArgument, match="no column of the data.*Did you mean 'x'"):
+        with pytest.raises(errors.InvalidArgument, match="not a column of the.*Did you mean 'x'"):
             typo.plan(print, data=rows)
 
 

@@ -379,7 +379,7 @@ def test_rows_that_cant_be_fed_are_an_error_at_once_and_the_job_goes_on(spark):
     patient = {"launcher": SparkLauncher(spark), "deadlines": Deadlines(heartbeat=1000), **QUIET}
     with TensorflowDistributor(1, "none", **patient).start(loop) as job:
         assert job.feed(numbers(5)) == 5
-        with pytest.raises(DataError, match="have no names"):
+        with pytest.raises(DataError, match="have no column names"):
             job.feed(spark.sparkContext.parallelize([(1.0, 2.0)], 1))
         with pytest.raises(DataError, match=r"^rows could .*'y' came as float .* one type\.$"):
             job.feed(spark.range(3).selectExpr("array(1f, 2f) x", "string(id) y"))

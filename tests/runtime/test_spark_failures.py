@@ -99,7 +99,7 @@ def test_a_job_that_somebody_cancels_ends_with_all_its_processes(spark, quiet, t
 
     thread = threading.Thread(target=cancel)
     thread.start()
-    with pytest.raises(errors.DataError, match="cancelled, by others than gridflow"):
+    with pytest.raises(errors.DataError, match="cancelled, but not by gridflow"):
         quiet().run(train, str(tmp_path), data=spark.range(10))
     assert [path.name for path in tmp_path.iterdir() if psutil.pid_exists(int(path.name))] == []
     thread.join()

@@ -134,7 +134,7 @@ END = {"size": 2, "crc32": 0xA6B31D5A}
         ([([b"ab"], b""), ([], b"{}")], "ill-formed the end of a file"),
         ([([b"ab"], b""), ([], b"[" * 99_999)], "isn't JSON"),
         ([([], json.dumps({**END, "size": -1}).encode())], "ill-formed the end of a file"),
-        ([([], b'{"size": 0, "crc32": 0}'), ([b"more"], b"")], "something else than the chunks"),
+        ([([], b'{"size": 0, "crc32": 0}'), ([b"more"], b"")], "something other than the chunks"),
     ],
 )
 def test_what_does_not_come_whole_counts_for_nothing(driver, made, messages, words):

@@ -79,7 +79,7 @@ def test_what_is_not_plain_is_refused_with_what_is(value, words):
 def test_a_value_that_holds_itself_is_refused():
     value = []
     value.append(value)
-    with pytest.raises(InvalidArgument, match="64 deep"):
+    with pytest.raises(InvalidArgument, match="64 levels deep"):
         pack(value)
 
 

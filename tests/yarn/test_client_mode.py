@@ -249,6 +249,6 @@ def test_models_and_pipelines_are_saved_in_hdfs_and_loaded_from_there(notebook, 
     # The last one: Python workers that have TensorFlow stay in the containers, beside a job's own.
     same, epochs, refused = notebook(save_to_hdfs)
     assert (same, epochs) == ([True, True], 1)
-    assert "there is something at hdfs://cluster/user/tests/ml/alone already" in refused
+    assert "hdfs://cluster/user/tests/ml/alone already exists" in refused
     names = transfer.names_in(where("hdfs://cluster/user/tests/ml/alone"))
     assert {"model.keras", "summary.json"} <= set(names)

@@ -78,7 +78,9 @@ class MirroredStrategyRunner:
         from pyspark.sql import SparkSession
 
         if isinstance(num_slots, bool) or not isinstance(num_slots, int) or num_slots <= 0:
-            raise InvalidArgument(f"num_slots is a whole number of at least 1; got {num_slots!r}.")
+            raise InvalidArgument(
+                f"num_slots must be a whole number of at least 1; got {num_slots!r}."
+            )
         self._num_slots = num_slots
         self._local_mode, self._use_gpu = local_mode, use_gpu
         self._gpu_resource_name = gpu_resource_name
@@ -213,14 +215,14 @@ class MirroredStrategyRunner:
         words = "TensorFlow's tasks exchange gradients, and maybe rows, without encryption"
         if not self._is_set(_IGNORE_SSL):
             raise GridflowError(
-                f"{_SSL} is true, but {words}. Set {_IGNORE_SSL}=true to train all the same."
+                f"{_SSL} is true, but {words}. Set {_IGNORE_SSL}=true to train anyway."
             )
         _log.warning("%s is true, but %s.", _SSL, words)
 
     def _is_set(self, name: str) -> bool:
         value = str(self.sc.getConf().get(name, "false"))
         if value.lower() not in {"true", "false"}:
-            raise InvalidArgument(f"{name} is true or false; it is {value!r}.")
+            raise InvalidArgument(f"{name} must be true or false; it is {value!r}.")
         return value.lower() == "true"
 
 

@@ -74,7 +74,9 @@ def command(arguments: argparse.Namespace) -> int:
     facts = look_at(Path(arguments.prefix or sys.prefix))
     output = Path(arguments.output)
     if output.exists() and not arguments.force:
-        raise InvalidArgument(f"{output} is there; --force writes over it, -o names another file.")
+        raise InvalidArgument(
+            f"{output} already exists; --force overwrites it, -o names another file."
+        )
     for line in lacks(facts):
         sys.stderr.write(f"warning: {line}\n")
     pack(facts, output)
@@ -104,12 +106,13 @@ def look_at(prefix: Path) -> Facts:
         words = [str(python), "-I", "-c", code]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        reason = f"{prefix} is no virtual environment: {python} fails ({error})."
+        reason = f"{prefix} is not a virtual environment: {python} fails ({error})."
         raise InvalidArgument(reason) from error
     facts = Facts(**json.loads(done.stdout))
     if facts.prefix == facts.base:
         raise InvalidArgument(
-            f"{prefix} is no virtual environment, but a whole Python: make one by 'uv venv' or "
+            f"{prefix} is not a virtual environment, but a full Python installation: create one "
+            "with 'uv venv' or "
             "'python -m venv'. For a conda environment there is conda-pack."
         )
     return facts

@@ -181,8 +181,8 @@ def filled(
         width = len(value)
     if width is None:
         raise DataError(
-            f"all rows of a batch are null in {where}, before any row told how long its arrays "
-            f"are, so they can't be filled. Give all items of an array, or fill them in the "
+            f"all rows of a batch are null in {where}, before any row showed the length of its "
+            f"arrays, so they can't be filled. Give all items of an array, or fill them in the "
             f"DataFrame."
         )
     inner = expected.value_type if expected is not None and is_list(expected) else None
@@ -314,7 +314,7 @@ _CASTS: Final = (
     (pa.types.is_fixed_size_binary, pa.binary()),
 )
 _HINTS: Final = (
-    (pa.types.is_null, "It holds nothing but nulls: leave it out, or cast it."),
+    (pa.types.is_null, "It contains only nulls: leave it out, or cast it."),
     (pa.types.is_struct, "Make arrays of structs arrays of their fields: transform(c, x -> x.a)."),
     (pa.types.is_map, "Choose keys of it: columns={'name': Keys('a', 'b')}."),
     (pa.types.is_duration, "Cast it to long."),

@@ -156,7 +156,8 @@ def opened(
             continue
         if name in found:
             refused[name] = SchemaError(
-                f"{where} is there twice: by itself, and as a part of another column. Rename one."
+                f"{where} is a duplicate: a top-level column and a part of another column have "
+                f"the same name. Rename one."
             )
             continue
         found[name] = storage(column)

@@ -107,13 +107,13 @@ class FeedOptions:
         for column in self.columns:
             if not _is_there(column, columns):
                 raise InvalidArgument(
-                    f"columns= says how to feed {column!r}, which is no column of the data: "
+                    f"columns= says how to feed {column!r}, which is not a column of the data: "
                     f"{', '.join(columns) or 'there are none'}.{did_you_mean(column, columns)}"
                 )
         for column in fills:
             if not _is_there(column, columns):
                 raise InvalidArgument(
-                    f"nulls= has a value for {column!r}, which is no column of the data: "
+                    f"nulls= has a value for {column!r}, which is not a column of the data: "
                     f"{', '.join(columns) or 'there are none'}.{did_you_mean(column, columns)}"
                 )
 

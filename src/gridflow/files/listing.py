@@ -70,10 +70,10 @@ def find(paths: Any, base: str, filesystem: Any = None) -> list[FoundFile]:
         The file system refuses.
     """
     if not isinstance(paths, str | os.PathLike | Iterable):
-        raise InvalidArgument(f"a path is text, or a list of such paths; got {paths!r}.")
+        raise InvalidArgument(f"a path must be a string or a list of strings; got {paths!r}.")
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
-        raise InvalidArgument("an empty list names no file.")
+        raise InvalidArgument("the list of paths is empty.")
     found: dict[str, FoundFile] = {}
     for path in given:
         complete = absolute_path(path, base)
@@ -85,8 +85,8 @@ def find(paths: Any, base: str, filesystem: Any = None) -> list[FoundFile]:
         if not files:
             raise InvalidArgument(
                 f"there is no file at {complete} (given as {os.fspath(path)!r})."
-                " A folder counts with what lies below it, but for names that begin with _ or . ;"
-                " a pattern may hold *, ?, [...] and **."
+                " A folder includes all files below it, except names that begin with _ or . ; a "
+                "pattern can contain *, ?, [...] and **."
             )
         found.update((file.path, file) for file in files)
     return [found[path] for path in sorted(found)]

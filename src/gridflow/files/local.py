@@ -72,7 +72,7 @@ def make_folders(path: Path, mode: int = 0o755) -> None:
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode)
     if not path.is_dir():
-        raise FileExistsError(f"{path} is there and is no folder.")
+        raise FileExistsError(f"{path} exists and is not a folder.")
 
 
 def check_not_planted(path: Path) -> None:
@@ -98,7 +98,7 @@ def check_not_planted(path: Path) -> None:
             continue
         if found.st_uid not in {0, around.st_uid} and not _is_mine(found, above):
             raise UnsafePath(
-                f"{each} belongs to {user_name(found.st_uid)}, and lies in {above}, where any user "
+                f"{each} belongs to {user_name(found.st_uid)}, and is in {above}, where any user "
                 f"can create it; {user_name()} can't rely on it. Remove it, or give another folder."
             )
 

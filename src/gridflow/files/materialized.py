@@ -95,8 +95,8 @@ class Materialized:
             found = "nothing is noted there" if now is None else f"now there are {now.version}"
             raise DataError(
                 f"the rows that were materialized at {self.root} have changed: asked for are "
-                f"{self.version}; {found}. Call gridflow.materialize() again, and begin anew "
-                "what was trained on the old ones."
+                f"{self.version}; {found}. Call gridflow.materialize() again, and restart any "
+                f"training that used the old ones."
             )
 
     def __str__(self) -> str:
@@ -120,9 +120,8 @@ def read_note(root: Where) -> Materialized | None:
         return Materialized(**{**fields, "files": tuple(fields["files"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise GridflowError(
-            f"{root.complete(path)} can't be read: {error}. If it is none of "
-            "gridflow.materialize(), choose another path; else delete it, and the rows are written "
-            "again."
+            f"{root.complete(path)} can't be read: {error}. If gridflow.materialize() didn't "
+            f"write it, choose another path; otherwise delete it, and the rows are written again."
         ) from error
 
 

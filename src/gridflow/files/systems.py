@@ -110,7 +110,7 @@ def absolute_path(path: str | os.PathLike[str], base: str) -> str:
     """
     text = os.fspath(path)
     if not isinstance(text, str) or not text:
-        raise InvalidArgument(f"a path must be text that isn't empty, got {path!r}.")
+        raise InvalidArgument(f"a path must be a non-empty string, got {path!r}.")
     scheme, root = scheme_of(text), _root(base)
     if scheme in _LOCAL and scheme:
         return "/" + text[len(_matched(text)) :].lstrip("/")
@@ -214,7 +214,7 @@ def _make(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -> 
         lines = str(error).splitlines() or [repr(error)]
         raise GridflowError(
             f"{scheme}://{authority} can't be opened: {lines[0]}. Credentials and addresses come "
-            "from the environment of the process, or by filesystem=."
+            "from the environment of the process, or from filesystem=."
         ) from error
 
 
@@ -268,7 +268,7 @@ def _azure(scheme: str, authority: str, options: dict[str, Any]) -> Any:
     account = host.partition(".")[0] or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     if not account and "account_name" not in options:
         raise InvalidArgument(
-            f"{scheme}://{authority} names no storage account: write {scheme}://container@account"
+            f"{scheme}://{authority} doesn't name a storage account: write {scheme}://container@account"
             ".dfs.core.windows.net/path, or set AZURE_STORAGE_ACCOUNT_NAME."
         )
     key = os.environ.get("AZURE_STORAGE_ACCOUNT_KEY")
@@ -331,8 +331,8 @@ def _by_fsspec(scheme: str, authority: str, options: dict[str, Any]) -> Any:
         import fsspec
     except ImportError as error:
         raise MissingDependency(
-            f"{scheme}:// is none of pyarrow's file systems, and fsspec, which knows others, isn't "
-            "installed: pip install fsspec, and what it needs for that scheme."
+            f"{scheme}:// isn't a pyarrow file system, and fsspec, which supports others, isn't "
+            f"installed: pip install fsspec, and the package that it needs for that scheme."
         ) from error
     try:
         return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme, **options)))
@@ -340,6 +340,6 @@ def _by_fsspec(scheme: str, authority: str, options: dict[str, Any]) -> Any:
         raise MissingDependency(f"{scheme}:// needs a package: {error}") from error
     except ValueError as error:
         raise InvalidArgument(
-            f"no file system has the scheme {scheme!r}. There are: file, hdfs, viewfs, s3, s3a, gs,"
+            f"unknown file system scheme {scheme!r}. Supported: file, hdfs, viewfs, s3, s3a, gs,"
             f" abfs, abfss, and those of fsspec ({error})."
         ) from error

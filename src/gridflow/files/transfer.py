@@ -221,7 +221,7 @@ def refuse_what_is_there(target: Where) -> None:
         found = target.system.get_file_info(target.path)
     if found.type != fs.FileType.NotFound:
         place = target.complete(target.path)
-        raise InvalidArgument(f"{place} is there already. Delete it, or choose another path.")
+        raise InvalidArgument(f"{place} already exists. Delete it, or choose another path.")
 
 
 def _size(source: Path) -> int:

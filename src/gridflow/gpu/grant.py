@@ -248,8 +248,7 @@ def _busy() -> set[str]:
 
 def _none_found(error: Exception) -> NotEnoughGpus:
     return NotEnoughGpus(
-        f"there is no GPU on {socket.gethostname()}, or none that can be found: {error}. "
-        "Leave gpus= out to run on CPUs.",
+        f"no GPU found on {socket.gethostname()}: {error}. Leave gpus= out to run on CPUs.",
         1,
         0,
     )
@@ -285,7 +284,7 @@ def _limit(
         return None
     if len(known) < len(addresses):
         raise NotEnoughGpus(
-            f"it shares GPU {', '.join(addresses)}, whose memory nobody can tell: nvidia-smi "
-            "doesn't know it. Give GpuOptions(memory='2GiB') or GpuOptions(allow_growth=True)."
+            f"it shares GPU {', '.join(addresses)}, whose memory size nvidia-smi doesn't report. "
+            "Give GpuOptions(memory='2GiB') or GpuOptions(allow_growth=True)."
         )
     return min(devices.part_of(device.memory, shares) for device in known)

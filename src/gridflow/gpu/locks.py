@@ -154,7 +154,7 @@ class GpuLocks:
         file = _open(self._folder / _name(device, shares, slot))
         if not _try_lock(file):
             os.close(file)
-            raise GridflowError(f"the lock of GPU {device.index} was taken behind the table's back")
+            raise GridflowError(f"the lock of GPU {device.index} was taken without the table")
         found = os.fstat(file)
         if found.st_uid == os.geteuid() and found.st_nlink == 1:  # not a file linked to here
             with contextlib.suppress(OSError):  # the words stay the old ones
@@ -169,8 +169,8 @@ class GpuLocks:
             self._folder.chmod(0o1777)  # as /tmp: all may add locks, none may remove another's
         if not stat.S_ISDIR(self._folder.lstat().st_mode):
             raise GridflowError(
-                f"the locks of GPUs lie in {self._folder}, which is no folder; remove it, or name "
-                f"another one in {FOLDER_VARIABLE}."
+                f"the GPU locks belong in {self._folder}, which is not a folder; remove it, or "
+                f"set another one in {FOLDER_VARIABLE}."
             )
         file = _open(self._folder / _TABLE)
         try:

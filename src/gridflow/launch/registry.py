@@ -59,7 +59,8 @@ def launcher_of(given: Any) -> Launcher | None:
     missing = [name for name in ("for_job", "place", "launch") if not hasattr(given, name)]
     if missing or isinstance(given, type):
         raise InvalidArgument(
-            "launcher= is a name or an object such as LocalLauncher() or SparkLauncher(spark); got "
+            "launcher= must be a name or an object such as LocalLauncher() or "
+            "SparkLauncher(spark); got "
             f"{given!r}."
         )
     return given  # type: ignore[no-any-return]

@@ -74,8 +74,7 @@ def adapt(target: Any, df: DataFrame) -> None:
     learners = list(_learners(target, df.columns))
     if not learners:
         raise InvalidArgument(
-            "there is no layer that learns: those that there are were given what they know when "
-            "they were made."
+            "there is no layer to adapt: all layers were given their state when they were created."
         )
     limits: dict[Want, int | None] = {}
     for learner in learners:
@@ -133,7 +132,7 @@ def _learner(layer: Any, columns: list[Any], there: list[str]) -> Learner:
             listed = ", ".join(map(repr, there))
             raise InvalidArgument(
                 f"the DataFrame has no column {name!r} for {getattr(layer, 'name', layer)!r}; it "
-                f"has {listed}.{did_you_mean(str(name), there)} Say which layer learns from which "
+                f"has {listed}.{did_you_mean(str(name), there)} Say which layer adapts to which "
                 "column: adapt({'column': layer}, df)."
             )
     return layers.learner(layer, columns)
@@ -151,8 +150,8 @@ def _of_model(model: Any, there: list[str]) -> Iterable[Learner]:
         names = [name for name, tensor in inputs.items() if tensor is taken]
         if not names:
             raise InvalidArgument(
-                f"the layer {layer.name!r} takes no input of the model itself but what other "
-                "layers make of it. Say which column has what it takes: adapt({'column': layer}, "
+                f"the layer {layer.name!r} takes the output of other layers, not an input of the "
+                f"model. Say which column holds its input: adapt({{'column': layer}}, "
                 "df)."
             )
         is_only = len(there) == len(inputs) == 1

@@ -107,12 +107,12 @@ class _Kinds:
             if self._leaves[name] not in allowed:
                 raise SchemaError(
                     f"the column {name!r} is of {self._leaves[name]}, and the layer takes "
-                    f"{', '.join(allowed)}. Cast it before, as it is cast for the model."
+                    f"{', '.join(allowed)}. Cast it first, as for the model."
                 )
             if isinstance(want, Moments) and len(columns) > 1 and self.depth(name):
                 raise SchemaError(
-                    f"the column {name!r} holds arrays; only columns of numbers are put side by "
-                    "side. Give arrays to a layer of their own."
+                    f"the column {name!r} holds arrays; only columns of numbers can be combined. "
+                    f"Give arrays to a separate layer."
                 )
 
 
@@ -200,7 +200,10 @@ def _found(
         mine = [row for row in rows if row["want"] == place]
         count, states = sum(row["n"] for row in mine), [row["state"] for row in mine]
         if not count:
-            raise DataError(f"there is no row without a null in {titles[place]}: nothing to learn.")
+            raise DataError(
+                f"there is no row without a null in {titles[place]}, so there is nothing to "
+                "adapt to."
+            )
         if isinstance(want, Vocabulary):
             found[want] = _vocabulary(rest, place, count)
         elif isinstance(want, Moments):
@@ -223,4 +226,4 @@ def _moments(states: Sequence[bytes], title: str) -> FoundMoments:
     try:
         return FoundMoments(*tokens.merged(states))
     except ValueError as error:
-        raise DataError(f"the column {title}: {error}. All rows need one shape.") from error
+        raise DataError(f"the column {title}: {error}. All rows need the same shape.") from error

@@ -160,7 +160,7 @@ def _is_vector(kind: pa.DataType) -> bool:
 def _dense(column: pa.StructArray, where: str) -> pa.Array:
     """Return vectors of Spark ML as arrays."""
     if column.null_count:
-        raise DataError(f"{where} holds nulls; drop their rows before.")
+        raise DataError(f"{where} holds nulls; drop those rows first.")
     kinds, sizes, indices, values = (column.field(i) for i in range(len(_VECTOR)))
     lengths = pc.min_max(pc.coalesce(sizes, pc.list_value_length(values)))
     least, width = lengths["min"].as_py(), lengths["max"].as_py()
@@ -186,7 +186,7 @@ def _tensor(column: pa.Array, slot: Slot, where: str) -> np.ndarray:
             raise DataError(
                 f"{where} holds nulls, which only plain numbers for an input of floating-point "
                 "numbers may (they become NaN). Fill them before, df.fillna({'column': value}), "
-                "with what stood for them in training, drop their rows, or take nulls='null'."
+                "with the value used in training, drop their rows, or take nulls='null'."
             )
         return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
     shape = [len(column)]
@@ -196,7 +196,7 @@ def _tensor(column: pa.Array, slot: Slot, where: str) -> np.ndarray:
         if least != most:
             raise DataError(
                 f"{where} has arrays of {least} and of {most} items. All rows need the same "
-                "length: pad or cut them before (Spark: slice, concat with array_repeat)."
+                "length: pad or cut them first (Spark: slice, concat with array_repeat)."
             )
         shape.append(int(most or 0))
         column = column.flatten()
@@ -211,7 +211,7 @@ def _as_type(values: np.ndarray, slot: Slot, where: str) -> np.ndarray:
         return values
     if wanted == STRING or values.dtype == object:
         has = "text or bytes" if values.dtype == object else f"numbers ({values.dtype})"
-        raise SchemaError(f"{where} holds {has}, and the input is of {slot.dtype}. Cast it before.")
+        raise SchemaError(f"{where} holds {has}, and the input is of {slot.dtype}. Cast it first.")
     if values.dtype != wanted:
         check_range(values, np.dtype(wanted), f"{where} holds", f"its type {wanted}")
     return values.astype(wanted, copy=False)

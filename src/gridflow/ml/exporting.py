@@ -75,7 +75,7 @@ def export(
     chosen, place = _FORMATS[kind], transfer.destination(path)
     target = place if isinstance(place, Path) else Path(place.path)
     if not tolerance >= 0:
-        raise InvalidArgument(f"tolerance is a number of at least 0; got {tolerance!r}.")
+        raise InvalidArgument(f"tolerance must be a number of at least 0; got {tolerance!r}.")
     if chosen.suffix and target.suffix != chosen.suffix:
         raise InvalidArgument(
             f"a file of the format {kind!r} ends in {chosen.suffix}; got {str(path)!r}."
@@ -113,7 +113,7 @@ def _refuse_what_is_there(place: Path | Where, target: Path) -> None:
     if not isinstance(place, Path):
         transfer.refuse_what_is_there(place.at(str(target)))
     elif target.exists():
-        raise InvalidArgument(f"{target} is there already. Delete it, or choose another path.")
+        raise InvalidArgument(f"{target} already exists. Delete it, or choose another path.")
 
 
 def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:
@@ -132,12 +132,12 @@ def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:
         by_format = backends.of(backend).export_packages
         if kind not in by_format:
             raise InvalidArgument(
-                f"Keras on {backend} doesn't export the format {kind!r}; it knows "
+                f"Keras on {backend} can't export the format {kind!r}; it knows "
                 f"{', '.join(map(repr, by_format))}."
             )
         needed = by_format[kind]
     elif _FORMATS[kind].checks_with is not None:
-        raise InvalidArgument(f"tf_keras exports 'saved_model' alone; got {kind!r}.")
+        raise InvalidArgument(f"tf_keras can only export 'saved_model'; got {kind!r}.")
     runs = _FORMATS[kind].checks_with
     wanted = [*needed, *([runs] if is_checked and runs else [])]
     missing = [name for name in wanted if importlib.util.find_spec(name) is None]
@@ -257,7 +257,7 @@ def _compare_output(
     if len(rows):
         row = int(rows[0])
         raise DataError(
-            f"the model as {kind} predicts otherwise than Keras's, by more than "
+            f"the model as {kind} differs from Keras's predictions by more than "
             f"tolerance={tolerance:g}: in row {first + row} of check= output {place} is "
             f"{_short(found[row])}, and Keras's {_short(wanted[row])}. Nothing was exported."
         )

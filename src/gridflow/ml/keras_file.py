@@ -19,6 +19,6 @@ class KerasFile:
 
     def __init__(self, header: Mapping[str, Any], folder: Path) -> None:
         if header["kind"] not in MODEL_KINDS:  # no pickle comes to be read as a model
-            raise InvalidArgument(f"the header is of no Keras model, but of {header['kind']!r}.")
+            raise InvalidArgument(f"the header is not of a Keras model, but of {header['kind']!r}.")
         self.header, self._folder = dict(header), folder
         self.path = folder / header["files"][0]

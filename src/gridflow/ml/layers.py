@@ -39,8 +39,8 @@ class Learner(ABC):
         self.layer, self.columns = layer, tuple(columns)
         if len(columns) > 1 and not isinstance(self, _Normalization):
             raise InvalidArgument(
-                f"{self.title} learns from one column, got {', '.join(map(repr, columns))}; only "
-                "Normalization takes columns side by side."
+                f"{self.title} adapts to one column, got {', '.join(map(repr, columns))}; only "
+                f"Normalization can combine columns."
             )
 
     @property

@@ -100,7 +100,9 @@ class TrainedModel(KerasFile):
             The file system can't be reached, or refuses.
         """
         if not str(path).endswith(".keras"):
-            raise InvalidArgument(f"a Keras model's file ends in .keras; got {str(path)!r}.")
+            raise InvalidArgument(
+                f"the file of a Keras model must end in .keras; got {str(path)!r}."
+            )
         target = destination(path)
         if not isinstance(target, Path):
             put(self.path, target)

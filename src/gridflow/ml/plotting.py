@@ -33,7 +33,7 @@ def learning_curve(history: Mapping[str, Sequence[float]]) -> Figure:
     """
     if not any(history.values()):
         raise InvalidArgument(
-            "there is no epoch to draw: history is empty. The training function has to call fit "
+            "nothing to draw: history is empty. The training function has to call fit "
             "with callbacks=ctx.callbacks()."
         )
     try:

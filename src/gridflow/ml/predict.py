@@ -217,7 +217,7 @@ def _data_type(kind: str | DataType) -> DataType:
     try:
         return DataType.fromDDL(kind)
     except PySparkException as error:
-        raise InvalidArgument(f"{kind!r} in outputs= is no type of Spark: {error}") from error
+        raise InvalidArgument(f"{kind!r} in outputs= is not a type of Spark: {error}") from error
 
 
 def _return_type(kinds: Mapping[str, DataType], is_struct: bool) -> DataType:
@@ -287,8 +287,8 @@ def arranged(
     if not inputs:  # a function that is yet to be made
         if by_input or not columns:
             raise InvalidArgument(
-                "give columns in the order of the function's parameters, one at least; names are "
-                "known where inputs= says them."
+                "give at least one column, in the order of the function's parameters; names need "
+                "inputs=."
             )
         return columns
     names = ", ".join(repr(name) for name in inputs)

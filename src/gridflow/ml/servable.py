@@ -128,8 +128,8 @@ def _of_object(model: Any, options: dict[str, Any]) -> Servable:
             header = results.pack(model, folder, is_chief=True)
         except InvalidArgument as error:
             raise InvalidArgument(
-                f"this {type(model).__name__} can't be saved: {error.__cause__ or error} A model "
-                "class of your own needs get_config(); or give a SavedModel of it, "
+                f"this {type(model).__name__} can't be saved: {error.__cause__ or error} A "
+                f"custom model class needs get_config(); or give a SavedModel of it, "
                 "model.export(path)."
             ) from error
         content = (folder / header["files"][0]).read_bytes()
@@ -217,7 +217,7 @@ def _of_path(path: str, options: dict[str, Any], signature: str | None) -> Serva
         raise InvalidArgument(
             f"there is no {path}: neither a .keras file nor a SavedModel's folder."
         )
-    what = f"a folder without {_SAVED_MODEL_FILE}" if place.is_dir() else "no .keras file"
+    what = f"a folder without {_SAVED_MODEL_FILE}" if place.is_dir() else "not a .keras file"
     raise InvalidArgument(
         f"{path} is {what}. predict_udf takes .keras files and SavedModels; load anything else "
         "(.h5, weights, checkpoints) into a model and give that."
@@ -247,7 +247,7 @@ def _flavour_of_file(path: Path) -> str:
         with zipfile.ZipFile(path) as archive:
             version = str(json.loads(archive.read("metadata.json"))["keras_version"])
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise InvalidArgument(f"{path} is no .keras file: {error}.") from error
+        raise InvalidArgument(f"{path} is not a .keras file: {error}.") from error
     return "tf_keras" if version.startswith("2.") else "keras"
 
 

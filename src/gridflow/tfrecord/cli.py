@@ -210,16 +210,16 @@ def add_parser(subparsers: Any) -> None:
     subparsers
         What ``argparse.ArgumentParser.add_subparsers`` returned.
     """
-    parser = subparsers.add_parser("tfrecord", help="look into, check and convert TFRecord files")
+    parser = subparsers.add_parser("tfrecord", help="inspect, check and convert TFRecord files")
     commands = parser.add_subparsers(dest="tfrecord_command", required=True, metavar="COMMAND")
 
     def add(name: str, text: str, command: Command) -> Any:
         added = commands.add_parser(name, help=text, description=text)
         added.set_defaults(run=_run(command))
-        types = {"default": "Example", "choices": RECORD_TYPES, "help": "what a record holds"}
+        types = {"default": "Example", "choices": RECORD_TYPES, "help": "the content of a record"}
         if name != "count":
             added.add_argument("--record-type", **types)
-        text = "by default what the file's suffix tells (.gz, .deflate)"
+        text = "by default from the file's suffix (.gz, .deflate)"
         added.add_argument("--compression", choices=COMPRESSIONS, help=text)
         return added
 
@@ -227,12 +227,12 @@ def add_parser(subparsers: Any) -> None:
         ("schema", "the types of the features, found by reading the records", _schema),
         ("head", "the first records, one line of JSON each", _head),
         ("count", "the number of records", _count),
-        ("verify", "check every record; tell the first bad one's offset", _verify),
+        ("verify", "check every record; report the first bad one's offset", _verify),
     ):
         added = add(name, text, command)
         added.add_argument("paths", nargs="+", help="files, or folders of files")
         if name == "schema":
-            added.add_argument("--limit", type=int, help="look only at so many records")
+            added.add_argument("--limit", type=int, help="read only this many records")
         if name == "head":
             added.add_argument("-n", "--records", type=int, default=10, help="how many (10)")
     added = add("convert", "TFRecord to Parquet, Parquet to TFRecord, or recompress", _convert)

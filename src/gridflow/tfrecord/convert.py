@@ -208,7 +208,7 @@ def _fit(values: Any, field: pa.Field) -> Any:
         raise DataError(f"column {field.name!r} ({field.type}) has a record with {name}.")
     if pa.types.is_boolean(leaf):
         if not np.isin(values, (0, 1)).all():
-            raise DataError(f"column {field.name!r} ({field.type}) has a value beyond 0 and 1.")
+            raise DataError(f"column {field.name!r} ({field.type}) has a value other than 0 and 1.")
         return values.astype(bool)
     return values
 

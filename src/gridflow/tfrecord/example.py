@@ -80,7 +80,7 @@ def _value(data: bytes, at: int, end: int, number: int, wire_type: int) -> tuple
     elif wire_type == _GROUP:
         at = _group(data, at, end, number)
     else:
-        raise MalformedExample(f"wire type {wire_type} has no place here")
+        raise MalformedExample(f"unexpected wire type {wire_type}")
     if at > end or at - start > _MAX_LENGTH:
         raise MalformedExample("a field reaches beyond the end of its message")
     return start, at
@@ -170,7 +170,7 @@ def _entries(
                 try:
                     key = data[at:inner_end].decode()
                 except UnicodeDecodeError as error:
-                    raise MalformedExample("the name of a feature is no UTF-8") from error
+                    raise MalformedExample("the name of a feature is not valid UTF-8") from error
             elif inner == 2 and inner_type == _BYTES:  # noqa: PLR2004 -- a map's value
                 part = data[at:inner_end]
                 if values:

@@ -50,7 +50,7 @@ def _spark_column(name: str, type_: Any) -> _Column:
     text = str(type_)
     kind = "float32" if text.startswith("decimal") else _SPARK_KINDS.get(text.partition("(")[0])
     if kind is None:
-        raise SchemaError(f"column {name!r} has the type {text}, which no feature can hold.")
+        raise SchemaError(f"column {name!r} has the type {text}, which a feature can't hold.")
     return _Column(name, kind, depth)
 
 
@@ -67,7 +67,7 @@ def _arrow_column(field: Any) -> _Column:
     for is_text in (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string):
         if is_text(type_):
             return _Column(field.name, "string", depth)
-    raise SchemaError(f"column {field.name!r} has the type {type_}, which no feature can hold.")
+    raise SchemaError(f"column {field.name!r} has the type {type_}, which a feature can't hold.")
 
 
 def _columns(schema: Any) -> list[_Column]:
@@ -77,7 +77,7 @@ def _columns(schema: Any) -> list[_Column]:
         return [_spark_column(field["name"], field["type"]) for field in fields]
     if hasattr(schema, "names") and hasattr(schema, "field"):
         return [_arrow_column(field) for field in schema]
-    msg = f"a Spark DataFrame, its schema, or a pyarrow.Schema is wanted, got {type(schema)}."
+    msg = f"a Spark DataFrame, its schema, or a pyarrow.Schema is required, got {type(schema)}."
     raise InvalidArgument(msg)
 
 

@@ -48,23 +48,23 @@ _APART: Final = re.compile(
     re.IGNORECASE,
 )
 _APART_HINT: Final = (
-    "the ranks are in different operations: one has made more steps than another, or has read or "
-    "saved the model alone. Let them decide by what is the same on all (epochs, logs), or by what "
-    "one tells the others: ctx.broadcast(value)"
+    "the ranks are in different operations: one has made more steps than another, or only one "
+    "has read or saved the model. Base decisions on values that are the same on all ranks "
+    "(epochs, logs), or that one rank sends to the others: ctx.broadcast(value)"
 )
 _HINTS: Final = (
     (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
         (
             "the tasks' Python has no module {0!r}: install it there, ship it with "
-            "spark.addArtifact(..., pyfile=True) or --py-files, or put it beside the script: what "
-            "lies in its folder travels along"
+            "spark.addArtifact(..., pyfile=True) or --py-files, or put it next to the script: "
+            "its folder is sent to the tasks"
         ),
     ),
     (
         re.compile(r"(?:ResourceExhaustedError|OOM when allocating|MemoryError)"),
         (
-            "memory ran out: use smaller batches, or give the executors more memory "
+            "out of memory: use smaller batches, or give the executors more memory "
             "(spark.executor.memoryOverhead is what the training process lives on)"
         ),
     ),
@@ -75,30 +75,30 @@ _HINTS: Final = (
             re.IGNORECASE,
         ),
         (
-            "if several ranks write to this path, let the chief alone do so (if ctx.is_chief, or "
+            "if several ranks write to this path, let only the chief do so (if ctx.is_chief, or "
             "chief_only(callback)) and the others wait for it with ctx.barrier(); or give each a "
             "path of its own, as in ctx.work_dir"
         ),
     ),
     (
         re.compile(r"No space left on device|\[Errno 28\]"),
-        "a disk is full: give the tasks more room with Spool(dir=…) or spark.local.dir",
+        "a disk is full: give the tasks more space with Spool(dir=…) or spark.local.dir",
     ),
     (
         re.compile(r"must be initialized at the beginning|Collective ops must be configured at"),
         (
-            "TensorFlow was used before its strategy was made: build datasets and models inside "
+            "TensorFlow was used before its strategy was created: build datasets and models inside "
             "the training function, from ctx.strategy"
         ),
     ),
 )
 _SIGNAL_HINTS: Final = {
-    signal.SIGKILL: "if nobody killed it, it was the kernel or the cluster manager for want of "
-    "memory: look at dmesg, or raise spark.executor.memoryOverhead",
+    signal.SIGKILL: "unless somebody killed it, the kernel or the cluster manager did, because "
+    "memory ran out: look at dmesg, or raise spark.executor.memoryOverhead",
     signal.SIGSEGV: "native code crashed: the Python stack in the log shows where it was called",
-    signal.SIGBUS: "a mapped file has become shorter, or its disk failed or is full: files "
-    "that are read are to stay as they are; rows and /dev/shm need room",
-    signal.SIGABRT: "native code gave up: the log says why",
+    signal.SIGBUS: "a memory-mapped file was truncated, or its disk failed or is full: don't "
+    "change files that are being read; rows and /dev/shm need space",
+    signal.SIGABRT: "native code aborted: the log says why",
 }
 
 

@@ -97,7 +97,7 @@ def strong_key(secret: bytes, name: str) -> bytes:
         raise InvalidArgument(
             f"{name} is too easy to guess: it has {len(secret)} bytes, {len(set(secret))} of them "
             f"different; it needs at least {LEAST_SECRET}, {_LEAST_DIFFERENT} of them different. "
-            "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            "Create one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     stretched = Scrypt(salt=b"gridflow shared secret", length=_KEY_BYTES, **_COST).derive(secret)
     return _STRONG + stretched

@@ -135,7 +135,7 @@ class Connection:
         view = memoryview(found)
         while have < count:
             if self._at_end:
-                raise EOFError("the other side has hung up")
+                raise EOFError("the other side has closed the connection")
             try:
                 with self._inside:
                     more = self._there.recv_into(view[have:])
@@ -217,7 +217,7 @@ class Door:
         except (EOFError, OSError):
             pass  # it has left
         except Exception:  # noqa: BLE001 (whatever it is, it is this connection's alone)
-            _log.exception("what a peer sent can't be answered; the connection to it is closed.")
+            _log.exception("a peer's message can't be answered; its connection is closed.")
         finally:
             with self._lock:
                 self._open.discard(connection)
@@ -244,11 +244,14 @@ def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Co
             return _shake_hands(plain, key, max(give_up - time.monotonic(), _LEAST_SECONDS))
         except (ssl.SSLEOFError, ConnectionError) as error:
             if pause is None or time.monotonic() + pause > give_up:
-                words = f"{where} hung up before both sides had shown that they know the key."
+                words = (
+                    f"{where} closed the connection before both sides had proved that they know "
+                    "the key."
+                )
                 raise ConnectionResetError(errno.ECONNRESET, words) from error
             time.sleep(pause)
         except ssl.SSLError as error:
-            raise AuthenticationError(f"the other side has another key: {error}") from error
+            raise AuthenticationError(f"the other side has a different key: {error}") from error
         except TimeoutError:
             raise TimeoutError(f"{where} doesn't answer.") from None
     raise AssertionError("the last attempt returns or raises")

@@ -160,6 +160,6 @@ def inside(root: Path, name: str) -> Path:
         is_path = is_path and not path.is_symlink()
     if not is_path:
         raise flight.FlightServerError(
-            f"a file's name is a path in its folder, without links; got {name!r}"
+            f"a file's name must be a path in its folder, without links; got {name!r}"
         )
     return path

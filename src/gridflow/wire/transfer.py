@@ -85,7 +85,7 @@ def receive(stream: Iterable[Any], file: IO[bytes], sender: str) -> int:
     for message in stream:
         batch, told = message.data, message.app_metadata
         if end is not None or batch is None or not batch.schema.equals(CHUNK_SCHEMA):
-            raise WireError(f"{sender} sent something else than the chunks of one file.")
+            raise WireError(f"{sender} sent something other than the chunks of one file.")
         for chunk in batch.column(0).drop_null():
             data = chunk.as_buffer()
             file.write(data)

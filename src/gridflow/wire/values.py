@@ -69,7 +69,7 @@ def _taken_apart(value: Any, deep: int) -> Any:
         return value if fits else _as(_INTEGER, hex(value))
     if not deep:
         raise InvalidArgument(
-            f"a value that ranks send one another may be nested {_DEEPEST} deep, and no deeper."
+            f"a value that ranks send one another may be nested at most {_DEEPEST} levels deep."
         )
     if type(value) is list:
         return [_taken_apart(each, deep - 1) for each in value]

@@ -112,7 +112,7 @@ class TFCluster:
         """
         self._check_feed("train", qname)
         if num_epochs < 0:
-            raise InvalidArgument(f"num_epochs is at least 0; got {num_epochs}.")
+            raise InvalidArgument(f"num_epochs must be at least 0; got {num_epochs}.")
         feed = TFSparkNode.train(self.cluster_info, self.cluster_meta, feed_timeout, qname)
         if _starting.is_stream(dataRDD):
             dataRDD.foreachRDD(lambda rdd: rdd.foreachPartition(feed))
@@ -219,7 +219,7 @@ class TFCluster:
                 f"{method}() is for clusters in InputMode.SPARK; this one reads its rows itself."
             )
         if qname not in self.queues:
-            raise InvalidArgument(f"qname is one of {', '.join(self.queues)}; got {qname!r}.")
+            raise InvalidArgument(f"qname must be one of {', '.join(self.queues)}; got {qname!r}.")
 
     def _while_it_runs(self, feed: Callable[[], None]) -> None:
         """Run a Spark job; a program that fails ends it, and is what is raised."""

@@ -151,7 +151,7 @@ def terminate(mgr: Any, qname: str = "input") -> NoReturn:
 
 def _refuse(name: str) -> NoReturn:
     raise GridflowError(
-        f"TFNode.{name}() is gone since TensorFlowOnSpark 1.0: use ctx.get_data_feed().{name}()."
+        f"TFNode.{name}() was removed in TensorFlowOnSpark 1.0: use ctx.get_data_feed().{name}()."
     )
 
 

@@ -48,7 +48,7 @@ def run(
     from gridflow.spec.option_groups import Deadlines
 
     if isinstance(num_executors, bool) or not isinstance(num_executors, int) or num_executors < 1:
-        raise InvalidArgument(f"num_executors is at least 1; got {num_executors!r}.")
+        raise InvalidArgument(f"num_executors must be at least 1; got {num_executors!r}.")
     spark = SparkSession.builder.getOrCreate()
     _alias.send_along(sc)
     at_once = num_executors

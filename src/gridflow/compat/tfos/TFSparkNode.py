@@ -288,7 +288,7 @@ def train(
         feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, partition, attempt)
         count = feeder.train(rows, cut)
         if feeder.unwanted:
-            _log.info("no more rows are wanted; %d of this partition were sent", count)
+            _log.info("no more rows are needed; %d of this partition were sent", count)
             # The driver may be gone, or not be reached: nobody waits for this.
             with contextlib.suppress(OSError, EOFError):
                 client = reservation.Client(server, key)

@@ -23,7 +23,7 @@ class TFTypeConverters:
         """Return a dict; anything else is refused."""
         if isinstance(value, dict):
             return value
-        raise TypeError(f"a dict is wanted, such as {{'column': 'tensor'}}; got {value!r}.")
+        raise TypeError(f"expected a dict, such as {{'column': 'tensor'}}; got {value!r}.")
 
 
 def _param(name: str, text: str, converter: Callable[[Any], Any]) -> Any:

@@ -62,14 +62,14 @@ def check(
         With what was given, and what is allowed.
     """
     if not callable(map_fun):
-        raise InvalidArgument(f"map_fun is a function of (args, ctx); got {map_fun!r}.")
+        raise InvalidArgument(f"map_fun must be a function of (args, ctx); got {map_fun!r}.")
     if input_mode not in {InputMode.TENSORFLOW, InputMode.SPARK}:
         raise InvalidArgument(
             f"input_mode is InputMode.TENSORFLOW or InputMode.SPARK; got {input_mode!r}."
         )
     for name, value in {"num_executors": num_executors, "num_ps": num_ps}.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InvalidArgument(f"{name} is a whole number of at least 0; got {value!r}.")
+            raise InvalidArgument(f"{name} must be a whole number of at least 0; got {value!r}.")
     if input_mode == InputMode.SPARK:
         given = {"driver_ps_nodes": driver_ps_nodes, "eval_node": eval_node}
         for name in (name for name, value in given.items() if value):

@@ -72,7 +72,7 @@ def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) 
     raw = spark.read.format("tfrecord").option("recordType", "ByteArray").load(input_dir)
     first = raw.head()
     if first is None:
-        raise DataError(f"there is no record in {input_dir}, from which types could be told.")
+        raise DataError(f"{input_dir} has no record to infer types from.")
     features = parse_example(bytes(first[0])).features
     schema = _schema({name: _plain(values) for name, values in features.items()}, binary_features)
     df = spark.read.format("tfrecord").schema(schema).load(input_dir)
@@ -191,7 +191,7 @@ def _kind(name: str, dtype: str) -> Callable[[Any], list[Any]]:
     convert = converters.get(True)
     if convert is None:
         raise InvalidArgument(
-            f"column {name!r} is {dtype}, which has no place in an Example: cast it to numbers, "
+            f"column {name!r} is {dtype}, which an Example can't hold: cast it to numbers, "
             "text or bytes, or arrays of them."
         )
     return lambda cell: [convert(each) for each in (cell if is_array else (cell,))]

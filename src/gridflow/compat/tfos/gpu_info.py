@@ -56,11 +56,11 @@ def get_gpus(
         free = _free()
         if len(free) >= num_gpu:
             break
-        _log.warning("%d GPUs are wanted, %d are free", num_gpu, len(free))
+        _log.warning("%d GPUs are required, %d are free", num_gpu, len(free))
         if attempt + 1 < MAX_RETRIES:
             time.sleep(_PAUSES[attempt])
     if len(free) < num_gpu:
-        words = f"{num_gpu} free GPUs are wanted on this host, and there are {len(free)}."
+        words = f"{num_gpu} free GPUs are required on this host, but there are {len(free)}."
         raise NotEnoughGpus(words, num_gpu, len(free))
     if worker_index < 0:
         chosen = random.sample(free, num_gpu)

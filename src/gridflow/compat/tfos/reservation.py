@@ -105,7 +105,7 @@ class MessageSocket:
             return msgspec.msgpack.decode(sock.recv_bytes(_MOST_BYTES))
         length = _LENGTH.unpack(_exactly(sock, _LENGTH.size))[0]
         if length > _MOST_BYTES:
-            raise GridflowError(f"a message of {length:,} bytes is none.")
+            raise GridflowError(f"invalid message length: {length:,} bytes.")
         return msgspec.msgpack.decode(_exactly(sock, length))
 
     def send(self, sock: Any, msg: Any) -> None:
@@ -354,7 +354,7 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     while len(found) < count:
         more = sock.recv(count - len(found))
         if not more:
-            raise EOFError("the other side has hung up")
+            raise EOFError("the other side has closed the connection")
         found += more
     return found
 
@@ -381,6 +381,6 @@ def _find_key(port: int) -> bytes:
     if found:
         return max(found)[1]
     raise InvalidArgument(
-        f"the key of the server on port {port} isn't known here. Set {TFOS_SERVER_KEY} to the same "
+        f"the key of the server on port {port} is unknown here. Set {TFOS_SERVER_KEY} to the same "
         "secret for the driver and for this process."
     )

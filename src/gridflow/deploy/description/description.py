@@ -211,7 +211,7 @@ class Job:
     def _check_roles(self, check: Checks) -> None:
         for name, role in self.roles.items():
             if name not in ROLES:
-                reason = f"{name!r} is no role; the roles are {', '.join(ROLES)}."
+                reason = f"{name!r} is not a role; the roles are {', '.join(ROLES)}."
                 check.add(f"roles.{name}", reason + did_you_mean(name, ROLES))
             elif facts_of(name).is_single and role.replicas > 1:
                 reason = f"a job has at most one {name}, got {role.replicas}."
@@ -222,10 +222,10 @@ class Job:
                 reason = f"is empty, but only workers and ps run standard servers, no {name}."
                 check.add(f"roles.{name}.command", reason)
             elif role.command == () and name == WORKER and CHIEF not in self.roles:
-                reason = "is empty: all workers would be standard servers, and nobody the chief."
+                reason = "is empty: all workers would be standard servers, without a chief."
                 check.add("roles.worker.command", reason)
         if not any(name in self.roles for name in TRAINING_ROLES):
-            check.add("roles", "nobody trains: a job has a chief or workers.")
+            check.add("roles", "no task trains: a job needs a chief or workers.")
         if self.gang and self.gang.minimum and self.gang.minimum > self.tasks:
             reason = f"{self.gang.minimum} is more than the job's {self.tasks} tasks."
             check.add("gang.minimum", reason)
@@ -236,9 +236,9 @@ class Job:
         paths += list(self.secrets.files)
         for index, volume in enumerate(self.volumes):
             if names.index(volume.name) != index:
-                check.add(f"volumes[{index}].name", f"{volume.name!r} is there twice.")
+                check.add(f"volumes[{index}].name", f"{volume.name!r} is defined twice.")
             if paths.index(volume.path) != index:
-                check.add(f"volumes[{index}].path", f"{volume.path!r} is there twice.")
+                check.add(f"volumes[{index}].path", f"{volume.path!r} is defined twice.")
         for path in self.secrets.files:
             if path in paths[: len(self.volumes)]:
                 check.add(f"secrets.files.{path}", "a volume has the same path.")
@@ -250,12 +250,12 @@ class Job:
         if self.tensorboard and not self.tensorboard.log_dir.startswith(BUCKETS):
             log_dir = self.tensorboard.log_dir
             if not self.volume_of(log_dir):
-                reason = f"{log_dir!r} is in no volume that outlives a task (pvc or host), so "
+                reason = f"{log_dir!r} isn't in a volume that outlives a task (pvc or host), so "
                 reason += "TensorBoard would see nothing; put it under a volume's path."
                 check.add("tensorboard.log_dir", reason)
         for index, model in enumerate(self.serve.models if self.serve else ()):
             if not model.path.startswith(BUCKETS) and not self.volume_of(model.path):
-                reason = f"{model.path!r} is in no volume (pvc or host) of the job."
+                reason = f"{model.path!r} isn't in any volume (pvc or host) of the job."
                 check.add(f"serve.models[{index}].path", reason)
 
     def volume_of(self, path: str) -> Volume | None:
@@ -287,5 +287,5 @@ class Job:
     def _check_overrides(self, check: Checks) -> None:
         for target, tree in self.overrides.items():
             if not isinstance(tree, dict):
-                check.add(f"overrides.{target}", f"is a tree of fields, got {tree!r}.")
+                check.add(f"overrides.{target}", f"must be a tree of fields, got {tree!r}.")
             check.plain(f"overrides.{target}", tree)

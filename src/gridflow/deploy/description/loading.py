@@ -53,7 +53,7 @@ def parse_job(text: str, *, source: str = "job.yaml", assignments: Iterable[str]
     """Read a job from YAML text; see `load_job`."""
     documents = parse(text, source)
     if len(documents) != 1:
-        reason = f"holds one job in one YAML document, found {len(documents)} documents."
+        reason = f"must hold one job in one YAML document, found {len(documents)} documents."
         raise JobError([Problem("", reason, source)])
     for assignment in assignments:
         assign(documents[0], assignment)
@@ -106,7 +106,7 @@ class _Reader:
 
     def _object(self, cls: type, node: Node, path: str) -> Any:
         if not isinstance(node.value, dict):
-            self.refuse(path, f"is a mapping of fields, got {node.kind()}.", node.where)
+            self.refuse(path, f"must be a mapping of fields, got {node.kind()}.", node.where)
         hints = _hints(cls)
         fields = {f.name: f for f in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
@@ -155,12 +155,12 @@ class _Reader:
     def _list(self, wanted: Any, node: Node, path: str) -> tuple[Any, ...]:
         if not isinstance(node.value, list):
             hint = " Write it as a list: [word, word]." if wanted is str else ""
-            self.refuse(path, f"is a list, got {node.kind()}.{hint}", node.where)
+            self.refuse(path, f"must be a list, got {node.kind()}.{hint}", node.where)
         return tuple(self._each(wanted, [(f"{path}[{i}]", n) for i, n in enumerate(node.value)]))
 
     def _mapping(self, wanted: Any, node: Node, path: str) -> dict[str, Any]:
         if not isinstance(node.value, dict):
-            self.refuse(path, f"is a mapping, got {node.kind()}.", node.where)
+            self.refuse(path, f"must be a mapping, got {node.kind()}.", node.where)
         children = [(f"{path}.{key}", child) for key, child in node.value.items()]
         return dict(zip(node.value, self._each(wanted, children), strict=True))
 
@@ -184,7 +184,7 @@ class _Reader:
         text: str = node.value
         if wanted is str:
             if node.null and text:
-                self.refuse(path, f"is a text, got {text}; write it in quotes.", node.where)
+                self.refuse(path, f"must be a string, got {text}; write it in quotes.", node.where)
             return text
         value = plain_value(Node(text, plain=True))
         if type(value) is not wanted:
@@ -193,7 +193,7 @@ class _Reader:
 
     def _seconds(self, node: Node, path: str) -> int:
         if isinstance(node.value, (dict, list)):
-            self.refuse(path, f"is a duration, got {node.kind()}.", node.where)
+            self.refuse(path, f"must be a duration, got {node.kind()}.", node.where)
         try:
             return rules.seconds(node.value)
         except InvalidArgument as error:

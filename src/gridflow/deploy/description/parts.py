@@ -95,7 +95,7 @@ def texts(words: Iterable[object] | None, path: str) -> tuple[str, ...]:
     if words is None:
         return ()
     if isinstance(words, str):
-        raise InvalidArgument(f"{path} is a list of words, got the text {words!r}.")
+        raise InvalidArgument(f"{path} must be a list of words, got the string {words!r}.")
     return tuple(str(word) for word in words)
 
 
@@ -138,9 +138,11 @@ class Resources:
         if self.gpu_type is not None:
             check.add("gpu_type", rules.label_value(self.gpu_type))
             if not self.gpu:
-                check.add("gpu_type", f"{self.gpu_type!r} is asked for, but gpu is 0.")
+                check.add("gpu_type", f"{self.gpu_type!r} is set, but gpu is 0.")
             if self.gpu_resource.partition("/")[0] != "nvidia.com":
-                reason = "is a label of NVIDIA's nodes; choose others by node_selector or affinity."
+                reason = (
+                    "is a label of NVIDIA nodes; select other nodes with node_selector or affinity."
+                )
                 check.add("gpu_type", reason)
         check.add("gpu_resource", rules.label_key(self.gpu_resource))
         if "/" not in self.gpu_resource:
@@ -212,7 +214,7 @@ class Gang:
         if self.scheduler == "kueue" and not self.queue:
             check.add("queue", "Kueue needs the name of a LocalQueue.")
         if self.scheduler == "kueue" and self.minimum:
-            check.add("minimum", "Kueue admits all tasks or none; a minimum is Volcano's.")
+            check.add("minimum", "Kueue admits all tasks or none; only Volcano has a minimum.")
         check.done()
 
 
@@ -240,7 +242,7 @@ class Volume:
         kinds = [kind for kind in VOLUME_KINDS if getattr(self, kind) is not None]
         if len(kinds) != 1:
             got = ", ".join(kinds) or "none"
-            check.add("", f"a volume has exactly one of {', '.join(VOLUME_KINDS)}; got {got}.")
+            check.add("", f"a volume needs exactly one of {', '.join(VOLUME_KINDS)}; got {got}.")
         for kind in ("pvc", "secret", "config"):
             value = getattr(self, kind)
             if value is not None:
@@ -267,7 +269,9 @@ class SecretKey:
     def __post_init__(self) -> None:
         check = Checks()
         check.add("secret", rules.dns_subdomain(self.secret))
-        check.add("key", rules.label_key(self.key) if "/" not in self.key else "no '/' in a key.")
+        check.add(
+            "key", rules.label_key(self.key) if "/" not in self.key else "a key can't contain '/'."
+        )
         check.done()
 
 
@@ -331,7 +335,7 @@ class S3Credentials:
         SecretKey(self.secret, self.secret_key)
         check = Checks()
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
-            check.add("endpoint", f"begins with http:// or https://, got {self.endpoint!r}.")
+            check.add("endpoint", f"must begin with http:// or https://, got {self.endpoint!r}.")
         for name in ("endpoint", "region"):
             check.add(name, rules.printable(getattr(self, name) or ""))
         check.plain("endpoint", self.endpoint or "")
@@ -363,7 +367,7 @@ class Toleration:
         if self.key is not None:
             check.add("key", rules.label_key(self.key))
         elif self.operator != "Exists":
-            check.add("key", "a toleration without a key has the operator Exists.")
+            check.add("key", "a toleration without a key needs the operator Exists.")
         if self.value is not None:
             check.add("value", rules.label_value(self.value))
         if self.operator == "Exists" and self.value:

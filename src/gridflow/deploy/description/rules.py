@@ -50,7 +50,7 @@ def dns_label(text: str, *, letter_first: bool = False) -> str | None:
         better = better.lstrip("0123456789-")
     hint = f" Did you mean {better!r}?" if better and better != text else ""
     first = "begins with a letter" if letter_first else "begins with a letter or digit"
-    return f"{text!r} is no DNS label: it {first} and holds only a-z, 0-9 and '-'.{hint}"
+    return f"{text!r} is not a DNS label: it {first} and holds only a-z, 0-9 and '-'.{hint}"
 
 
 def dns_subdomain(text: str) -> str | None:
@@ -58,7 +58,7 @@ def dns_subdomain(text: str) -> str | None:
     limit = 253
     if len(text) <= limit and _DNS_SUBDOMAIN.match(text):
         return None
-    return f"{text!r} is no DNS name: a-z, 0-9, '-' and '.', at most {limit} characters."
+    return f"{text!r} is not a DNS name: a-z, 0-9, '-' and '.', at most {limit} characters."
 
 
 def label_key(text: str) -> str | None:
@@ -69,7 +69,8 @@ def label_key(text: str) -> str | None:
     if len(name) <= MAX_LABEL and _QUALIFIED.match(name):
         return None
     return (
-        f"{text!r} is no label key: [prefix/]name, the name with letters, digits, '-', '_', '.', "
+        f"{text!r} is not a label key: [prefix/]name, the name with letters, digits, '-', '_', "
+        "'.', "
         f"at most {MAX_LABEL} characters."
     )
 
@@ -79,8 +80,9 @@ def label_value(text: str) -> str | None:
     if not text or (len(text) <= MAX_LABEL and _QUALIFIED.match(text)):
         return None
     return (
-        f"{text!r} is no label value: letters, digits, '-', '_', '.', beginning and ending with a "
-        f"letter or digit, at most {MAX_LABEL} characters. Longer texts belong into annotations."
+        f"{text!r} is not a label value: letters, digits, '-', '_', '.', beginning and ending "
+        "with a "
+        f"letter or digit, at most {MAX_LABEL} characters. Put longer texts into annotations."
     )
 
 
@@ -88,7 +90,7 @@ def env_name(text: str) -> str | None:
     """Return why a text can't name an environment variable, or None."""
     if _ENV_NAME.match(text):
         return None
-    return f"{text!r} is no name of a variable: letters, digits and '_', no digit first."
+    return f"{text!r} is not a variable name: letters, digits and '_', no digit first."
 
 
 def port_name(text: str) -> str | None:
@@ -97,35 +99,36 @@ def port_name(text: str) -> str | None:
     if len(text) <= limit and _PORT_NAME.match(text) and "--" not in text:
         return None
     return (
-        f"{text!r} is no port name: a-z, 0-9 and '-', a letter in it, at most {limit} characters."
+        f"{text!r} is not a port name: a-z, 0-9 and '-', a letter in it, at most {limit} "
+        "characters."
     )
 
 
 def port_number(port: int) -> str | None:
     """Return why a number is no port, or None."""
-    return None if 1 <= port <= MAX_PORT else f"a port is from 1 to {MAX_PORT}, got {port}."
+    return None if 1 <= port <= MAX_PORT else f"a port must be from 1 to {MAX_PORT}, got {port}."
 
 
 def image(text: str) -> str | None:
     """Return why a text is no reference of a container image, or None."""
     if _IMAGE.match(text):
         return None
-    return f"{text!r} is no image: [registry[:port]/]name[:tag][@sha256:digest], in lower case."
+    return f"{text!r} is not an image: [registry[:port]/]name[:tag][@sha256:digest], in lower case."
 
 
 def absolute_path(text: str) -> str | None:
     """Return why a text is no absolute path inside a container, or None."""
     if not text.startswith("/"):
-        return f"a path in the container begins with '/', got {text!r}."
+        return f"a path in the container must begin with '/', got {text!r}."
     if ".." in text.split("/") or ":" in text:
-        return f"a path in the container holds neither '..' nor ':', got {text!r}."
+        return f"a path in the container can't contain '..' or ':', got {text!r}."
     return printable(text)
 
 
 def printable(text: str) -> str | None:
     """Return that a text holds a line break or another control character, or None."""
     if any(unicodedata.category(each) in {"Cc", "Zl", "Zp"} for each in text):
-        return f"holds a line break or another control character: {text!r}."
+        return f"contains a line break or another control character: {text!r}."
     return None
 
 
@@ -140,11 +143,11 @@ def quantity(text: str) -> Decimal:
     match = _QUANTITY.match(text)
     if not match:
         if text.endswith("K") and _QUANTITY.match(f"{text}i"):
-            reason = f"{text!r} is no quantity: thousands are 'k', 1024s are 'Ki'."
+            reason = f"{text!r} is not a quantity: 'k' is 1000, 'Ki' is 1024."
             hint = f" Did you mean {text + 'i'!r}?" if quantity(f"{text}i") >= _LEAST_MEMORY else ""
             raise InvalidArgument(reason + hint)
         raise InvalidArgument(
-            f"{text!r} is no quantity: a number and one of m, k, M, G, T, Ki, Mi, Gi, Ti, "
+            f"{text!r} is not a quantity: a number and one of m, k, M, G, T, Ki, Mi, Gi, Ti, "
             "for example '500m' (cpu) or '4Gi' (memory)."
         )
     number, unit = match.group(1), match.group(2) or ""
@@ -160,7 +163,7 @@ def cpu(text: str) -> str | None:
     except InvalidArgument as error:
         return str(error)
     if cores <= 0:
-        return f"cpu is more than 0, got {text!r}."
+        return f"cpu must be more than 0, got {text!r}."
     too_many = 100_000
     if cores >= too_many:
         return f"cpu counts cores, got {text!r}; half a core is '500m'."
@@ -174,7 +177,7 @@ def memory(text: str) -> str | None:
     except InvalidArgument as error:
         return str(error)
     if size <= 0:
-        return f"memory is more than 0, got {text!r}."
+        return f"memory must be more than 0, got {text!r}."
     if size < _LEAST_MEMORY:
         better = re.sub(r"[a-zA-Z].*", "", text) + "Gi"
         hint = f" Did you mean {better!r}?" if quantity(better) >= _LEAST_MEMORY else ""
@@ -192,5 +195,5 @@ def seconds(text: str) -> int:
     """
     match = _DURATION.match(text)
     if not match:
-        raise InvalidArgument(f"{text!r} is no duration: seconds, or like 90s, 30m, 2h, 1d.")
+        raise InvalidArgument(f"{text!r} is not a duration: seconds, or like 90s, 30m, 2h, 1d.")
     return int(match.group(1)) * _SECONDS[match.group(2) or "s"]

@@ -188,13 +188,13 @@ class Spark:
         object.__setattr__(self, "conf", dict(self.conf))
         check = Checks()
         if self.application is not None and self.application.startswith("-"):
-            reason = f"is a file or a local:// path, and no option; got {self.application!r}."
+            reason = f"must be a file or a local:// path, not an option; got {self.application!r}."
             check.add("application", reason)
         for key, value in self.conf.items():
             if not key.startswith("spark."):
-                check.add(f"conf.{key}", "a Spark property begins with 'spark.'.")
+                check.add(f"conf.{key}", "a Spark property must begin with 'spark.'.")
             elif not _PROPERTY.fullmatch(key):
-                check.add(f"conf.{key}", "the name of a property has no blanks and no '='.")
+                check.add(f"conf.{key}", "the name of a property can't contain blanks or '='.")
             if value and (holds_secret(key) or is_secret(value)):
                 check.add(f"conf.{key}", "looks like a secret and would be printed in plain text.")
         check.done()

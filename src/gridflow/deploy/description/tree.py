@@ -59,11 +59,11 @@ def parse(text: str, source: str) -> list[Node]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-        reason = f"is no YAML: {error.problem or error.context}."
+        reason = f"is not valid YAML: {error.problem or error.context}."
         raise JobError([Problem("", reason, where)]) from error
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
-        raise JobError([Problem("", f"is no YAML: {reason}", source)]) from error
+        raise JobError([Problem("", f"is not valid YAML: {reason}", source)]) from error
     except RecursionError as error:
         raise JobError([Problem("", "is nested too deeply.", source)]) from error
     return [_Tree(source).node(node) for node in nodes if node is not None]
@@ -81,7 +81,7 @@ class _Tree:
         where = self._where(raw)
         self.count += 1
         if id(raw) in self.above:
-            raise JobError([Problem("", "an alias stands inside of what it names.", where)])
+            raise JobError([Problem("", "an alias refers to a value that contains it.", where)])
         if self.count > _MOST_NODES or len(self.above) > _DEEPEST:
             reason = f"is too large: at most {_MOST_NODES} values, {_DEEPEST} inside one another."
             raise JobError([Problem("", reason, where)])
@@ -97,9 +97,9 @@ class _Tree:
             for key, value in raw.value:
                 at = self._where(key)
                 if not isinstance(key, yaml.ScalarNode):
-                    raise JobError([Problem("", "a key is a text.", at)])
+                    raise JobError([Problem("", "a key must be a string.", at)])
                 if key.value in entries:
-                    raise JobError([Problem("", f"the key {key.value!r} is there twice.", at)])
+                    raise JobError([Problem("", f"the key {key.value!r} is defined twice.", at)])
                 child = self.node(value)
                 child.where = at if not isinstance(value, yaml.ScalarNode) else child.where
                 entries[key.value] = child
@@ -150,7 +150,7 @@ def assign(root: Node, assignment: str) -> None:
     for step, following in zip(path, [*path[1:], None], strict=True):
         if isinstance(node.value, list):
             if not step.isdigit() or int(step) > len(node.value):
-                reason = f"{step!r} is no place in a list of {len(node.value)}."
+                reason = f"{step!r} is not an index into a list of length {len(node.value)}."
                 raise JobError([Problem(".".join(path), reason, source)])
             if int(step) == len(node.value):
                 node.value.append(Node({}, source))

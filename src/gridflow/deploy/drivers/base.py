@@ -59,7 +59,7 @@ class AlreadyThere(JobExists):
         self.name, self.what = name, what
         super().__init__(
             f"{what}, so nothing was started. 'gridflow run --replace' removes it first, "
-            f"'--set name={name}-2' runs another beside it, 'gridflow logs' prints its output."
+            f"'--set name={name}-2' runs another one next to it, 'gridflow logs' prints its output."
         )
 
     def __reduce__(self) -> tuple[type[AlreadyThere], tuple[str, str]]:
@@ -72,8 +72,8 @@ class NotThere(GridflowError):
     def __init__(self, target: str, name: str) -> None:
         self.target, self.name = target, name
         super().__init__(
-            f"there is no job {name!r} on the target {target}: it was never started there, in this "
-            "namespace or project, or is removed."
+            f"there is no job {name!r} on the target {target}: it was never started in this "
+            f"namespace or project, or it has been removed."
         )
 
     def __reduce__(self) -> tuple[type[NotThere], tuple[str, str]]:

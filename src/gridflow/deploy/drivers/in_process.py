@@ -50,7 +50,7 @@ def run_in_process(
             result = distribute(job, launcher, **(folder or {}))
         record |= {"succeeded": True, "attempts": len(result.attempts)}
         record["job_dir"] = str(result.job_dir)
-        say(f"{job.name} succeeded; its logs lie in {result.job_dir}")
+        say(f"{job.name} succeeded; its logs are in {result.job_dir}")
     except GridflowError as error:
         code = exit_code(error)
         record |= {"error": str(error), "kind": type(error).__name__}

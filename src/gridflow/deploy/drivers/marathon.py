@@ -78,7 +78,7 @@ class MarathonDriver:
     def logs(self, *, follow: bool) -> int:  # noqa: ARG002  (the same call for all drivers)
         """Say where the output is."""
         raise GridflowError(
-            "Marathon has no API for output: it lies in each task's Mesos sandbox (stdout, stderr)."
+            "Marathon has no API for output: it is in each task's Mesos sandbox (stdout, stderr)."
         )
 
     def cancel(self) -> None:

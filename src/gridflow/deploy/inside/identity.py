@@ -87,7 +87,9 @@ def _from_variables(environ: Mapping[str, str]) -> tuple[str | None, int, str]:
             raise InvalidArgument(reason + f"{', '.join(_INDEXES)}.")
         return role, int(app.group(2)), f"{role_from} and MARATHON_APP_ID"
     if not environ[index_from].isdigit():
-        raise InvalidArgument(f"{index_from} is a number from 0, got {environ[index_from]!r}.")
+        raise InvalidArgument(
+            f"{index_from} must be a number of at least 0, got {environ[index_from]!r}."
+        )
     return role, int(environ[index_from]), f"{role_from} and {index_from}"
 
 
@@ -98,7 +100,9 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
             tree: dict[str, Any] = json.loads(text)
             return {canonical_role(name): hosts for name, hosts in tree.items()}
         except (ValueError, AttributeError) as error:
-            raise InvalidArgument(f"GRIDFLOW_CLUSTER is no JSON ({error}): {text!r}.") from error
+            raise InvalidArgument(
+                f"GRIDFLOW_CLUSTER is not valid JSON ({error}): {text!r}."
+            ) from error
     if role == _NODE and (count := _nodes(environ)):
         name, port = environ[_SET], environ.get("GRIDFLOW_PORT", str(DEFAULT_PORT))
         # A set without a subdomain has its own name for it, as Trainer's own torch policy knows.

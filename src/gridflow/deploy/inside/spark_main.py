@@ -111,7 +111,7 @@ def _by_role(option: str, texts: Sequence[str], kind: type) -> dict[str, Any]:
         except ValueError as error:
             raise InvalidArgument(f"{option} is ROLE=JSON, got {text!r}: {error}.") from error
         if role not in ROLES or not isinstance(found[role], kind):
-            raise InvalidArgument(f"{option} is a role and a {kind.__name__}, got {text!r}.")
+            raise InvalidArgument(f"{option} must be a role and a {kind.__name__}, got {text!r}.")
     return found
 
 

@@ -42,7 +42,7 @@ def findings(form: Form, documents: list[Any]) -> list[Finding]:
     for index, document in enumerate(documents):
         report.document = index
         if not isinstance(document, dict):
-            report.add("", f"is a mapping, got {document!r}.")
+            report.add("", f"must be a mapping, got {document!r}.")
         elif form == "compose":
             check_compose(report, document)
         elif form == "marathon":
@@ -57,7 +57,7 @@ def findings(form: Form, documents: list[Any]) -> list[Finding]:
 def _object(report: LintReport, document: dict[str, Any]) -> None:
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str):
-        report.add("", "an object has the texts apiVersion and kind.")
+        report.add("", "an object needs the strings apiVersion and kind.")
         return
     group = version.rpartition("/")[0]
     check = KINDS.get((kind, group))
@@ -66,7 +66,7 @@ def _object(report: LintReport, document: dict[str, Any]) -> None:
         groups = sorted(g or "v1" for name, g in KINDS if name == kind)
         hint = f" A {kind} has the group {' or '.join(groups)}." if groups else ""
         hint = hint or did_you_mean(kind, known)
-        report.add("kind", f"{version} {kind} is none of the kinds that gridflow knows.{hint}")
+        report.add("kind", f"unknown kind {version} {kind}; supported: {', '.join(known)}.{hint}")
         return
     check(report, document)
 
@@ -80,14 +80,14 @@ def _between(report: LintReport, documents: list[dict[str, Any]]) -> None:
         report.document = index
         mark = (str(document.get("apiVersion")), title(document), _namespace(document))
         if mark in seen:
-            report.add("metadata.name", f"{mark[1]} is there twice.")
+            report.add("metadata.name", f"{mark[1]} is defined twice.")
         seen.append(mark)
         spec = document.get("spec") if isinstance(document.get("spec"), dict) else {}
         assert isinstance(spec, dict)
         selector: Any = spec.get("selector")
         selects = document.get("kind") == "Service" and isinstance(selector, dict) and bool(pods)
         if selects and not any(selector.items() <= labels.items() for labels in pods):
-            report.add("spec.selector", f"selects none of the pods here: {selector}.")
+            report.add("spec.selector", f"selects no pods here: {selector}.")
         if document.get("kind") == "TrainJob" and runtimes:
             reference = spec.get("runtimeRef")
             reference = reference if isinstance(reference, dict) else {}

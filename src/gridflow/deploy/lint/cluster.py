@@ -21,11 +21,11 @@ def check_cluster(report: LintReport, path: str, env: dict[str, str]) -> None:
         try:
             tree = json.loads(env[name])
         except json.JSONDecodeError as error:
-            report.add(path, f"{name} is no JSON: {error}.")
+            report.add(path, f"{name} is not valid JSON: {error}.")
             continue
         cluster = tree.get("cluster") if name == TF_CONFIG and isinstance(tree, dict) else tree
         if not isinstance(cluster, dict) or not all(isinstance(h, list) for h in cluster.values()):
-            report.add(path, f"{name} holds a mapping of roles to addresses, got {cluster!r}.")
+            report.add(path, f"{name} must be a mapping of roles to addresses, got {cluster!r}.")
             continue
         _check_roles(report, path, name, cluster)
         role, index = env.get("GRIDFLOW_ROLE"), env.get("GRIDFLOW_INDEX")

@@ -23,7 +23,7 @@ def check_compose(report: LintReport, document: dict[str, Any]) -> None:
         report.add("version", "is obsolete; leave it out.")
     name = document.get("name")
     if name is not None and not _PROJECT.match(str(name)):
-        report.add("name", f"{name!r} is no project name: a-z, 0-9, '-', '_'.")
+        report.add("name", f"{name!r} is not a project name: a-z, 0-9, '-', '_'.")
     services = report.mapping("services", document.get("services"))
     if not services:
         report.add("services", "is missing or empty.")
@@ -67,7 +67,7 @@ def _env(report: LintReport, path: str, env: dict[str, Any]) -> None:
             )
             report.add(f"{path}.{name}", reason)
         if _LONE_DOLLAR.search(text):
-            report.add(f"{path}.{name}", "has a lone '$'; Compose wants '$$' for a '$'.")
+            report.add(f"{path}.{name}", "has a single '$'; Compose needs '$$' for a '$'.")
     plain = {key: str(value).replace("$$", "$") for key, value in env.items() if value is not None}
     check_cluster(report, path, plain)
 

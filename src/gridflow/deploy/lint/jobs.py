@@ -68,4 +68,4 @@ def _failure_policy(
         if any(type(v) is not int or not 0 <= v <= _MAX_CODE for v in values):
             report.add(f"{place}.onExitCodes.values", f"exit codes are from 0 to {_MAX_CODE}.")
         if codes.get("operator") == "In" and 0 in values:
-            report.add(f"{place}.onExitCodes.values", "0 is success, no failure.")
+            report.add(f"{place}.onExitCodes.values", "0 is success, not a failure.")

@@ -44,16 +44,18 @@ def service(report: LintReport, document: dict[str, Any]) -> None:
             if type(value) is int:
                 report.add(f"{path}.{key}", rules.port_number(value))
             elif key == "port":
-                report.add(f"{path}.port", f"is a port, got {value!r}.")
+                report.add(f"{path}.port", f"must be a port, got {value!r}.")
         if name := port.get("name"):
             report.add(f"{path}.name", rules.dns_label(str(name)))
         elif len(ports) > 1:
             report.add(f"{path}.name", "several ports need names.")
         if port.get("name") in names:
-            report.add(f"{path}.name", f"the port {port.get('name')!r} is there twice.")
+            report.add(f"{path}.name", f"the port {port.get('name')!r} is defined twice.")
         names.append(port.get("name"))
     if spec.get("publishNotReadyAddresses") and spec.get("clusterIP") != "None":
-        report.add("spec.clusterIP", "tasks find one another by a headless Service: 'None'.")
+        report.add(
+            "spec.clusterIP", "must be 'None': tasks find one another through a headless Service."
+        )
     if "selector" in spec and not spec["selector"]:
         report.add("spec.selector", "is empty, so it selects nothing.")
 
@@ -93,7 +95,7 @@ def tfjob(report: LintReport, document: dict[str, Any]) -> None:
     for role, value in roles.items():
         path = f"spec.tfReplicaSpecs.{role}"
         if role not in _TF_ROLES:
-            reason = f"{role!r} is no role; the roles are {', '.join(_TF_ROLES)}."
+            reason = f"{role!r} is not a role; the roles are {', '.join(_TF_ROLES)}."
             report.add(path, reason + did_you_mean(str(role).capitalize(), _TF_ROLES))
         replica = report.mapping(path, value, "TFJobReplica")
         count = report.integer(f"{path}.replicas", replica.get("replicas", 1), 0) or 0
@@ -132,7 +134,7 @@ def _tfjob_port(report: LintReport, path: str, pod: dict[str, Any]) -> None:
             continue
         ports = [p for p in box.get("ports") or () if isinstance(p, dict)]
         if ports and "tfjob-port" not in [port.get("name") for port in ports]:
-            reason = "the operator knows only the port called 'tfjob-port', else takes 2222."
+            reason = "the operator uses only the port named 'tfjob-port', otherwise 2222."
             report.add(f"{path}.containers[{index}].ports", reason)
 
 
@@ -146,7 +148,7 @@ def check_set_spec(report: LintReport, path: str, spec: dict[str, Any], name: st
         own = report.text(f"{place}.name", part.get("name")) or ""
         report.add(f"{place}.name", rules.dns_label(own))
         if own in names:
-            report.add(f"{place}.name", f"{own!r} is there twice.")
+            report.add(f"{place}.name", f"{own!r} is defined twice.")
         names.append(own)
         replicas = report.integer(f"{place}.replicas", part.get("replicas", 1), 0) or 1
         template = report.mapping(f"{place}.template", part.get("template"))
@@ -228,7 +230,7 @@ def volcano_job(report: LintReport, document: dict[str, Any]) -> None:
         name = report.text(f"{path}.name", task.get("name")) or ""
         report.add(f"{path}.name", rules.dns_label(name))
         if name in names:
-            report.add(f"{path}.name", f"the task {name!r} is there twice.")
+            report.add(f"{path}.name", f"the task {name!r} is defined twice.")
         names.append(name)
         count = report.integer(f"{path}.replicas", task.get("replicas", 1), 0) or 0
         total += count
@@ -242,12 +244,14 @@ def volcano_job(report: LintReport, document: dict[str, Any]) -> None:
         if not isinstance(rule, dict):
             continue
         if ("event" in rule or "events" in rule) and "exitCode" in rule:
-            report.add(f"spec.policies[{index}]", "has an event and an exitCode; one is allowed.")
+            report.add(
+                f"spec.policies[{index}]", "has an event and an exitCode; only one is allowed."
+            )
         if rule.get("exitCode") == 0:
-            report.add(f"spec.policies[{index}].exitCode", "0 is success, no failure.")
+            report.add(f"spec.policies[{index}].exitCode", "0 is success, not a failure.")
         mark = rule.get("event", rule.get("exitCode"))
         if mark in events:
-            report.add(f"spec.policies[{index}]", f"{mark!r} is there twice.")
+            report.add(f"spec.policies[{index}]", f"{mark!r} is defined twice.")
         events.append(mark)
 
 

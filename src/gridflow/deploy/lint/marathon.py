@@ -63,7 +63,7 @@ def _app(
 
     _id(report, at("id"), app.get("id"))
     if app.get("id") in ids:
-        report.add(at("id"), f"{app.get('id')!r} is there twice.")
+        report.add(at("id"), f"{app.get('id')!r} is defined twice.")
     ids.append(str(app.get("id")))
     if "cmd" in app and "args" in app:
         report.add(at("cmd"), "cmd and args exclude each other.")
@@ -72,13 +72,13 @@ def _app(
         if isinstance(value, bool) or (
             value is not None and (not isinstance(value, (int, float)) or value < least)
         ):
-            report.add(at(key), f"is a number of at least {least}, got {value!r}.")
+            report.add(at(key), f"must be a number of at least {least}, got {value!r}.")
     report.integer(at("gpus"), app.get("gpus"), 0)
     report.integer(at("instances"), app.get("instances"), 0)
     container = report.mapping(at("container"), app.get("container"))
     if "network" in container or "network" in report.mapping("", container.get("docker")):
         report.add(
-            at("container"), "'network' went away in Marathon 1.5; use networks: [{mode: host}]."
+            at("container"), "'network' was removed in Marathon 1.5; use networks: [{mode: host}]."
         )
     docker = report.mapping(at("container.docker"), container.get("docker"))
     if (image := report.text(at("container.docker.image"), docker.get("image"))) is not None:
@@ -118,6 +118,6 @@ def _ports(report: LintReport, at: Any, app: dict[str, Any], ports: dict[int, st
             continue
         report.add(f"{place}.port", rules.port_number(port))
         if port in ports and app.get("requirePorts"):
-            reason = f"{port} is also {ports[port]}'s, and both could come to one host."
+            reason = f"{port} is also used by {ports[port]}, and both could run on one host."
             report.add(f"{place}.port", reason)
         ports[port] = str(app.get("id"))

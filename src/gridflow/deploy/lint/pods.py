@@ -94,18 +94,20 @@ def check_pod(report: LintReport, path: str, value: Any) -> dict[str, Any]:
         name = report.text(f"{place}.name", volume.get("name")) or ""
         report.add(f"{place}.name", rules.dns_label(name))
         if name in names:
-            report.add(f"{place}.name", f"the volume {name!r} is there twice.")
+            report.add(f"{place}.name", f"the volume {name!r} is defined twice.")
         names.append(name)
         sources = [key for key in volume if key != "name"]
         if len(sources) != 1:
-            report.add(place, f"a volume has one source, got {', '.join(sources) or 'none'}.")
+            report.add(
+                place, f"a volume needs exactly one source, got {', '.join(sources) or 'none'}."
+            )
         for key in ("emptyDir", "ephemeral"):
             source = report.mapping(f"{place}.{key}", volume.get(key))
             if "sizeLimit" in source:
                 _quantity(report, f"{place}.{key}.sizeLimit", source["sizeLimit"])
     boxes = report.listing(below(path, "containers"), spec.get("containers"))
     if not boxes:
-        report.add(below(path, "containers"), "a pod has at least one container.")
+        report.add(below(path, "containers"), "a pod needs at least one container.")
     seen: list[str] = []
     for group in ("initContainers", "containers"):
         for index, item in enumerate(report.listing(below(path, group), spec.get(group))):
@@ -132,7 +134,7 @@ def check_container(
     name = report.text(f"{path}.name", box.get("name")) or ""
     report.add(f"{path}.name", rules.dns_label(name))
     if name in seen:
-        report.add(f"{path}.name", f"the container {name!r} is there twice.")
+        report.add(f"{path}.name", f"the container {name!r} is defined twice.")
     seen.append(name)
     image = report.text(f"{path}.image", box.get("image"))
     report.add(f"{path}.image", rules.image(image) if image else "is missing.")
@@ -167,9 +169,9 @@ def check_env(report: LintReport, path: str, value: Any) -> None:
         name = report.text(f"{place}.name", variable.get("name")) or ""
         report.add(f"{place}.name", rules.env_name(name))
         if name in env:
-            report.add(f"{place}.name", f"the variable {name} is there twice.")
+            report.add(f"{place}.name", f"the variable {name} is defined twice.")
         if "value" in variable and "valueFrom" in variable:
-            report.add(place, "has both value and valueFrom; one of them is allowed.")
+            report.add(place, "has both value and valueFrom; only one is allowed.")
         text = report.text(f"{place}.value", variable.get("value"))
         report.mapping(f"{place}.valueFrom", variable.get("valueFrom"), "EnvVarSource")
         if text and (holds_secret(name) or is_secret(text)):
@@ -189,7 +191,7 @@ def _ports(report: LintReport, path: str, box: dict[str, Any]) -> None:
         if (name := report.text(f"{place}.name", port.get("name"))) is not None:
             report.add(f"{place}.name", rules.port_name(name))
             if name in names:
-                report.add(f"{place}.name", f"the port {name!r} is there twice.")
+                report.add(f"{place}.name", f"the port {name!r} is defined twice.")
             names.append(name)
 
 
@@ -213,12 +215,12 @@ def check_resources(report: LintReport, path: str, value: Any) -> None:
         if limit is not None and amount > limit:
             report.add(place, f"{amount} is more than the limit, {limit}.")
         if "/" in key and limit != amount:
-            report.add(place, "of devices, requests and limits are the same.")
+            report.add(place, "for devices, requests and limits must be equal.")
 
 
 def _quantity(report: LintReport, path: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        report.add(path, f"is a quantity, got {value!r}.")
+        report.add(path, f"must be a quantity, got {value!r}.")
         return None
     try:
         return rules.quantity(str(value))

@@ -40,7 +40,7 @@ class LintReport:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self.add(path, f"is a mapping, got {value!r}.")
+            self.add(path, f"must be a mapping, got {value!r}.")
             return {}
         if shape:
             for key in value:
@@ -54,7 +54,7 @@ class LintReport:
         if value is None:
             return []
         if not isinstance(value, list):
-            self.add(path, f"is a list, got {value!r}.")
+            self.add(path, f"must be a list, got {value!r}.")
             return []
         return value
 
@@ -63,7 +63,7 @@ class LintReport:
         if isinstance(value, str):
             return value
         if value is not None:
-            self.add(path, f"is a text, got {value!r}; write it in quotes.")
+            self.add(path, f"must be a string, got {value!r}; write it in quotes.")
         return None
 
     def integer(self, path: str, value: Any, least: int) -> int | None:
@@ -71,7 +71,7 @@ class LintReport:
         if value is None:
             return None
         if type(value) is not int or value < least:
-            self.add(path, f"is a whole number of at least {least}, got {value!r}.")
+            self.add(path, f"must be a whole number of at least {least}, got {value!r}.")
             return None
         return value
 

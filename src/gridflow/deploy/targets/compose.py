@@ -202,8 +202,9 @@ TARGET: Final = Target(
     render=render,
     cannot={
         **ONE_HOST_CANNOT,
-        "clean_up=running": "Compose ends nothing by itself; 'docker compose down' ends all",
-        "clean_up=all": "Compose removes nothing by itself; 'docker compose down' does",
+        "clean_up=running": "Compose doesn't end containers by itself; 'docker compose down' "
+        "ends all",
+        "clean_up=all": "Compose doesn't remove containers by itself; 'docker compose down' does",
     },
     leaves=SIDES,
     needs=("image", "command"),

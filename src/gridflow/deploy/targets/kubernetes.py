@@ -120,7 +120,7 @@ def cannot_together(job: Job) -> list[Problem]:
     if len(job.roles) > 1 and kueue_labels(job):
         reason = (
             f"Kueue admits the Jobs of {', '.join(n for n, _ in job.role_items())} one by one, so "
-            "that half a group could hold its quota for ever; the targets jobset, tfjob and "
+            "that half a group could hold its quota forever; the targets jobset, tfjob and "
             "trainjob are admitted as a whole, and gang.scheduler: volcano gathers Jobs"
         )
         return [Problem("gang.queue", reason)]

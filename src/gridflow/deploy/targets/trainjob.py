@@ -32,7 +32,7 @@ QUEUE: Final = "scheduling.volcano.sh/queue-name"
 #: the job has failed, and makes its JobSet anew where that is gone (issue 3779; up to 2.1 after
 #: success, too: issue 2981). A TrainJob has no time to live of its own (issue 4052).
 NO_TIME_TO_LIVE: Final = (
-    "Trainer makes a failed job's JobSet anew once that has been removed, and trains for ever; "
+    "Trainer recreates a failed job's JobSet after it is removed, and trains forever; "
     "'gridflow cancel' removes the job, and the target jobset can do it by itself"
 )
 

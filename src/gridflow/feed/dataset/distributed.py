@@ -22,7 +22,7 @@ _INSTEAD: Final = {
     "batch": "give ctx.dataset() the batch_size=",
     "filter": "choose the rows in the DataFrame",
     "prefetch": "give ctx.dataset() prefetch=",
-    "repeat": "each epoch of fit begins anew, and with steps_per_epoch= the rows begin again",
+    "repeat": "each epoch of fit starts over, and with steps_per_epoch= the rows start over",
     "shuffle": "give ctx.dataset() shuffle=True",
     "unbatch": "map(function) is given whole batches",
 }

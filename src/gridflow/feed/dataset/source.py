@@ -351,7 +351,7 @@ def shared(strategy: Any, source: S) -> S:
     replicas = len(strategy.extended.worker_devices)
     if source.batch_size % replicas:
         raise InvalidArgument(
-            f"batch_size={source.batch_size} can't be shared evenly among the {replicas} replicas "
+            f"batch_size={source.batch_size} can't be split evenly among the {replicas} replicas "
             f"of this process. Use a multiple of {replicas}."
         )
     return replace(source, replicas=replicas)

@@ -150,8 +150,8 @@ class StreamSource(EarlySource):
     def complete(self) -> StreamSource:
         """Refuse: a stream has no second pass."""
         raise InvalidArgument(
-            "rows of ctx.stream() come once, for training: to evaluate or to predict use "
-            "ctx.dataset(), or evaluate each batch in a loop of your own."
+            "rows of ctx.stream() come only once, for training: to evaluate or to predict use "
+            "ctx.dataset(), or evaluate each batch in a custom loop."
         )
 
     def steps_if_known(self) -> int | None:
@@ -162,7 +162,8 @@ class StreamSource(EarlySource):
         """Yield the rows window by window, as they come."""
         if self.progress.has_begun:
             raise InvalidArgument(
-                "the rows of ctx.stream() come once, and are read already. To train on them "
+                "the rows of ctx.stream() come only once, and have already been read. To train "
+                "on them "
                 "several times let feed(epochs=…) send them again, and fit with epochs=1."
             )
         self.progress.has_begun = True
@@ -342,8 +343,8 @@ class StreamSource(EarlySource):
         segment, wanted, left, where = self.progress.asked.popleft()
         if rows != wanted:
             raise GridflowError(
-                f"ctx.results() was given {rows} rows for a batch of {wanted} ({where}): one row "
-                "is due for each row of the batch, in the same order."
+                f"ctx.results() was given {rows} rows for a batch of {wanted} ({where}): return "
+                f"one row for each row of the batch, in the same order."
             )
         self.progress.rows += rows
         return segment, not left

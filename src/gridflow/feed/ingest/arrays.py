@@ -276,8 +276,8 @@ def integer_lost_in(array: np.ndarray, values: Any) -> str | None:
     for value in _leaves(values):
         if isinstance(value, int | np.integer) and int(float(value)) != int(value):
             return (
-                f"the integer {value} would become the float {float(value):.0f}, as not all values "
-                "are integers that fit 64 bits. Make them integers or floats, all of them."
+                f"the integer {value} would become the float {float(value):.0f}, as not all "
+                f"values are integers that fit into 64 bits. Make all of them integers or floats."
             )
     return None
 

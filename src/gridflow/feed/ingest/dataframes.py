@@ -39,7 +39,7 @@ _HINTS: Final = {
     "MapType": "Choose keys of it: columns={'name': Keys('a', 'b')}.",
     "StructType": "Make arrays of structs arrays of their fields: transform(c, x -> x.a).",
     "VariantType": "Extract what you need with variant_get.",
-    "NullType": "It holds nothing but nulls: drop it, or cast it.",
+    "NullType": "It contains only nulls: drop it, or cast it.",
     "TimeType": "Cast it to a number, for example its seconds.",
     "DayTimeIntervalType": "Cast it to a number, for example its seconds.",
     "YearMonthIntervalType": "Cast it to a number, for example its months.",
@@ -110,7 +110,7 @@ def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
         For a dataset's name that isn't an identifier, or no dataset at all.
     """
     if not datasets:
-        raise InvalidArgument("data holds no dataset: give at least one, {'train': df}.")
+        raise InvalidArgument("data contains no dataset: give at least one, {'train': df}.")
     if len(datasets) > _MAX_DATASETS:
         raise InvalidArgument(f"data holds {len(datasets)} datasets, {_MAX_DATASETS} is the most.")
     left_out = {}
@@ -138,7 +138,7 @@ def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
                 f"{where} is there {times[field.name]} times. Rename or drop all but one."
             )
         elif field.name.startswith(_RESERVED):
-            reason = f"{where}: names that begin with {_RESERVED} are taken. Rename it."
+            reason = f"{where}: names that begin with {_RESERVED} are reserved. Rename it."
         else:
             reason = _reason_against(field.dataType, where)
         if reason is not None:

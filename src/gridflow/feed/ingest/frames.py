@@ -114,7 +114,7 @@ def _as_frame(
         if rows.isStreaming:
             raise InvalidArgument(
                 f"dataset {name!r} is a streaming DataFrame, which never ends; a run needs all "
-                "rows of an epoch. Feed it to a job that runs: with distributor.start(function) as "
+                f"rows of an epoch. Feed it to a running job: with distributor.start(function) as "
                 "job: job.feed(rows). Or run on each batch of it: writeStream.foreachBatch."
             )
         return rows  # type: ignore[no-any-return]

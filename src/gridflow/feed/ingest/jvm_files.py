@@ -115,7 +115,7 @@ class Segments(RankRows):
         task = TaskContext.get()
         root = self.root or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
         if task is None or not root:
-            raise InvalidArgument("rows in files are those of a Spark task: this process has none.")
+            raise InvalidArgument("rows in files need a Spark task: this process has none.")
         return Path(root) / f"{self.name}-{task.taskAttemptId()}"
 
     def batches(

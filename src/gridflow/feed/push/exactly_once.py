@@ -77,7 +77,7 @@ class Partition:
     def check(self, attempt: int) -> None:
         """Refuse an attempt that isn't the newest: `Superseded`."""
         if self.attempt > attempt:
-            raise Superseded(f"attempt {attempt} is over: {self.attempt} has begun.")
+            raise Superseded(f"attempt {attempt} is over: {self.attempt} has started.")
 
 
 class Partitions(Generic[P]):

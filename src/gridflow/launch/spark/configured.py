@@ -85,7 +85,7 @@ def num_param_servers(spark: SparkSession) -> int:
     if value is None:
         return 0
     if not value.isdigit():
-        raise InvalidArgument(f"{NUM_PS} is a whole number of at least 0; got {value!r}.")
+        raise InvalidArgument(f"{NUM_PS} must be a whole number of at least 0; got {value!r}.")
     return int(value)
 
 

@@ -90,8 +90,8 @@ def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) ->
     if problems:
         raise ClientUnreachable(
             f"the coordinator runs in this client of Spark Connect, and executors can't connect to "
-            f"it at {coordinator} ({'; '.join(problems)}). Say by Network(advertise=…) by which "
-            "name or address they reach this machine (host= or interface=: what is bound, port=: "
+            f"it at {coordinator} ({'; '.join(problems)}). Set Network(advertise=…) to the name or "
+            "address at which they reach this machine (host= or interface=: what is bound, port=: "
             "which ports a firewall lets in), or run the program where they reach it: "
             "beside the server."
         )
@@ -108,7 +108,7 @@ def refuse_streams(spark: SparkSession) -> None:
     if is_connect(spark):
         raise InvalidArgument(
             "a streaming DataFrame can't be fed over Spark Connect: its micro-batches are handled "
-            "in the server, which knows nothing of the job in this client. Feed DataFrames that "
+            "in the server, which doesn't know the job in this client. Feed DataFrames that "
             "end, or run the program with a classic session, beside the server."
         )
 
@@ -163,8 +163,8 @@ class WholeJob:
             if self._is_late:
                 raise StartTimeout(
                     f"no task of the job ran for {self._limit:g} seconds (start_timeout): all of "
-                    "them have to run at the same time. Look at the server's Spark UI for what "
-                    "takes the slots."
+                    f"them must run at the same time. See what takes the slots in the server's "
+                    f"Spark UI."
                 ) from caught
             if error is None:
                 raise JobCancelled(f"{self._tag} was cancelled.") from caught

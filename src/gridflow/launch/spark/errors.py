@@ -105,7 +105,7 @@ def explain(
     if was_cancelled and not lost:
         return None, "", None
     if _CANCELLED.match(_without_preambles(text)) and not lost:
-        return None, "", _failed("The Spark job was cancelled, by others than gridflow", text)
+        return None, "", _failed("The Spark job was cancelled, but not by gridflow", text)
     if _SLOTS.search(text):
         return None, "", NotEnoughSlots(f"Spark refused the barrier stage: {_first_lines(text)}")
     missing = _MISSING.search(text)

@@ -105,7 +105,7 @@ def _names_of(row: Any) -> tuple[str, ...]:
     names = tuple(row) if isinstance(row, dict) else getattr(row, "__fields__", None)
     if not names:
         raise SchemaError(
-            f"rows of the RDD have no names for their columns ({type(row).__name__}). Give them: "
+            f"rows of the RDD have no column names ({type(row).__name__}). Give them: "
             "feed(rdd, columns=['x', 'y'])."
         )
     return tuple(names)
@@ -157,7 +157,7 @@ def _together(values: Sequence[Any]) -> Any:
     if array.dtype.kind in "US" and (other := _no_text(values)) is not None:
         raise SchemaError(
             f"values of a column have different types: {other!r} is a {type(other).__name__}, "
-            "others are text. Cast them, so that all rows have one type."
+            "others are strings. Cast them, so that all rows have the same type."
         )
     if (lossy := integer_lost_in(array, values)) is not None:
         raise SchemaError(f"values of a column have different types: {lossy}")

@@ -90,7 +90,8 @@ def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> D
     if not hasattr(rows, "mapInArrow") or rows.isStreaming:
         what = "a streaming DataFrame" if hasattr(rows, "mapInArrow") else type(rows).__name__
         raise InvalidArgument(
-            f"infer() takes a DataFrame that ends, got {what}. Of a stream each batch is one: "
+            f"infer() needs a DataFrame that isn't streaming, got {what}. For a stream, use it "
+            "on each batch: "
             "writeStream.foreachBatch(lambda df, _: cluster.infer(df).write…)."
         )
     try:

@@ -87,7 +87,7 @@ def materialize(
     """
     if not hasattr(df, "sparkSession") or getattr(df, "isStreaming", False):
         what = "a streaming DataFrame" if hasattr(df, "sparkSession") else type(df).__name__
-        raise InvalidArgument(f"materialize() takes a DataFrame that ends, got {what}.")
+        raise InvalidArgument(f"materialize() needs a DataFrame that isn't streaming, got {what}.")
     choose("format", format, _FORMATS)
     if files is not None and rows_per_file is not None:
         raise InvalidArgument("give files= or rows_per_file=, not both.")
@@ -95,7 +95,7 @@ def materialize(
         if number is not None:
             whole_number(name, number, 1)
     if version is not None and not (isinstance(version, str) and version):
-        raise InvalidArgument(f"version= is a text that isn't empty, got {version!r}.")
+        raise InvalidArgument(f"version= must be a non-empty string, got {version!r}.")
     root = absolute_path(path, default_folder(df.sparkSession) or str(Path.cwd()))
     identity = identify(df, version)
     place = where(root, filesystem)

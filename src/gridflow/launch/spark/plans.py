@@ -71,7 +71,7 @@ def identify(frame: DataFrame, version: str | None) -> PlanIdentity:
     if classic_context(spark) is None:
         if version is None:
             raise InvalidArgument(
-                f"over Spark Connect nobody tells what a DataFrame reads. {_WAY_OUT}"
+                f"over Spark Connect there is no way to tell what a DataFrame reads. {_WAY_OUT}"
             )
         return _identity(told, [f"version {version!r}"])
     told.append(_text_of(frame, frame._jdf.queryExecution().analyzed()))  # noqa: SLF001 (there is no public way)
@@ -124,7 +124,7 @@ def _refuse_unknown(frame: DataFrame, plan: Any) -> None:
     """Refuse rows that may be others each time, and functions whose code isn't seen."""
     if not plan.deterministic():
         raise InvalidArgument(
-            "the rows would be others each time: the plan has rand(), uuid() or the like, so that "
+            "the rows would differ each time: the plan has rand(), uuid() or the like, so that "
             f"files that were written once can't be known as the same. {_WAY_OUT}"
         )
     patterns = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
@@ -177,8 +177,8 @@ def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str
     if has_other:
         return kind, schema
     raise InvalidArgument(
-        f"the plan reads {kind}, of which Spark doesn't tell the version: it knows that of files, "
-        f"and of tables that have one. {_WAY_OUT}"
+        f"the plan reads {kind}, whose version Spark doesn't report: it does so only for files, "
+        f"and for tables with versions. {_WAY_OUT}"
     )
 
 

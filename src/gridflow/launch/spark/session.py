@@ -78,8 +78,8 @@ def refuse_stopped(spark: SparkSession) -> None:
     java = context._jsc  # noqa: SLF001 (there is no public way)
     if java is None or java.sc().isStopped():
         raise InvalidArgument(
-            "the SparkSession was stopped. Make a new one (SparkSession.builder…getOrCreate()) and "
-            "give that to the launcher: SparkLauncher(spark)."
+            "the SparkSession was stopped. Create a new one (SparkSession.builder…getOrCreate()) "
+            "and pass it to the launcher: SparkLauncher(spark)."
         )
 
 
@@ -258,7 +258,7 @@ def session_of(data: Iterable[object] = ()) -> SparkSession:
             # A thread that didn't make the session has no active one: this takes the default.
             return SparkSession.active()
     raise InvalidArgument(
-        "there is no active SparkSession to run on. Make one (SparkSession.builder…getOrCreate()), "
+        "there is no active SparkSession. Create one (SparkSession.builder…getOrCreate()), "
         "or run without Spark: TensorflowDistributor(launcher=LocalLauncher())."
     )
 

@@ -58,8 +58,8 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
         if seconds < _A_START_SECONDS:
             return ""
         return (
-            f"the job needs {num_tasks} task slots at the same time. Over Spark Connect nobody can "
-            "tell how many are free: look at the server's Spark UI for what takes them."
+            f"the job needs {num_tasks} task slots at the same time. Over Spark Connect there is "
+            f"no way to tell how many are free: see what takes them in the server's Spark UI."
         )
     tracker = context.statusTracker()
     own = _stages_of(context, tag)

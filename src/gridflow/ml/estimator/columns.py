@@ -38,8 +38,8 @@ def checked_form(value: Any) -> Any:
             return [_place(value[0])]
         return [_text(column) for column in value]
     raise TypeError(
-        "it is a column's name, a list of names, a list that holds one list of columns to put "
-        f"beside one another, or a dict of input or output to column(s); got {value!r}."
+        "it must be a column's name, a list of names, a list that holds one list of columns to "
+        f"combine, or a dict of input or output to column(s); got {value!r}."
     )
 
 
@@ -144,10 +144,10 @@ def _place(columns: Any) -> Place:
         return _text(columns)
     if isinstance(columns, Sequence) and not isinstance(columns, bytes) and columns:
         return [_text(column) for column in columns]
-    raise TypeError(f"{columns!r} stands where a column or a list of columns belongs.")
+    raise TypeError(f"{columns!r} is not a column or a list of columns.")
 
 
 def _text(value: Any) -> str:
     if isinstance(value, str) and value:
         return str(value)
-    raise TypeError(f"{value!r} stands where a name belongs.")
+    raise TypeError(f"{value!r} is not a name.")

@@ -281,7 +281,7 @@ class KerasEstimator(
         if not isinstance(kind, BooleanType):
             raise SchemaError(
                 f"validationIndicatorCol: column {indicator!r} is of type {kind.simpleString()}; "
-                "it has to be boolean, true for the rows to validate with."
+                "it must be boolean, true for the rows to validate with."
             )
         validates = f.coalesce(f.col(quoted(indicator)), f.lit(False))
         return {
@@ -295,7 +295,7 @@ class KerasEstimator(
         for name, param in _OWN_PARAMS.items():
             if name in options:
                 raise InvalidArgument(
-                    f"distributor={{{name!r}: …}}: that is a Param of its own here, {param}=."
+                    f"distributor={{{name!r}: …}}: that is a separate Param here, {param}=."
                 )
         if "roles" in options and (self.isSet("numWorkers") or self.isSet("gpus")):
             raise InvalidArgument(

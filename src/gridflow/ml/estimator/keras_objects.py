@@ -74,7 +74,7 @@ class ModelFile:
                 config = json.loads(archive.read("config.json"))
                 is_compiled = bool(config.get("compile_config"))
         except (AttributeError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise GridflowError(f"{path.name} is no file of a Keras model: {error}") from error
+            raise GridflowError(f"{path.name} is not a file of a Keras model: {error}") from error
         return cls(dict(header), path.read_bytes(), is_compiled)
 
     def load(self, options: Mapping[str, Any]) -> Any:

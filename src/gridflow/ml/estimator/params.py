@@ -61,7 +61,9 @@ def _whole(name: str, minimum: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
         number = TypeConverters.toInt(_plain_number(value))
         if number < minimum:
-            raise InvalidArgument(f"{name} is a whole number of at least {minimum}; got {value!r}.")
+            raise InvalidArgument(
+                f"{name} must be a whole number of at least {minimum}; got {value!r}."
+            )
         return number
 
     return convert
@@ -72,7 +74,7 @@ def _number(name: str, *, positive: bool = False) -> Callable[[Any], float]:
         number = TypeConverters.toFloat(_plain_number(value))
         if not math.isfinite(number) or (positive and number <= 0):
             raise InvalidArgument(
-                f"{name} is a number{' greater than 0' if positive else ''}; got {value!r}."
+                f"{name} must be a number{' greater than 0' if positive else ''}; got {value!r}."
             )
         return number
 
@@ -82,7 +84,7 @@ def _number(name: str, *, positive: bool = False) -> Callable[[Any], float]:
 def _column(value: Any) -> str:
     name = TypeConverters.toString(value)
     if not name:
-        raise TypeError("a column's name can't be empty.")
+        raise TypeError("a column name can't be empty.")
     return name
 
 
@@ -103,7 +105,8 @@ def _model(value: Any) -> Any:
         return value
     if not callable(value) or (inspect.isclass(value) and value.__init__ is object.__init__):
         raise TypeError(
-            f"it is a Keras model, or a function without arguments that makes one; got {value!r}."
+            "it must be a Keras model, or a function without arguments that makes one; got "
+            f"{value!r}."
         )
     try:
         inspect.signature(value).bind()
@@ -123,9 +126,11 @@ def _described(value: Any) -> Any:
 
 def _metrics(value: Any) -> Any:
     if isinstance(value, str):
-        raise TypeError(f"it is a list, such as [{value!r}], or a dict by output; got {value!r}.")
+        raise TypeError(
+            f"it must be a list, such as [{value!r}], or a dict by output; got {value!r}."
+        )
     if not isinstance(value, list | tuple | Mapping):
-        raise TypeError(f"it is a list of metrics, or a dict by output; got {value!r}.")
+        raise TypeError(f"it must be a list of metrics, or a dict by output; got {value!r}.")
     return keras_objects.described(value)
 
 

@@ -93,8 +93,7 @@ class ParamsWriter(MLWriter):
         if files.exists(self.sparkSession, path):
             if not self.shouldOverwrite:
                 raise InvalidArgument(
-                    f"there is something at {path} already. To replace it: "
-                    ".write().overwrite().save(path)."
+                    f"{path} already exists. To replace it: .write().overwrite().save(path)."
                 )
             if not files.can_rename(self.sparkSession):
                 files.delete(self.sparkSession, path)  # says why it can't
@@ -290,7 +289,7 @@ def _check(about: dict[str, Any], path: str) -> None:
     )
     if not is_ours:
         raise GridflowError(
-            f"{path} holds no Keras model that gridflow saved: its metadata has the files "
+            f"{path} isn't a Keras model that gridflow saved: its metadata has the files "
             f"{about['files']!r} and the header {header!r}."
         )
 

@@ -122,7 +122,7 @@ class ParquetFiles(Format):
                 sample, dropped = self._normalised(batch, None)
                 if dropped < batch.num_rows:
                     return sample
-        raise DataError(f"{self.files[number].path} has changed while it was looked at.")
+        raise DataError(f"{self.files[number].path} changed while it was being read.")
 
     def _normalised(
         self, batch: pa.RecordBatch, expected: pa.Schema | None, findings: Findings | None = None
@@ -138,7 +138,9 @@ class ParquetFiles(Format):
             with found.at.system.open_input_file(found.at.path) as file:
                 return pq.read_metadata(file)
         except pa.ArrowInvalid as error:
-            raise DataError(f"{found.path} is no Parquet file, or is damaged: {error}") from error
+            raise DataError(
+                f"{found.path} is not a Parquet file, or is damaged: {error}"
+            ) from error
         except OSError as error:
             raise DataError(f"{found.path} can't be read: {error}") from error
 

@@ -201,6 +201,6 @@ class FileReader:
         if batch.num_rows != piece.rows:
             raise DataError(
                 f"{path} has changed since the training began: {batch.num_rows:,} rows where "
-                f"{piece.rows:,} were. Train on files that stay as they are."
+                f"{piece.rows:,} were. Train on files that don't change."
             )
         return batch

@@ -138,8 +138,9 @@ class RecordFiles(Format):
         text = str(getattr(error, "message", "") or error).strip().splitlines()[0]
         taken = [f"{name}: {f.dtype.name}{list(f.shape)}" for name, f in self._spec.items()]
         return (
-            f"records of dataset {self.dataset!r} can't be parsed: {text} The features were taken "
-            f"to be {', '.join(taken)}. Say what they are with spec=, as for tf.io.parse_example: "
+            f"records of dataset {self.dataset!r} can't be parsed: {text} The features were "
+            f"inferred as {', '.join(taken)}. Say what they are with spec=, as for "
+            f"tf.io.parse_example: "
             "a FixedLenFeature with its shape, and a default_value where some records lack it."
         )
 
@@ -183,7 +184,7 @@ class RecordFiles(Format):
     def _checked(self, name: str, spec: Mapping[str, Any]) -> Any:
         if name not in spec:
             raise SchemaError(
-                f"spec= says nothing of {name!r}; it has: {', '.join(spec)}."
+                f"spec= has no entry for {name!r}; it has: {', '.join(spec)}."
                 f"{did_you_mean(name, spec)}"
             )
         if not isinstance(spec[name], self._tf.io.FixedLenFeature):
