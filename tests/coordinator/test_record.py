@@ -177,7 +177,7 @@ def test_a_run_whose_start_failed_can_be_started_again(tmp_path):
     no_folder = tmp_path / "file"
     no_folder.touch()
     for _ in range(2):  # the second one would find the run claimed
-        with pytest.raises(errors.InvalidArgument, match="no folder"):
+        with pytest.raises(errors.InvalidArgument, match="not a folder"):
             start(tmp_path, checkpoint_dir=no_folder)
     (tmp_path / "monday" / record.RESULT).write_text('{"state": "succeeded"}')
     (tmp_path / "monday" / record.OUTCOME).write_text("{")

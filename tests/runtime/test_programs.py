@@ -152,7 +152,7 @@ def test_arguments_that_dont_fit_the_function_are_refused_at_the_call(tmp_path):
         ({"num_workers": 2, "strategy": "mirrored"}, "'multi_worker_mirrored'"),
         ({"max_restarts": -1}, "max_restarts is a whole number of at least 0; got -1"),
         ({"start_timeout": 0}, "start_timeout is a number of seconds greater than 0; got 0"),
-        ({"deadlines": 10}, r"deadlines= is a Deadlines\(…\); got 10"),
+        ({"deadlines": 10}, "deadlines= is a Deadlines(…); got 10"),
         ({"tensorboard": "yes"}, "tensorboard= is True, False or a TensorBoard"),
         ({"checkpoint_every": 0}, "checkpoint_every is a whole number of at least 1"),
         ({"seed": -1}, "seed is a whole number of at least 0"),
