@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.store.stream import Inflow, segment_path
+from gridflow.feed.store.stream import StreamStore, segment_path
 from gridflow.wire import psk_tls
 from gridflow.wire.identity import identity_of
 from gridflow.wire.receiver import Receiver, ReceiverClient
@@ -75,7 +75,7 @@ def send(way: str, port: int, shape: str) -> None:
 
 def keep(folder: str) -> None:
     """Be the agent: write what comes into files, and wait for the end."""
-    inflow = Inflow("stream", Path(folder), FeedOptions(), 1 << 40, lambda: None)
+    inflow = StreamStore("stream", Path(folder), FeedOptions(), 1 << 40, lambda: None)
     inflow.begin("f", 0, 0)
     handler = Handler(lambda first, batch: inflow.put("f", 0, 0, first, batch))
     receiver = Receiver("127.0.0.1", identity_of(KEY), handler)

@@ -14,7 +14,7 @@ import pytest
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
-from gridflow.coordinator.rpc_handler import Desk
+from gridflow.coordinator.rpc_handler import RpcHandler
 from gridflow.spec.cluster import Task
 from gridflow.spec.tasks import parts_of
 from gridflow.wire.reports import Succeeded
@@ -30,7 +30,7 @@ class Heard:
     def __init__(self, folder, logs="all"):
         console = Console(TASKS, folder / "logs", logs=logs, progress=False)
         parts = parts_of(TASKS, "none")
-        self.desk = Desk(parts, folder, CheckpointStore(folder / "checkpoints"), console)
+        self.desk = RpcHandler(parts, folder, CheckpointStore(folder / "checkpoints"), console)
         self.console = console
         self.desk.new_launch(1)
         self._sent = 0

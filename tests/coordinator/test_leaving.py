@@ -7,7 +7,7 @@ from test_machine import CLOSE, Story, failure
 
 from gridflow import errors
 from gridflow.coordinator import events as ev
-from gridflow.coordinator.checkpoint_barrier import Saving
+from gridflow.coordinator.checkpoint_barrier import CheckpointBarrier
 from gridflow.coordinator.machine import JobMachine
 from gridflow.coordinator.phases import Phase
 from gridflow.coordinator.policies import Restarts
@@ -136,7 +136,7 @@ def test_a_failure_of_the_program_on_a_leaving_executor_is_still_its_own():
 
 
 def test_one_that_saves_alone_asks_nobody_else():
-    saving = Saving((0,), 2, 10, stays=True)
+    saving = CheckpointBarrier((0,), 2, 10, stays=True)
     assert saving.tick(1) == [ev.Send(commands.AskToSave(2), (0,))]
     assert saving.answered(1, 1, 9) == []
     assert saving.answered(1, 0, 4) == [ev.Send(commands.SaveAfter(2, 4, stays=True), (0,))]

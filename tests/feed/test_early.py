@@ -18,7 +18,7 @@ from gridflow.feed.dataset import incremental
 from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
 from gridflow.feed.plan.counter import EpochCounter
 from gridflow.feed.plan.epochs import steps_for
-from gridflow.feed.plan.grants import Arrivals, Standing, first_plan, full_steps, granted
+from gridflow.feed.plan.grants import Grants, Standing, first_plan, full_steps, granted
 from gridflow.feed.selection import select
 from gridflow.feed.store import SpoolReader, SpoolWriter
 from gridflow.wire import commands, reports
@@ -244,7 +244,7 @@ class Feed:
         self.left_out = None
         self.writer = SpoolWriter(folder, segment_bytes=1, on_segment=self.tell)
         self.written = 0
-        self.arrivals = Arrivals(
+        self.arrivals = Grants(
             lambda: self.standing, self.wait_for, self.settled, batch_size=size, tail=tail
         )
         self.size, self.tail = size, tail

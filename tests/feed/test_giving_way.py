@@ -11,7 +11,7 @@ import pytest
 
 from gridflow.agent import procfs
 from gridflow.agent.features import backpressure
-from gridflow.agent.features.backpressure import GivingWay
+from gridflow.agent.features.backpressure import Backpressure
 from gridflow.wire import child
 
 MIB = 1 << 20
@@ -40,7 +40,7 @@ class Noted(threading.Event):
 
 def feature(*, runs_function=True):
     spec = SimpleNamespace(parts=[SimpleNamespace(runs_function=runs_function)])
-    return GivingWay(SimpleNamespace(payload=SimpleNamespace(spec=spec), rank=0))
+    return Backpressure(SimpleNamespace(payload=SimpleNamespace(spec=spec), rank=0))
 
 
 def rests(given, batches):
@@ -79,7 +79,7 @@ def hear_that_rows_are_needed(given):
     assert given.hear(child.RowsAwaited())
 
 
-@pytest.mark.parametrize("end", [hear_that_rows_are_needed, GivingWay.close])
+@pytest.mark.parametrize("end", [hear_that_rows_are_needed, Backpressure.close])
 def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypatch, end):
     monkeypatch.setattr(backpressure, "_LEAST_REST_SECONDS", 120.0)
     monkeypatch.setattr(backpressure, "_MOST_SECONDS", 60.0)

@@ -27,12 +27,12 @@ from gridflow.feed.plan.grants import Standing
 from gridflow.feed.plan.streams import StreamArrivals
 from gridflow.feed.push import exactly_once
 from gridflow.feed.push.exactly_once import Superseded
-from gridflow.feed.push.inference_client import Asker
+from gridflow.feed.push.inference_client import InferenceClient
 from gridflow.feed.push.located import in_file, taken
 from gridflow.feed.push.ranges import Ranges, deal
 from gridflow.feed.push.sender import Destination, send_all
 from gridflow.feed.store import Segment, size_of
-from gridflow.feed.store.stream import Inflow
+from gridflow.feed.store.stream import StreamStore
 from gridflow.feed.store.stream_reader import StreamReader
 from gridflow.spec.place import Place
 from gridflow.wire import commands, reports
@@ -67,7 +67,7 @@ class Agent:
 
     def __init__(self, folder, identity, limit=1 << 30, *, sees_files=True):
         self.sees_files = sees_files
-        self.inflow = Inflow("stream", folder, FeedOptions(), limit, lambda: None)
+        self.inflow = StreamStore("stream", folder, FeedOptions(), limit, lambda: None)
         self.server = Receiver("127.0.0.1", identity, self)
         self.address = f"127.0.0.1:{self.server.port}"
 
@@ -203,7 +203,7 @@ def test_rows_in_files_are_taken_from_files_of_feeders_alone(tmp_path):
 
 
 def test_an_attempt_that_is_late_is_refused(tmp_path):
-    inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
+    inflow = StreamStore("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
     batch = pa.record_batch({"x": [1, 2, 3]})
     inflow.begin("f", 0, 1)
     inflow.put("f", 0, 1, 0, batch)
@@ -226,7 +226,7 @@ def test_lists_in_lists_that_are_all_empty_come_as_java_leaves_them(tmp_path):
     nothing = pa.Array.from_buffers(inner, 0, [None, none], children=[texts])
     ends = pa.py_buffer(np.zeros(3, np.int32))
     lists = pa.Array.from_buffers(pa.list_(inner), 2, [None, ends], children=[nothing])
-    inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
+    inflow = StreamStore("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
     inflow.begin("feed", 0, 1)
     batch = pa.RecordBatch.from_arrays([lists, pa.array([1, 2])], ["x", "n"])
     assert size_of(batch) < 100
@@ -236,7 +236,7 @@ def test_lists_in_lists_that_are_all_empty_come_as_java_leaves_them(tmp_path):
 
 def test_partitions_of_feeds_that_are_long_over_are_forgotten(tmp_path, monkeypatch):
     monkeypatch.setattr(exactly_once, "REMEMBERED", 10)
-    inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
+    inflow = StreamStore("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
     batch = pa.record_batch({"x": [1, 2, 3]})
     for feed in range(30):  # a stream's micro-batches, and one that is slow
         inflow.begin(f"{feed}", 0, feed)
@@ -248,7 +248,7 @@ def test_partitions_of_feeds_that_are_long_over_are_forgotten(tmp_path, monkeypa
 
 
 def test_rows_are_kept_until_two_checkpoints_cover_them(tmp_path):
-    inflow = Inflow("stream", tmp_path, FeedOptions(), 1 << 30, lambda: None, keeps=True)
+    inflow = StreamStore("stream", tmp_path, FeedOptions(), 1 << 30, lambda: None, keeps=True)
     inflow.begin("f", 0, 1)
     for number in range(5):
         inflow.put("f", 0, 1, 10 * number, pa.record_batch({"x": range(10)}))
@@ -277,7 +277,7 @@ def test_ranks_that_get_rows_of_other_shapes_contradict_one_another():
 
 def inflow_of(folder, rows=60, *, keeps=True):
     """Return an inflow to which rows have come, ten by ten."""
-    inflow = Inflow("stream", folder, FeedOptions(), 1 << 30, lambda: None, keeps=keeps)
+    inflow = StreamStore("stream", folder, FeedOptions(), 1 << 30, lambda: None, keeps=keeps)
     inflow.begin("f", 0, 1)
     for first in range(0, rows, 10):
         inflow.put("f", 0, 1, first, pa.record_batch({"x": range(10)}))
@@ -458,7 +458,7 @@ def test_all_ranks_make_the_same_steps_and_use_each_row(
     folder = tmp_path_factory.mktemp("stream")
     made = []
     for rank, count in enumerate(counts):
-        inflow = Inflow("stream", folder / f"{rank}", FeedOptions(), 1 << 30, lambda: None)
+        inflow = StreamStore("stream", folder / f"{rank}", FeedOptions(), 1 << 30, lambda: None)
         inflow.begin("f", 0, 1)
         for section in range(sections):
             rows = np.arange(section * count, (section + 1) * count)
@@ -509,7 +509,7 @@ def test_all_ranks_make_the_same_steps_and_use_each_row(
 
 def source_of_one(folder, batch, features, options, standing, asked=None):
     """Return the source of a stream to which one batch of rows has come."""
-    inflow = Inflow("stream", folder, options, 1 << 30, lambda: None)
+    inflow = StreamStore("stream", folder, options, 1 << 30, lambda: None)
     inflow.begin("f", 0, 1)
     inflow.put("f", 0, 1, 0, batch, asked=asked)
     reader = StreamReader("stream", folder, 0)
@@ -575,7 +575,7 @@ def test_who_asks_a_job_that_has_ended_is_told_so():
     (port,) = stores.free_ports(1)
     gone = Destination("s", "f", (f"127.0.0.1:{port}",), identity)
     with pytest.raises(DataError, match=r"before stop\(\)"):
-        Asker(gone, 0, 0, 1.0)
+        InferenceClient(gone, 0, 0, 1.0)
 
 
 def test_rows_that_are_certain_are_waited_for_until_their_segment_is_known():

@@ -267,7 +267,7 @@ def test_the_first_steps_of_a_rank_with_fewer_are_those_that_it_has(spool):
     reader = spool(i=np.arange(3))
     columns = select(reader.specs, "i", dataset="train")
     source = Source(reader, columns, 8, 5, rank=1, endless=True)
-    once = ArrayDataset(source, [35, 3]).take(3)._gridflow_once
+    once = ArrayDataset(source, [35, 3]).take(3)._gridflow_evaluation
     assert [batch.tolist() for batch in once.view] == [[0, 1, 2]]
 
 

@@ -17,7 +17,7 @@ from gridflow.feed.encodings import Ragged
 from gridflow.feed.normalize import FeedOptions
 from gridflow.feed.push.located import in_file
 from gridflow.feed.store import Segment, stream_files
-from gridflow.feed.store.stream import LEFT_OUT, Inflow
+from gridflow.feed.store.stream import LEFT_OUT, StreamStore
 from gridflow.feed.store.stream_reader import StreamReader
 
 ROWS = 1000
@@ -42,7 +42,7 @@ def lying(tmp_path):
 
 
 def inflow_in(folder, **options):
-    inflow = Inflow("stream", folder / "stream", FeedOptions(**options), 1 << 30, lambda: None)
+    inflow = StreamStore("stream", folder / "stream", FeedOptions(**options), 1 << 30, lambda: None)
     inflow.begin("f", 0, 1)
     return inflow
 

@@ -19,7 +19,7 @@ from pyarrow import flight
 from gridflow.agent.uploads import Uploads
 from gridflow.coordinator.checkpoints import CheckpointStore
 from gridflow.coordinator.console import Console
-from gridflow.coordinator.rpc_handler import Desk
+from gridflow.coordinator.rpc_handler import RpcHandler
 from gridflow.errors import WireError
 from gridflow.spec.cluster import Task
 from gridflow.spec.place import Place
@@ -56,7 +56,7 @@ class Driver:
         self.job_dir.mkdir()
         self.store = CheckpointStore(folder / "checkpoints")
         console = Console(TASKS, folder / "logs", progress=False)
-        self.desk = Desk(parts_of(TASKS, "none"), self.job_dir, self.store, console)
+        self.desk = RpcHandler(parts_of(TASKS, "none"), self.job_dir, self.store, console)
         self.server = CoordinatorServer("127.0.0.1", ours, self.desk)
         self.address = f"127.0.0.1:{self.server.port}"
         self.client = CoordinatorClient(self.address, self.agents)

@@ -18,7 +18,7 @@ _AGAIN_SECONDS: Final = 5.0
 
 
 @dataclass
-class Saving:
+class CheckpointBarrier:
     """One checkpoint that is asked for.
 
     Parameters

@@ -25,7 +25,7 @@ from gridflow.coordinator.progress import JobReport, TaskProgress
 from gridflow.coordinator.pushing import StreamDesk
 from gridflow.coordinator.record import Ending, Outcome
 from gridflow.coordinator.remote_checkpoints import store_of
-from gridflow.coordinator.rpc_handler import Desk
+from gridflow.coordinator.rpc_handler import RpcHandler
 from gridflow.errors import JobCancelled, StartTimeout
 from gridflow.files.local import write_whole
 from gridflow.spec import strategies
@@ -90,7 +90,7 @@ class JobRun:
             raise
         # A pause of half of what is forgiven to agents is one of the driver's.
         self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
-        self._desk = Desk(
+        self._desk = RpcHandler(
             spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out, self._clock
         )
         #: For those who push rows.

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.coordinator import events as ev
 from gridflow.coordinator.alarms import Alarms
-from gridflow.coordinator.checkpoint_barrier import Saving
+from gridflow.coordinator.checkpoint_barrier import CheckpointBarrier
 from gridflow.coordinator.environments import environment_failures
 from gridflow.coordinator.member import Member
 from gridflow.coordinator.phases import COLLECT_SECONDS, STAGES, Phase
@@ -118,7 +118,7 @@ class JobMachine:
         self._evaluators = tuple(
             rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
         )
-        self._saving: Saving | None = None
+        self._saving: CheckpointBarrier | None = None
         self._become([Member() for _ in self.tasks])
         self._since, self._deadline = 0.0, 0.0
         self._generation_began = 0.0
@@ -267,7 +267,7 @@ class JobMachine:
             return []
         stays = self._may_move()
         patience = self.deadlines.heartbeat
-        self._saving = Saving(self._savers, self.generation, patience, stays)
+        self._saving = CheckpointBarrier(self._savers, self.generation, patience, stays)
         then = "moves" if stays else "goes on while it can (max_preemptions allows no move)"
         words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
         return [ev.Say(words), *self._saving.tick(at)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gridflow.coordinator.checkpoints import CheckpointStore
     from gridflow.coordinator.loop import JobRun
     from gridflow.coordinator.recorded import RecordedRun
-    from gridflow.coordinator.rpc_handler import Desk
+    from gridflow.coordinator.rpc_handler import RpcHandler
     from gridflow.launch.base import Launcher
     from gridflow.wire.identity import Identity
 
@@ -51,7 +51,7 @@ class StreamDesk:
 
     Parameters
     ----------
-    desk : Desk
+    desk : RpcHandler
     checkpoints : CheckpointStore
 
     Attributes
@@ -60,7 +60,7 @@ class StreamDesk:
         That of the agents, once the job has begun.
     """
 
-    def __init__(self, desk: Desk, checkpoints: CheckpointStore) -> None:
+    def __init__(self, desk: RpcHandler, checkpoints: CheckpointStore) -> None:
         self._desk, self._checkpoints = desk, checkpoints
         self.identity: Identity | None = None
 

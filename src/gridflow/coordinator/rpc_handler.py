@@ -66,7 +66,7 @@ class _Mailbox:
     sent: int = 0
 
 
-class Desk:
+class RpcHandler:
     """The handler of the coordinator's server.
 
     Parameters

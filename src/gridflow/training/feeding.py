@@ -153,7 +153,7 @@ class Feeding:
         """Return a dataset as soon as each rank has rows of it."""
         from gridflow.feed.dataset import evaluation_view, incremental
         from gridflow.feed.plan.counter import EpochCounter
-        from gridflow.feed.plan.grants import Arrivals
+        from gridflow.feed.plan.grants import Grants
 
         runtime = self._runtime
         strategy = runtime.mode.early_strategy()
@@ -180,7 +180,7 @@ class Feeding:
         return incremental.distribute(
             strategy,
             runtime.spool(name, growing=True),
-            Arrivals(look, wait_for, settled, batch_size=batch_size, tail=tail),
+            Grants(look, wait_for, settled, batch_size=batch_size, tail=tail),
             **columns,
             batch_size=batch_size,
             tail=tail,

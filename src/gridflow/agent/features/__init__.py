@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gridflow.agent.features.backpressure import GivingWay
+from gridflow.agent.features.backpressure import Backpressure
 from gridflow.agent.features.board import Board
 from gridflow.agent.features.evaluation import EvaluationNews
-from gridflow.agent.features.row_borrowing import Loans
+from gridflow.agent.features.row_borrowing import RowBorrowing
 from gridflow.agent.features.step_grants import StepGrants
 from gridflow.agent.features.streams import Streams
 
@@ -22,8 +22,8 @@ def features_of(tools: Tools) -> list[Feature]:
     return [
         EvaluationNews(tools),
         StepGrants(tools),
-        GivingWay(tools),
-        Loans(tools),
+        Backpressure(tools),
+        RowBorrowing(tools),
         Streams(tools),
         Board(tools),
     ]

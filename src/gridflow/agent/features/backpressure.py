@@ -35,7 +35,7 @@ _CONTENDED: Final = 0.2
 _LOOK_SECONDS: Final = 0.01
 
 
-class GivingWay(Feature):
+class Backpressure(Feature):
     """Lets the thread that spools rest. Not where the function runs elsewhere, and waits for them.
 
     Parameters

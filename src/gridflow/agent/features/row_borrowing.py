@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gridflow.wire.commands import Command
 
 
-class Loans(Feature):
+class RowBorrowing(Feature):
     """Lends rows, or borrows some."""
 
     def obey(self, command: Command) -> bool:

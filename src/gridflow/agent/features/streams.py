@@ -17,7 +17,7 @@ from gridflow.feed.normalize import tensor_specs
 from gridflow.feed.push.exactly_once import Superseded
 from gridflow.feed.push.located import taken
 from gridflow.feed.store.records import encode_specs
-from gridflow.feed.store.stream import Inflow
+from gridflow.feed.store.stream import StreamStore
 from gridflow.spec.network import host_and_port
 from gridflow.wire import child, commands, headers, reports
 from gridflow.wire.messages import parse
@@ -50,7 +50,7 @@ class Streams(Feature):
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
         self._lock = threading.RLock()
-        self._inflows: dict[str, Inflow] = {}
+        self._inflows: dict[str, StreamStore] = {}
         #: The schemas that the coordinator knows.
         self._told: dict[str, pa.Schema] = {}
         self._together: set[str] = set()
@@ -185,7 +185,7 @@ class Streams(Feature):
                 raise flight.FlightServerError(f"{where}: the function takes no more rows")
         return self._answers.wait(number, told.timeout)
 
-    def _inflow(self, header: headers.RowsHeader) -> Inflow:
+    def _inflow(self, header: headers.RowsHeader) -> StreamStore:
         found = self._inflows.get(header.stream)
         if found is None:
             raise flight.FlightServerError(f"there is no stream {header.stream!r}")
@@ -220,12 +220,12 @@ class Streams(Feature):
             self._report()
         self._tell()
 
-    def _make(self, name: str) -> Inflow:
+    def _make(self, name: str) -> StreamStore:
         spec = self.tools.payload.spec
         folder = self.tools.folder / "streams" / name
         keeps = spec.training.checkpoint_every is not None
         limit = spec.hosts.spool.limit_in_bytes
-        inflow = Inflow(name, folder, spec.feed, limit, self._news.set, keeps=keeps)
+        inflow = StreamStore(name, folder, spec.feed, limit, self._news.set, keeps=keeps)
         if self._label is not None:
             inflow.begin_with(self._sections)
         if self._has_ended:

@@ -19,18 +19,26 @@ if TYPE_CHECKING:
 
     from gridflow.feed.dataset.source import Source
 
-__all__ = ["Once", "attach", "chain", "is_attached", "once_of", "own_rows", "source_of_once"]
+__all__ = [
+    "EvaluationView",
+    "attach",
+    "chain",
+    "is_attached",
+    "own_rows",
+    "source_of_view",
+    "view_of",
+]
 
-_ATTRIBUTE: Final = "_gridflow_once"
+_ATTRIBUTE: Final = "_gridflow_evaluation"
 
 
-class Once:
+class EvaluationView:
     """What Keras tests and predicts on when it is given a dataset of `TrainingContext.dataset`.
 
     Parameters
     ----------
     source : Source
-        What the dataset is made of, changed for one pass over its rows (`source_of_once`).
+        What the dataset is made of, changed for one pass over its rows (`source_of_view`).
     make : callable
         Turns the source into a dataset as the strategy wants it.
     own_rows : sequence of int
@@ -94,7 +102,7 @@ def own_rows(rows: Sequence[int], borrowed: Sequence[int]) -> list[int]:
     return [count - lent for count, lent in zip(rows, borrowed, strict=True)]
 
 
-def source_of_once(source: Source, rank: int, rows: Sequence[int]) -> Source:
+def source_of_view(source: Source, rank: int, rows: Sequence[int]) -> Source:
     """Return a source of the same rows for one pass in order, in equal steps for all of `rows`."""
     import dataclasses
 
@@ -127,7 +135,7 @@ def is_attached(dataset: object) -> bool:
     return once is not None and not callable(once)
 
 
-def once_of(dataset: object) -> Any:
+def view_of(dataset: object) -> Any:
     """Return what `attach` noted, if it did."""
     once = getattr(dataset, _ATTRIBUTE, None)
     if callable(once):

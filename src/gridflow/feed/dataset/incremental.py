@@ -16,7 +16,7 @@ from gridflow.feed.selection import refuse_left_out, select
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gridflow.feed.plan.grants import Arrivals, FirstPlan
+    from gridflow.feed.plan.grants import FirstPlan, Grants
     from gridflow.feed.selection import Columns
     from gridflow.feed.store import SpoolReader
 
@@ -39,7 +39,7 @@ class EarlySource(Source):
     more than once, when the first step has been made.
     """
 
-    arrivals: Arrivals = None  # type: ignore[assignment]  # (no field before it lacks a default)
+    arrivals: Grants = None  # type: ignore[assignment]  # (no field before it lacks a default)
     on_begun: Callable[[], None] = _nobody_listens
 
     def complete(self) -> Source:
@@ -160,7 +160,7 @@ def early_source_of(dataset: object) -> EarlySource | None:
 def distribute(
     strategy: Any,
     reader: SpoolReader,
-    arrivals: Arrivals,
+    arrivals: Grants,
     *,
     features: Columns,
     label: Columns | None = None,
@@ -175,7 +175,7 @@ def distribute(
     ----------
     reader : SpoolReader
         Of a spool that grows, and has a row.
-    arrivals : Arrivals
+    arrivals : Grants
     own_rows : callable
         Returns the rows of each rank that count outside of training; waits for all rows.
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gridflow.errors import InvalidArgument
 from gridflow.feed.dataset import ragged
 from gridflow.feed.dataset.assemble import assemble, window_rows_for
-from gridflow.feed.dataset.evaluation_view import Once, attach, source_of_once
+from gridflow.feed.dataset.evaluation_view import EvaluationView, attach, source_of_view
 from gridflow.feed.ledger import EpochRecord
 from gridflow.feed.plan.counter import EpochCounter
 from gridflow.feed.plan.epochs import BatchPlan, Tail, rank_seed
@@ -321,7 +321,7 @@ def distribute(
     ----------
     own_rows : sequence of int, optional
         Rows of each rank that count outside of training. With them the dataset knows its
-        `gridflow.feed.dataset.evaluation_view.Once`.
+        `gridflow.feed.dataset.evaluation_view.EvaluationView`.
 
     Raises
     ------
@@ -386,10 +386,10 @@ def made(
     together = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     rank = source.rank if together else 0
 
-    def once() -> Once:
+    def once() -> EvaluationView:
         known = own_rows() if callable(own_rows) else own_rows
         rows = known if together else [known[source.rank]]
-        return Once(source_of_once(source.complete(), rank, rows), make, rows)
+        return EvaluationView(source_of_view(source.complete(), rank, rows), make, rows)
 
     return attach(dataset, once if callable(own_rows) else once())
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gridflow.feed.plan.epochs import Tail
 
-__all__ = ["Arrivals", "FirstPlan", "Standing", "first_plan", "full_steps", "granted"]
+__all__ = ["FirstPlan", "Grants", "Standing", "first_plan", "full_steps", "granted"]
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def first_plan(
     return FirstPlan(head, spread, chunk, row)
 
 
-class Arrivals:
+class Grants:
     """What one dataset of a training process knows of the rows that still arrive.
 
     Parameters

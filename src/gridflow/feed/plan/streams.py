@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gridflow.feed.plan.grants import Arrivals
+from gridflow.feed.plan.grants import Grants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ def last_steps(counts: Sequence[int], batch_size: int, tail: Tail, *, repeats: b
     return -(-(max(counts) - full_steps(counts, batch_size) * batch_size) // batch_size)
 
 
-class StreamArrivals(Arrivals):
+class StreamArrivals(Grants):
     """What a training process knows of the rows that are pushed, section by section.
 
     A stream that isn't parted has one section. Steps are counted from a section's beginning.
@@ -65,13 +65,13 @@ class StreamArrivals(Arrivals):
     look : callable
         Returns the present `Standing` of a section, and whether it is the last one.
     wait_for : callable
-        See `Arrivals`.
+        See `Grants`.
     section : int
         The one to begin with.
     own : int
         Place of this rank among the counts.
     batch_size, tail
-        See `Arrivals`.
+        See `Grants`.
     """
 
     def __init__(

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from gridflow.feed.push.sender import Destination
 
-__all__ = ["Asker"]
+__all__ = ["InferenceClient"]
 
 _BEGIN_SECONDS: Final = 60.0
 
 
-class Asker:
+class InferenceClient:
     """The way to the agent where the fewest rows wait.
 
     Parameters

@@ -1,9 +1,9 @@
 """What has come of one stream to one rank: each row once, in bounded room, until it is taken.
 
 A feeder's task sends the rows of one partition with their places in it. A task that is tried again
-asks first which places have come (`Inflow.begin`), from all agents, and sends the others; whoever
-tried before it is refused from then on. So no row is lost or doubled, as long as a partition's
-rows come in the same order each time.
+asks first which places have come (`StreamStore.begin`), from all agents, and sends the others;
+whoever tried before it is refused from then on. So no row is lost or doubled, as long as a
+partition's rows come in the same order each time.
 
 Rows lie in segments (`gridflow.feed.store.stream_files`), in the order in which they came from all
 feeders. While `limit` bytes lie there, feeders wait. A segment is deleted when all its rows were
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gridflow.spec.place import Place
 
-__all__ = ["ASKED", "LEFT_OUT", "Inflow"]
+__all__ = ["ASKED", "LEFT_OUT", "StreamStore"]
 
 #: Ends of sections that somebody may still ask for.
 _ENDS: Final = 4
@@ -66,7 +66,7 @@ class _Segment:
     bytes: int
 
 
-class Inflow:
+class StreamStore:
     """The rows of a stream that have come to this rank.
 
     Parameters

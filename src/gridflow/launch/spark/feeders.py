@@ -14,7 +14,7 @@ import pyarrow as pa
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.feed.ingest.arrays import has_masks, integer_lost_in, to_table
 from gridflow.feed.push.exactly_once import PartitionAttempt
-from gridflow.feed.push.inference_client import Asker
+from gridflow.feed.push.inference_client import InferenceClient
 from gridflow.feed.push.sender import send_all
 from gridflow.feed.store.stream import LEFT_OUT
 
@@ -55,13 +55,13 @@ def ask(
     timeout: float,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a partition's rows with their answers, from its task."""
-    asker: Asker | None = None
+    asker: InferenceClient | None = None
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
             if asker is None:  # a partition without rows asks nobody
-                asker = Asker(destination, *_place(), timeout)
+                asker = InferenceClient(destination, *_place(), timeout)
             yield asker.answered(batch, sent, wanted)
         if asker is not None:
             asker.finish()

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib  # the public API can't map what is distributed
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.dataset.evaluation_view import once_of
+from gridflow.feed.dataset.evaluation_view import view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def endless(dataset: Any, distributed: Any) -> Any:
         None where the dataset stays as it is.
     """
     if isinstance(distributed, tf.data.Dataset):
-        return distributed.repeat() if once_of(dataset) is not None else None
+        return distributed.repeat() if view_of(dataset) is not None else None
     if not isinstance(dataset, input_lib.DistributedDatasetsFromFunction):
         return None
     changed = _changed(distributed, lambda part: part.repeat())

@@ -1,6 +1,6 @@
 """What the hooks of all flavours and backends need for rows that count once outside of training.
 
-Keras is given a dataset of ``ctx.dataset`` and tests or predicts on its `Once` instead.
+Keras is given a dataset of ``ctx.dataset`` and tests or predicts on its `EvaluationView` instead.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument
-from gridflow.feed.dataset.evaluation_view import is_attached, once_of
+from gridflow.feed.dataset.evaluation_view import is_attached, view_of
 from gridflow.keras.patches.hooks.position import first_dimension, spec_of
 from gridflow.keras.patches.methods import Layer, wrap
 
@@ -43,15 +43,15 @@ def patch(
     signatures : type
         Where those methods have all their parameters by name.
     evaluating, predicting : callable
-        Are given the model and the `Once`; entered around the call of the original. What
+        Are given the model and the `EvaluationView`; entered around the call of the original. What
         ``predicting`` yields is applied to the predictions.
     """
 
     def exchanged(name: str, parameter: str, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Return the `Once` that was given, and the arguments with its view instead."""
+        """Return the `EvaluationView` that was given, and the arguments with its view instead."""
         place = list(inspect.signature(getattr(signatures, name)).parameters).index(parameter) - 1
         data = args[place] if place < len(args) else kwargs.get(parameter)
-        once = once_of(data)
+        once = view_of(data)
         if once is not None and place < len(args):
             args = (*args[:place], once.view, *args[place + 1 :])
         elif once is not None:

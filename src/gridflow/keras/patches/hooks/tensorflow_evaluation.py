@@ -18,7 +18,7 @@ from gridflow.keras.patches.registry import Hook
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gridflow.feed.dataset.evaluation_view import Once
+    from gridflow.feed.dataset.evaluation_view import EvaluationView
 
 
 def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
@@ -33,13 +33,13 @@ def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
     """
 
     def install() -> None:
-        def evaluating(model: Any, once: Once) -> Any:
+        def evaluating(model: Any, once: EvaluationView) -> Any:
             return _knowing_empty_batches(
                 model, once, "test", lambda step: _tested(step, once.row, model, variables_of)
             )
 
         @contextlib.contextmanager
-        def predicting(model: Any, once: Once) -> Iterator[Callable[[Any], Any]]:
+        def predicting(model: Any, once: EvaluationView) -> Iterator[Callable[[Any], Any]]:
             with _knowing_empty_batches(
                 model, once, "predict", lambda step: _predicted(step, once.row)
             ):
@@ -52,7 +52,7 @@ def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
 
 @contextlib.contextmanager
 def _knowing_empty_batches(
-    model: Any, once: Once, kind: str, changed: Callable[[Any], Any]
+    model: Any, once: EvaluationView, kind: str, changed: Callable[[Any], Any]
 ) -> Iterator[None]:
     """Let a model's ``test_step`` or ``predict_step`` be another one inside.
 
