@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rendering:
-    """What a job is on a target.
+    """A job rendered for a target.
 
     Attributes
     ----------
@@ -59,15 +59,15 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
     target : str
         One of `gridflow.deploy.TARGETS`.
     lossy : bool
-        Leave out what the target can't express and tell so in ``warnings``; refuse by default.
-        A role is never left out.
+        Leave out what the target can't express and list it in ``warnings``; by default this is an
+        error. Roles are never left out.
 
     Raises
     ------
     InvalidArgument
         If there is no such target.
     JobError
-        If the target can't express the job, or the documents would be refused by it.
+        If the target can't express the job, or would reject the documents.
     """
     place = get_target(target)
     problems = [
@@ -120,7 +120,7 @@ def inexpressible(job: Job, target: Target) -> list[Problem]:
 class Explanation:
     """What a target does with one feature of the description.
 
-    ``how`` is ``"yes"``, ``"no"`` (refused) or ``"other"`` (another target's business).
+    ``how`` is ``"yes"``, ``"no"`` (not supported) or ``"other"`` (handled by another target).
     """
 
     feature: str

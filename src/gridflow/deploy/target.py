@@ -28,11 +28,11 @@ class Document:
     Attributes
     ----------
     name : str
-        The file that it becomes in a directory.
+        Its file name in a directory.
     content : dict or str
-        A tree for YAML and JSON, else the text itself.
+        A tree for YAML and JSON, otherwise the text itself.
     is_added : bool
-        A file of lines that is there already keeps its own; only those that it lacks are added.
+        Whether an existing file keeps its lines, and only missing lines are added.
     """
 
     name: str

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Validation:
-    """What was found.
+    """The result of `validate`.
 
     Attributes
     ----------
     documents : int
-        Documents looked at.
+        The number of documents checked.
     problems : tuple of Problem
-        Empty if all is well.
+        Empty if there are none.
     notes : tuple of str
-        Documents for which no schema is at hand, so that only the lint looked at them.
+        Documents without a schema, which only the lint has checked.
     """
 
     documents: int

@@ -28,15 +28,15 @@ class Form:
 
 @dataclass(frozen=True)
 class Padded(Form):
-    """Arrays of any length, cut or filled up to one.
+    """Arrays of any length, truncated or padded to one length.
 
     Parameters
     ----------
     length : int
-        Items that each row has then: the first ones.
+        The number of items per row; further items are cut off.
     value : optional
-        What shorter rows are filled with, behind their own items. Default: 0, ``False`` or empty
-        text.
+        The value that pads shorter rows at the end. Default: 0, ``False`` or an empty
+        string.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Padded(Form):
 class Ragged(Form):
     """Arrays of any length as a ``tf.RaggedTensor`` of shape (batch, None).
 
-    For arrays of numbers, booleans, text or bytes, with TensorFlow, but not under
+    For arrays of numbers, booleans, strings or bytes. Needs TensorFlow, and doesn't work under
     ``parameter_server``.
     """
 
@@ -65,9 +65,9 @@ class Ragged(Form):
 class Sparse(Form):
     """Vectors that are mostly zeros as a ``tf.SparseTensor`` of shape (batch, size), ``float32``.
 
-    For Spark ML's vectors, dense and sparse ones mixed, and for structs with the arrays ``indices``
-    and ``values``; with TensorFlow, but not under ``parameter_server``. Without it vectors are
-    dense.
+    For Spark ML vectors, dense and sparse ones mixed, and for structs with the arrays ``indices``
+    and ``values``. Needs TensorFlow, and doesn't work under ``parameter_server``. Without this
+    encoding, vectors are dense.
 
     Parameters
     ----------
@@ -92,15 +92,15 @@ class Sparse(Form):
 
 @dataclass(frozen=True, init=False)
 class Keys(Form):
-    """Values of chosen keys of a map, each a column ``"map.key"`` of its own.
+    """Values of chosen keys of a map, each as a separate column ``"map.key"``.
 
     Parameters
     ----------
     *names
         The keys.
     default : optional
-        The value where a row's map lacks a key; by default that is a null, for which ``nulls=``
-        has the rule.
+        The value if a row's map lacks a key; by default a null, which is handled as ``nulls=``
+        says.
 
     Examples
     --------

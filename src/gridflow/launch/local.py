@@ -31,9 +31,9 @@ _ROWS_PER_BATCH: Final = 10_000
 
 
 class LocalLauncher:
-    """Run every task on this machine, in processes of its own.
+    """Run every task in its own processes on this machine.
 
-    Data may be given as numpy arrays, dicts or tuples of them, pandas DataFrames and pyarrow
+    Data can be numpy arrays, dicts or tuples of them, pandas DataFrames and pyarrow
     tables; each rank gets a block of their rows.
 
     Examples

@@ -19,41 +19,41 @@ if TYPE_CHECKING:
 
 
 def adapt(target: Any, df: DataFrame) -> None:
-    """Let Keras's preprocessing layers learn from a DataFrame, by Spark's aggregates.
+    """Adapt Keras's preprocessing layers to a DataFrame, with Spark's aggregates.
 
-    What ``layer.adapt`` computes of rows in the driver's memory, Spark computes where the rows
-    are: means and variances, vocabularies, document frequencies, quantiles. The layers are in the
-    same state as after Keras's own ``adapt`` of the same rows, and are saved with their model.
+    ``layer.adapt`` needs all rows in the driver's memory. Here Spark computes the same state
+    where the rows are: means and variances, vocabularies, document frequencies, quantiles. The
+    layers end in the same state as after Keras's own ``adapt``, and are saved with their model.
 
     Parameters
     ----------
     target
-        What learns:
+        What to adapt:
 
         * a dict of layers, or lists of them, by column: ``{"age": normalization, "city":
-          lookup}``. A tuple of columns puts numbers side by side for a Normalization:
+          lookup}``. A tuple combines columns of numbers for a Normalization:
           ``{("width", "height"): normalization}``;
-        * one layer, for a DataFrame of one column, or that has the name of its column;
-        * a list of layers that have the names of their columns;
-        * a functional or Sequential model: the layers that take one of its inputs learn from the
-          column of the input's name; those that were given what they know when they were made
-          stay as they are;
-        * a ``keras.utils.FeatureSpace``: each feature learns from the column of its name.
+        * one layer, for a DataFrame with one column, or named like its column;
+        * a list of layers named like their columns;
+        * a functional or Sequential model: layers that take one of its inputs adapt to the
+          column with the input's name; layers that were created with their state aren't
+          changed;
+        * a ``keras.utils.FeatureSpace``: each feature adapts to the column with its name.
 
         Layers: Normalization, StringLookup, IntegerLookup, TextVectorization, Discretization and
         CategoryEncoding, whose ``num_tokens`` becomes the greatest number and one.
     df : DataFrame
-        Columns that no layer needs are not read. A null is no value: it is left out, by each layer
-        for itself. Arrays of one shape and vectors of Spark ML are rows of that shape.
+        Columns that no layer needs aren't read. Each layer ignores the nulls of its column.
+        Arrays of one shape and Spark ML vectors are rows of that shape.
 
     Raises
     ------
     InvalidArgument
-        Layers that can't learn, or columns that aren't there.
+        Layers that can't be adapted, or missing columns.
     SchemaError
-        Columns of a type that the layer doesn't take.
+        Columns of a type that the layer doesn't accept.
     DataError
-        Nothing to learn from: no rows, or nothing but nulls.
+        Nothing to adapt to: no rows, or only nulls.
 
     Notes
     -----

@@ -58,16 +58,16 @@ class TrainedModel(KerasFile):
         Parameters
         ----------
         custom_objects : mapping of str to class or function, optional
-            Layers, losses … of one's own that aren't registered with Keras.
+            Custom layers, losses … that aren't registered with Keras.
         safe_mode : bool, default True
-            Refuse a model that brings Python code of its own, such as that of a Lambda layer.
+            Reject a model that contains Python code, such as that of a Lambda layer.
         compile : bool, default True
-            Whether it comes with its optimizer, loss and metrics. To predict needs none of them.
+            Whether to restore its optimizer, loss and metrics, which prediction doesn't need.
 
         Raises
         ------
         GridflowError
-            The model can't be read here; the message says what it lacks.
+            The model can't be loaded here; the message says what is missing.
         """
         from gridflow.keras import results
 
@@ -84,20 +84,21 @@ class TrainedModel(KerasFile):
         Parameters
         ----------
         path : str or Path
-            On this machine; or with its scheme in HDFS or an object store, such as
-            ``"hdfs:///models/flights.keras"``. What is there is replaced, once the copy is whole.
+            A local path, or one with a scheme in HDFS or an object store, such as
+            ``"hdfs:///models/flights.keras"``. An existing file is replaced once the copy is
+            complete.
 
         Returns
         -------
         Path or str
-            Where it is; with its scheme if it has one.
+            The file's path, with its scheme if it has one.
 
         Raises
         ------
         InvalidArgument
             The name doesn't end in ``.keras``.
         GridflowError
-            The file system can't be reached, or refuses.
+            The file system can't be reached, or rejects the file.
         """
         if not str(path).endswith(".keras"):
             raise InvalidArgument(
@@ -123,40 +124,40 @@ class TrainedModel(KerasFile):
         safe_mode: bool = True,
         **options: Any,
     ) -> Path | str:
-        """Export the model for those who serve it, by Keras's ``model.export``.
+        """Export the model for serving, with Keras's ``model.export``.
 
         Parameters
         ----------
         path : str or Path
-            The folder of a SavedModel, else a file: ``.onnx``, ``.tflite``, ``.xml`` (OpenVINO),
-            ``.pt2`` (torch). On this machine, or with its scheme in HDFS or an object store.
-            Nothing may be there.
+            The folder of a SavedModel, or a file: ``.onnx``, ``.tflite``, ``.xml`` (OpenVINO),
+            ``.pt2`` (torch). A local path, or one with a scheme in HDFS or an object store.
+            It must not exist.
         format : {"saved_model", "onnx", "litert", "openvino", "torch"}, default "saved_model"
-            Which of them Keras knows depends on its backend in this process.
+            Keras's backend in this process decides which ones are available.
         check : DataFrame, table, or dict of arrays, optional
-            Rows on which the exported model and this one both predict before anything is written:
-            a column for each of the model's inputs, or the one column of its only input. They come
-            to the driver: give it a sample, ``df.limit(1000)``.
+            Rows that the exported model and this one both predict before anything is written:
+            a column for each of the model's inputs, or the one column of its only input. They are
+            collected in the driver: pass a sample, ``df.limit(1000)``.
         tolerance : float, default 1e-4
-            By how much predictions may differ: so much, and so much of their size.
+            How much predictions may differ, both absolutely and relative to their size.
         custom_objects, safe_mode
             As for `load`.
         **options
-            What Keras's ``model.export`` takes for the format, ``opset_version=18``.
+            Options of Keras's ``model.export`` for the format, such as ``opset_version=18``.
 
         Returns
         -------
         Path or str
-            That of the exported model; with its scheme if it has one.
+            The path of the exported model, with its scheme if it has one.
 
         Raises
         ------
         MissingDependency
             The format, or its check, needs packages that aren't installed; the message names them.
         InvalidArgument
-            The backend doesn't know the format; something is at the path; columns are missing.
+            The backend doesn't support the format, the path exists, or columns are missing.
         DataError
-            The exported model predicts otherwise; nothing is left at the path.
+            The exported model's predictions differ; nothing is left at the path.
         GridflowError
             Keras can't export this model to the format.
 
@@ -191,16 +192,16 @@ class TrainedModel(KerasFile):
         Parameters
         ----------
         output : str, optional
-            Which one, for a model with several outputs. Default: all of them, as a struct.
+            The output to return, of a model with several. Default: all, as a struct.
         batch_size : int, default 1024
-            Rows that the model is given at once, at most.
+            The maximum number of rows per call of the model.
         custom_objects, safe_mode
             As for `load`. Custom objects are sent to the executors.
 
         Raises
         ------
         InvalidArgument
-            Here, or by the function where the columns don't fit the model's inputs.
+            An option is invalid; the returned function raises it if columns don't fit the inputs.
 
         Examples
         --------

@@ -57,28 +57,28 @@ class Job:
     image : str
         Of the containers; may stay empty for ``local`` and Spark outside Kubernetes.
     command, args : tuple of str
-        The program, the same for all roles that have none of their own.
+        The program of all roles without their own command.
     env : mapping of str to str
     roles : mapping of str to RoleSection
         Under ``chief``, ``worker``, ``ps``, ``evaluator``; one worker by default. A role with 0
         replicas is the same as no such role.
     port : int
-        TensorFlow's, 2222 by default; where tasks share a host, counting up from it.
+        TensorFlow's port, 2222 by default; tasks on the same host use consecutive ports from it.
     classic_flags : bool
-        Hand ``--job_name --task_index --ps_hosts --worker_hosts`` to the program as well.
+        Also pass ``--job_name --task_index --ps_hosts --worker_hosts`` to the program.
     restart_policy : {"on-failure", "exit-code", "never"}
         ``exit-code`` restarts only after exits of 128 and above (signals).
     restart_limit : int
         3 by default.
     start_timeout : int
-        Seconds that a task waits for its peers to come up, 300 by default. More, where nodes are
+        Seconds that a task waits for its peers to start, 300 by default. Raise it if nodes are
         added for a job (autoscaling).
     deadline, time_to_live : int or None
-        Seconds that the job may run, and that it is kept once it is finished.
+        Seconds that the job may run, and that it is kept after it has finished.
     clean_up : {"none", "running", "all"} or None
         Which tasks are removed at the end; None leaves it to the target.
     gang, volumes, shared_memory, secrets, credentials, node_selector, tolerations
-        Scheduling and what the tasks find inside; ``shared_memory`` is the size of /dev/shm.
+        Scheduling, and the tasks' environment; ``shared_memory`` is the size of /dev/shm.
     affinity : mapping
         Kubernetes' own tree: ``nodeAffinity``, ``podAffinity``, ``podAntiAffinity``.
     priority_class : str or None
@@ -86,10 +86,10 @@ class Job:
     service_account, labels, annotations
         Of the pods.
     run_as_user : int
-        The number of the user that containers run as, 10001 by default, as in the image of the
-        target ``docker``. 0 is root, which PodSecurity's "restricted" doesn't admit.
+        The user id of the containers, 10001 by default, as in the image of the
+        target ``docker``. 0 is root, which PodSecurity's "restricted" doesn't allow.
     tensorboard, serve, notebook, spark, marathon
-        What stands beside the job, and what only those targets need.
+        Services next to the job, and settings for these targets only.
     overrides : mapping of str to mapping
         For each target, a tree merged into its documents at the end.
 

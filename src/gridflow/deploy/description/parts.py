@@ -117,9 +117,9 @@ class Resources:
     gpu : int
         GPUs, 0 by default.
     gpu_type : str or None
-        The product as the cluster's nodes call it, like ``NVIDIA-A100-SXM4-40GB``.
+        The product name on the cluster's nodes, like ``NVIDIA-A100-SXM4-40GB``.
     gpu_resource : str
-        What Kubernetes counts them as: ``nvidia.com/gpu`` by default, or like ``amd.com/gpu``.
+        Kubernetes' resource name: ``nvidia.com/gpu`` by default, or e.g. ``amd.com/gpu``.
     """
 
     cpu: str | None = None
@@ -160,10 +160,10 @@ class RoleSection:
     replicas : int
         Its tasks, 1 by default; 0 takes the role out of the job.
     command, args : tuple of str or None
-        Instead of the job's. A ``ps`` without a command of its own runs a standard server, and so
-        do workers with an empty command beside a chief, as ParameterServerStrategy wants them.
+        Replaces the job's. A ``ps`` without its own command runs a standard server. So do
+        workers with an empty command next to a chief, as ParameterServerStrategy needs them.
     env : mapping of str to str
-        Beside the job's variables, and winning over them.
+        Added to the job's variables, which they override.
     resources : Resources
         Of each task.
     """
@@ -194,11 +194,11 @@ class Gang:
     Attributes
     ----------
     scheduler : {"kueue", "volcano"} or None
-        Who gathers them; None leaves it to the target (Volcano's own on ``volcano``, else Kueue).
+        The gang scheduler; None leaves it to the target (Volcano on ``volcano``, otherwise Kueue).
     queue : str or None
         The LocalQueue of Kueue or the queue of Volcano.
     minimum : int or None
-        Tasks that are enough to start; all of them by default.
+        The number of tasks needed to start; all of them by default.
     """
 
     scheduler: str | None = None
@@ -319,7 +319,7 @@ class GcsCredentials:
 
 @dataclass(frozen=True)
 class S3Credentials:
-    """Keys for S3 and what speaks its language.
+    """Keys for S3 and compatible stores.
 
     The secret holds them under ``access_key`` and ``secret_key`` (names of its keys).
     """
@@ -344,7 +344,7 @@ class S3Credentials:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What reading and writing of buckets needs."""
+    """Credentials for reading and writing buckets."""
 
     gcs: GcsCredentials | None = None
     s3: S3Credentials | None = None

@@ -171,7 +171,7 @@ class Spark:
     version : str
         Of Spark in the image.
     application : str or None
-        A driver program of your own (a file or ``local://`` path in the image) that starts the
+        Your own driver program (a file or ``local://`` path in the image) that starts the
         training itself; by default gridflow's, which runs the job's command in every task.
     driver : Resources
         Of the driver.
@@ -207,9 +207,9 @@ class Marathon:
     Attributes
     ----------
     dns_domain : str
-        Under which Mesos-DNS publishes the apps.
+        The domain in which Mesos-DNS publishes the apps.
     finished_dir : str or None
-        A directory on a volume where tasks note that they have finished, so that a task moved to
+        A directory on a volume where tasks record that they have finished, so that a task moved to
         another host doesn't train again.
     """
 

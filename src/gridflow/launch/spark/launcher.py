@@ -70,9 +70,9 @@ class SparkLauncher:
     Parameters
     ----------
     spark : SparkSession, optional
-        Default: the active one, else the default one of this process.
+        Default: the active session, or the default session of this process.
     repartition : {'auto', 'always', 'never'}, default 'auto'
-        Whether the rows are dealt out anew to the ranks. ``auto``: unless the DataFrame already
+        Whether to redistribute the rows over the ranks. ``auto``: unless the DataFrame already
         has one partition per rank.
     detached : bool, default False
         Whether agents give their slots back; ``LaunchOptions(detached=True)`` says it.
@@ -80,7 +80,7 @@ class SparkLauncher:
     Raises
     ------
     InvalidArgument
-        There is no session; or `repartition` is none of the three.
+        There is no session, or `repartition` has another value.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class KerasEstimator(
 ):
     """Train a Keras model on a DataFrame's rows, as a stage of Spark ML.
 
-    It goes into a ``Pipeline``, a ``CrossValidator`` and a ``TrainValidationSplit``. Every
+    Use it in a ``Pipeline``, a ``CrossValidator`` or a ``TrainValidationSplit``. Every
     parameter is a Param: ``est.epochs`` for ``ParamGridBuilder``, ``est.setEpochs(3)``,
     ``est.getEpochs()``. Fits of several threads (``parallelism=2``) take turns: as many run at
     once as Spark has task slots for. See ``docs/spark-ml.md``.
@@ -55,13 +55,13 @@ class KerasEstimator(
     Parameters
     ----------
     model : keras.Model or callable
-        A model, compiled or not, whose weights are where the training begins; or a function
-        without arguments that makes one in each worker. Of Keras 3 or tf_keras.
+        A Keras 3 or tf_keras model, compiled or not, with the initial weights; or a function
+        without arguments that creates one in each worker.
     featuresCol : str, list or dict, default "features"
-        A column of vectors (dense or sparse), of arrays or of numbers. A list of columns: side by
-        side for a model with one input, else one for each input, by name where the names are the
-        same, or in their order. ``{"input": "column", "other": ["a", "b"]}``: by name; a list
-        is put side by side.
+        A column of vectors (dense or sparse), of arrays or of numbers. A list of columns:
+        combined for a model with one input, otherwise one for each input, by name if the names
+        match, or in order. ``{"input": "column", "other": ["a", "b"]}``: by input name; the
+        columns of a list are combined.
     labelCol : str, list or dict, default "label"
         In the same way, for the outputs.
     weightCol : str, optional
@@ -70,54 +70,54 @@ class KerasEstimator(
         A boolean column. Rows where it is true are validated with after each epoch, not trained
         on; null counts as false.
     predictionCol : str, list or dict, default "prediction"
-        Where ``transform`` puts what the model gives: a double for one number per row, an array
-        of floats for several, a struct with a field for each output for several outputs. A list
-        or dict of names gives each output a column of its own.
+        The column of ``transform``'s predictions: a double for one number per row, an array
+        of floats for several, a struct with a field per output for several outputs. A list
+        or dict of names gives each output its own column.
     probabilityCol : str, optional
         Makes the model a classifier: a vector of the classes' probabilities (for one output
         number p: ``[1 - p, p]``), and the class as a double in ``predictionCol``, as Spark's
         evaluators expect them.
     rawPredictionCol : str, optional
-        The same with the outputs as they are (for one output number x: ``[-x, x]``), for models
+        The same with the unchanged outputs (for one output number x: ``[-x, x]``), for models
         that end in logits and for ``BinaryClassificationEvaluator``.
     threshold : float, default 0.5
-        Of a classifier with one output number. With logits set it to 0.
+        For a classifier with one output number. With logits, set it to 0.
     numWorkers : int, default 1
         Tasks that train one model together; each takes a task slot of Spark.
     epochs : int, default 1
     batchSize : int, default 32
         Rows per worker and step: a step takes up to ``batchSize * numWorkers`` rows.
     shuffle : bool, default True
-        Shuffle the rows anew in each epoch.
+        Shuffle the rows in each epoch.
     seed : int, optional
         For initial weights, shuffling and dropout.
     optimizer : str, dict or keras.optimizers.Optimizer, optional
-        Default: that which the model is compiled with, else Keras's default.
+        Default: the one that the model is compiled with, or Keras's default.
     learningRate : float, optional
-        Sets that of the optimizer, whichever it is.
+        Sets the learning rate of any optimizer.
     loss : str, dict, keras.losses.Loss or callable, optional
-        Default: that which the model is compiled with. A list or dict for several outputs.
+        Default: the one that the model is compiled with. A list or dict for several outputs.
     metrics : list or dict, optional
         Default: those that the model is compiled with.
     customObjects : dict of str to class or function, optional
-        Layers, losses … of your own that aren't registered with Keras.
+        Custom layers, losses … that aren't registered with Keras.
     callbacks : list or callable, optional
         Keras callbacks for all workers; or a function that returns them there, without arguments
         or with one named ``ctx`` (`gridflow.TrainingContext`).
     checkpointDir : str, optional
-        Folder in the driver. A fit of the same Params on the same rows that failed goes on from
-        its last checkpoint there. Each such fit has a folder of its own in it.
+        Folder on the driver. A failed fit with the same Params and rows continues from
+        its last checkpoint there. Each such fit has its own subfolder.
     gpus : float, optional
         GPUs of each worker, as for `gridflow.TensorflowDistributor`.
     backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
         What Keras 3 trains with.
     distributor : dict, optional
-        All else that `gridflow.TensorflowDistributor` takes, such as ``{"max_restarts": 3, "logs":
+        Other options of `gridflow.TensorflowDistributor`, such as ``{"max_restarts": 3, "logs":
         "none"}``.
     safeMode : bool, default True
-        Refuse models that bring Python code of their own, such as Lambda layers.
+        Reject models that contain Python code, such as Lambda layers.
     predictBatchSize : int, default 1024
-        Rows that the model is given at once in ``transform``.
+        The maximum number of rows per call of the model in ``transform``.
 
     Raises
     ------

@@ -28,7 +28,7 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
     """A Keras model as a stage of Spark ML; `KerasEstimator.fit` makes it.
 
     ``transform`` keeps all columns and adds the predictions, on streams as well. It is saved with
-    its ``.keras`` file, alone or within a ``PipelineModel``, on any file system that Spark knows.
+    its ``.keras`` file, alone or within a ``PipelineModel``, on any file system of Spark.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
 
     @property
     def summary(self) -> KerasTrainingSummary:
-        """What is known of the fit.
+        """The summary of the fit.
 
         Raises
         ------
