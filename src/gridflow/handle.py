@@ -39,14 +39,14 @@ _running: weakref.WeakSet[JobHandle] = weakref.WeakSet()
 class JobHandle(Pushing):
     """A job that runs in the background.
 
-    ``with distributor.start(fn) as job:`` waits for its end, and cancels it after an error. It ends
-    with the driver: a script that comes to its end, or fails, cancels the jobs that still
-    run. ``await handle`` is the result, too, in a notebook or another asynchronous program.
+    ``with distributor.start(fn) as job:`` waits for its end, and cancels it after an error. A job
+    ends with the driver: a script that ends or fails cancels the jobs that are still
+    running. In notebooks and other asynchronous programs, ``await handle`` returns the result.
 
     Attributes
     ----------
     job_dir : Path
-        What the job leaves in the driver, while it is written.
+        The job's folder on the driver.
 
     Examples
     --------
@@ -98,11 +98,11 @@ class JobHandle(Pushing):
 
     @property
     def report(self) -> JobReport:
-        """How far it has come: generation, each task's epoch, step and losses."""
+        """The job's progress: generation, and each task's epoch, step and losses."""
         return dataclasses.replace(self._run.report(), state=self.state)
 
     def done(self) -> bool:
-        """Return whether it has ended, with all that it started."""
+        """Return whether the job and everything that it started have ended."""
         return self._ended.is_set()
 
     def result(self, timeout: float | None = None) -> Result:
@@ -116,11 +116,11 @@ class JobHandle(Pushing):
         Raises
         ------
         TimeoutError
-            It still runs, and goes on.
+            The job is still running, and continues.
         JobCancelled
             `cancel` ended it.
         GridflowError
-            What the job failed with, as `TensorflowDistributor.run` raises it.
+            The job's error, as `TensorflowDistributor.run` raises it.
         """
         if not self._wait(timeout):
             raise TimeoutError(f"the job is {self.state} after {timeout:g} seconds; it goes on.")
@@ -132,7 +132,7 @@ class JobHandle(Pushing):
     def cancel(self) -> None:
         """End the job, all tasks in order; returns at once.
 
-        A second call doesn't wait for the tasks any more. Of a job that has ended nothing changes.
+        A second call doesn't wait for the tasks. It has no effect on a job that has ended.
         """
         if not self._ended.is_set():
             self._run.cancel()
@@ -164,23 +164,23 @@ class JobHandle(Pushing):
             raise failed from error
 
     def wait_until(self, state: str, timeout: float | None = None) -> None:
-        """Wait until the job has come to a state: ``handle.wait_until("training")``.
+        """Wait until the job has reached a state: ``handle.wait_until("training")``.
 
-        Returns at once if it has been there before, and when it has succeeded.
+        Returns immediately if it has already reached the state, or has succeeded.
 
         Parameters
         ----------
         state : str
-            One of those that `state` knows before the end.
+            One of the values of `state` before the end.
         timeout : float, optional
             Seconds. Default: as long as it takes.
 
         Raises
         ------
         TimeoutError
-            It has not come that far; it goes on.
+            The job hasn't reached the state; it continues.
         GridflowError
-            It ended before, with this error.
+            The job ended before, with this error.
         """
         choose("state", state, _WAITED_FOR)
         if self._run.has_been(state, timeout, self._ended.is_set):
@@ -196,7 +196,7 @@ class JobHandle(Pushing):
         Parameters
         ----------
         task : int or str, default 0
-            Its place, or its name such as ``worker:1``.
+            Its index, or its name such as ``worker:1``.
         """
         paths = self._run.log_paths
         if isinstance(task, str):

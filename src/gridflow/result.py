@@ -125,11 +125,11 @@ class Result:
     Attributes
     ----------
     job_dir : Path
-        Everything that the run left in the driver: logs, results, TensorBoard's event files.
+        The run's folder on the driver: logs, results, TensorBoard's event files.
     ledger : Ledger
-        The account of rows per dataset, rank and epoch.
+        Row counts per dataset, rank and epoch.
     attempts : tuple of Attempt
-        The generations that it took, the last one being the one that succeeded.
+        All generations; the last one succeeded.
     tensorboard_url : str or None
         Where TensorBoard was served during the run.
     """
@@ -144,20 +144,20 @@ class Result:
 
     @property
     def preemptions(self) -> int:
-        """How often it moved away from executors that were taken back with notice."""
+        """How often the job moved away from executors that were taken back with notice."""
         return sum(attempt.is_preempted for attempt in self.attempts)
 
     @property
     def value(self) -> Any:
-        """What the chief's function returned; a model as a `TrainedModel`.
+        """The return value of the chief's function; a model is a `TrainedModel`.
 
-        Unpickled when first asked for.
+        Unpickled on first access.
         """
         return self.values[0]
 
     @cached_property
     def values(self) -> RankValues:
-        """What each rank's function returned, by rank; ``values[0]`` is the chief's, `value`."""
+        """The return value of each rank's function; ``values[0]`` is the chief's, `value`."""
         return RankValues(self._outcome.results, self.job_dir, self)
 
     @property
@@ -167,7 +167,7 @@ class Result:
         Raises
         ------
         GridflowError
-            It returned something else.
+            The function returned something else.
         """
         from gridflow.ml.model import TrainedModel
 
@@ -179,7 +179,7 @@ class Result:
         return self.value
 
     def export(self, path: str | Path, **options: Any) -> Path | str:
-        """Export the model: `TrainedModel.export` of `model`, which says what it takes.
+        """Export the model: see `TrainedModel.export`.
 
         Raises
         ------
@@ -193,7 +193,7 @@ class Result:
         """Losses and metrics by epoch, as in Keras's ``History.history``.
 
         Those of the last ``fit``, if the function calls it several times; `histories` has all.
-        After a restart, that of the driver included, the epochs before it are there, too.
+        After a restart, also of the driver, the epochs before it are included.
         """
         found = self.histories
         return found[-1] if found else {}
@@ -218,19 +218,19 @@ class Result:
         Parameters
         ----------
         fit : int, default -1
-            Which of `histories`. Default: that of `history`.
+            Index into `histories`. Default: the one in `history`.
 
         Returns
         -------
         matplotlib.figure.Figure
-            A notebook shows it; ``plot().savefig("curve.png")`` keeps it.
+            Shown by notebooks; ``plot().savefig("curve.png")`` saves it.
 
         Raises
         ------
         MissingDependency
             matplotlib isn't installed.
         InvalidArgument
-            No ``fit`` had ``ctx.callbacks()``, or there is none of that number.
+            No ``fit`` had ``ctx.callbacks()``, or the index doesn't exist.
         """
         from gridflow.ml.plotting import learning_curve
 
@@ -241,7 +241,7 @@ class Result:
 
     @property
     def evaluation(self) -> list[dict[str, float]]:
-        """What the evaluator found of each checkpoint that it took up, in order.
+        """The evaluator's results for each checkpoint that it evaluated, in order.
 
         ``fit``, ``epoch`` and ``step`` say when the checkpoint was made: in which call of ``fit``
         (from 0), after how many complete epochs of it, and steps of the next. The rest are losses

@@ -42,36 +42,36 @@ def predict_udf(
     Parameters
     ----------
     model
-        What predicts:
+        One of:
 
         * a model of Keras 3 or tf_keras, or ``result.model``;
-        * the path of a ``.keras`` file, or of the folder of a SavedModel, whoever wrote it; also
-          on a file system that pyarrow knows (``hdfs://``, ``s3://``, ``gs://``);
-        * a function without arguments that returns the function that predicts, as
-          `pyspark.ml.functions.predict_batch_udf` takes it: an array of the rows of a batch for
-          each column, to an array, a dict of arrays, or a list of dicts. It needs ``outputs``.
+        * the path of a ``.keras`` file or of any SavedModel's folder, also on a file system that
+          pyarrow supports (``hdfs://``, ``s3://``, ``gs://``);
+        * a function without arguments that returns a predict function, as in
+          `pyspark.ml.functions.predict_batch_udf`: it takes an array with a batch's rows for each
+          column, and returns an array, a dict of arrays, or a list of dicts. Needs ``outputs``.
     inputs : sequence of str or mapping of str to shape, optional
-        The model's inputs in the order of the columns. A mapping says the shape of a row, without
-        the rows' own axis, where the model doesn't: ``{"image": (28, 28), "age": ()}``. For a
-        function the names are free, and arrays keep the shape that they have where none is said.
+        The model's inputs in the order of the columns. A mapping sets the shape of a row, without
+        the batch axis, if the model doesn't: ``{"image": (28, 28), "age": ()}``. For a
+        function you can choose the names, and arrays keep their shape unless you set one.
     outputs : str, sequence of str, or mapping of str to Spark type, optional
-        Which outputs. One name gives its column, a sequence or a mapping a struct; a mapping also
-        says the types. Default: all of them, as a struct if there are several. For a function: the
-        Spark type of what it gives, ``"float"``, ``"array<float>"`` or
+        The outputs to return: one name for a column, a sequence or mapping for a struct; a mapping
+        also sets the types. Default: all of them, as a struct if there are several. For a
+        function: the Spark type of its result, ``"float"``, ``"array<float>"`` or
         ``"struct<label: int, p: array<float>>"``.
     batch_size : int, default 1024
-        Rows that the model is given at once, at most.
+        The maximum number of rows per call of the model.
     nulls : {"error", "null"}, default "error"
-        What becomes of rows with a null, in a column or inside an array. ``"error"``: the query
-        fails; but in plain numbers for an input of floating-point numbers a null is NaN.
+        How to handle rows with a null in a column or inside an array. ``"error"``: the query
+        fails, except that a null in plain numbers for a floating-point input becomes NaN.
         ``"null"``: the prediction is null, and the model doesn't see the row.
     signature : str, optional
-        Of a SavedModel. Default: its only one, else ``"serving_default"``.
+        Of a SavedModel. Default: its only one, or ``"serving_default"``.
     custom_objects, safe_mode
         As for Keras's ``load_model``. Custom objects are sent to the executors; of a model object
         its own class and those of its layers are, too.
     backend : {"tensorflow", "jax", "torch"}, optional
-        Of Keras 3, on the executors. Default: the one of this process, or that trained the model.
+        Keras 3's backend on the executors. Default: this process's, or the model's own.
 
     Returns
     -------
@@ -79,22 +79,22 @@ def predict_udf(
         Takes one column for each input, in order or by the inputs' names; a model with a single
         flat input also takes several columns of numbers, which are stacked into it. Arrays, flat
         ones as well, become the rows of the input; vectors of Spark ML, strings and binaries
-        (images) are taken as they are. An output of one number per row is a column of that type;
-        others are arrays, nested as deep as the output has axes. ``spark.udf.register`` takes the
-        function, too. The order of rows and their number stay.
+        (images) are passed unchanged. An output of one number per row is a column of that type;
+        others are arrays, nested as deep as the output has axes. ``spark.udf.register`` accepts
+        the function too. The order and number of rows don't change.
 
     Raises
     ------
     InvalidArgument
-        Here, or by the function where the columns don't fit the model's inputs.
+        An option is invalid; the returned function raises it if columns don't fit the inputs.
     GridflowError
-        The model can't be read here; the message says what it lacks.
+        The model can't be loaded here; the message says what is missing.
 
     Notes
     -----
     Each Python worker of Spark loads the model once and keeps the last three for its next tasks.
-    Where Spark gives tasks GPUs (``spark.task.resource.gpu.amount``), each predicts on its own;
-    else on CPUs, unless the executors' ``CUDA_VISIBLE_DEVICES`` says otherwise.
+    If Spark assigns GPUs to tasks (``spark.task.resource.gpu.amount``), each task predicts on its
+    own; otherwise on CPUs, unless the executors' ``CUDA_VISIBLE_DEVICES`` says something else.
 
     Examples
     --------

@@ -262,7 +262,7 @@ def write_table(
 ) -> int:
     """Write an Arrow table into one file, and return the number of records.
 
-    A file that is there is replaced when the new one is whole; after an error it is as it was.
+    An existing file is replaced once the new one is complete; after an error it is unchanged.
 
     Booleans and integers become Int64Lists, floats and decimals FloatLists (32 bits), strings and
     binary BytesLists, lists lists, lists of lists feature lists. A null is left out; a null inside

@@ -41,30 +41,31 @@ def materialize(
     version: str | None = None,
     filesystem: Any = None,
 ) -> Materialized:
-    """Write the rows of a DataFrame to files, or find them written.
+    """Write the rows of a DataFrame to files, or reuse existing ones.
 
-    For training from files: `TrainingContext.parquet_dataset` and `tfrecord_dataset` read what
-    this returns, without Spark, as often as needed. Files of an earlier call are used again if the
-    query and all that it reads are the same: the plan in its canonical form, the files below it by
-    path, size and time of change, a table's version where it has one. Else the rows are written
-    anew, beside the old ones, which are deleted when the new ones are whole.
+    For training from files: pass the result to `TrainingContext.parquet_dataset` or
+    `tfrecord_dataset`, which read it without Spark as often as needed. Files of an earlier call
+    are reused if the query and everything that it reads are the same: the plan in its canonical
+    form, the files by path, size and modification time, a table's version if it has one.
+    Otherwise the rows are written again, and the old files are deleted when the new ones are
+    complete.
 
     Parameters
     ----------
     df : DataFrame
     path : str or path-like
-        A folder of its own, on any file system that the executors and the workers see; one without
-        a scheme lies in Spark's default file system.
+        A separate folder on any file system that the executors and the workers can access; a path
+        without a scheme is in Spark's default file system.
     format : {'parquet', 'tfrecord'}, default 'parquet'
         TFRecord needs gridflow's jar in the session.
     files : int, optional
-        How many, with as many rows each, within a few. Default: as many as Spark has cores.
+        The number of files, with nearly equal numbers of rows. Default: Spark's number of cores.
     rows_per_file : int, optional
-        Instead of `files`: at most about so many rows in each. The rows are counted before.
+        Instead of `files`: the approximate maximum of rows per file. The rows are counted first.
     version : str, optional
-        Says which rows they are where a plan doesn't: needed for in-memory data, databases, random
-        functions, functions in Python or Scala, streams of other programs. Rows are written anew
-        when it changes.
+        Identifies the rows if the plan isn't sufficient: needed for in-memory data, databases,
+        random functions, functions in Python or Scala, streams of other programs. Rows are
+        written again when it changes.
     filesystem : optional
         How the driver reaches `path`, see `TrainingContext.files`. Spark has its own settings.
 
@@ -76,7 +77,7 @@ def materialize(
     Raises
     ------
     InvalidArgument
-        What the rows depend on can't be told, and there is no `version`; an argument is wrong.
+        What the rows depend on is unknown and there is no `version`, or an argument is wrong.
     DataError
         Spark could not write them.
 
