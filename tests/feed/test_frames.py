@@ -176,7 +176,7 @@ def test_nulls_follow_the_rule_in_vectors_as_well(spark, feed):
         ("struct(map(id, id))", "Choose keys"),
         ("array(struct(id))", "arrays of their fields"),
         ("interval 1 day", "seconds"),
-        ("null", "nothing but nulls"),
+        ("null", "only nulls"),
         ("parse_json('1')", "variant_get"),
     ],
 )

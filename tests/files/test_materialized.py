@@ -88,7 +88,7 @@ def test_what_a_plan_does_not_tell_needs_a_version(spark, table, tmp_path):
     twice = F.udf(lambda x: 2 * x, "float")
     rows = spark.read.parquet(table)
     for frame, words in (
-        (rows.withColumn("r", F.rand()), "others each time"),
+        (rows.withColumn("r", F.rand()), "differ each time"),
         (rows.select(twice("x")), "functions of your own"),
         (rows.mapInArrow(lambda batches: batches, rows.schema), "functions of your own"),
         (spark.createDataFrame([(1, 2)], "a int, b int"), "doesn't report"),
@@ -102,7 +102,7 @@ def test_what_a_plan_does_not_tell_needs_a_version(spark, table, tmp_path):
     assert "version 'a'" in first.version
     with pytest.raises(InvalidArgument, match="not both"):
         gridflow.materialize(rows, path, files=1, rows_per_file=1)
-    with pytest.raises(InvalidArgument, match="takes a DataFrame"):
+    with pytest.raises(InvalidArgument, match="needs a DataFrame"):
         gridflow.materialize([1], path)
 
 

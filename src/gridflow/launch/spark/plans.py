@@ -121,7 +121,7 @@ def _text_of(frame: DataFrame, plan: Any) -> str:
 
 
 def _refuse_unknown(frame: DataFrame, plan: Any) -> None:
-    """Refuse rows that may be others each time, and functions whose code isn't seen."""
+    """Refuse rows that may differ each time, and functions whose code isn't seen."""
     if not plan.deterministic():
         raise InvalidArgument(
             "the rows would differ each time: the plan has rand(), uuid() or the like, so that "
