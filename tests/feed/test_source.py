@@ -357,7 +357,7 @@ assert values[0] == [[1, 3, 5, 7], [9, 11, 13, 15]], values
 try:
     distributed.repeat()
 except AttributeError as error:
-    assert "no attribute 'repeat': each epoch of fit begins anew" in str(error), error
+    assert "no attribute 'repeat': each epoch of fit starts over" in str(error), error
 else:
     raise AssertionError("repeat")
 import keras
