@@ -14,6 +14,7 @@ for bench in (
     "feed/streams.py",
     "feed/ingest/files.py",
     "training/bench.py",
+    "training/steps.py",
     "training/early.py",
     "training/memory.py",
     "training/checkpoints.py",
