@@ -207,7 +207,7 @@ def _class_weight_needs_map() -> bool:
         if "'map'" not in str(error):
             raise
         return True
-    except InvalidArgument:  # a patch that knows that the shell is none of TensorFlow's
+    except InvalidArgument:  # the patched method sees that the shell isn't TensorFlow's
         return False
     return False
 

@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from gridflow.keras.patches.bugs import parts
-from gridflow.keras.patches.hooks import evaluation_view as _once
+from gridflow.keras.patches.hooks import evaluation_view
 from gridflow.keras.patches.registry import Hook
 
 if TYPE_CHECKING:
@@ -65,6 +65,6 @@ def hook(
             with predicting_alone(model, once):
                 yield lambda found: keras.tree.map_structure(lambda part: part[:most], found)
 
-        _once.patch(cls, parts.base_trainer(), evaluating, predicting)
+        evaluation_view.patch(cls, parts.base_trainer(), evaluating, predicting)
 
     return Hook("rows count once in evaluate, validation and predict", install)

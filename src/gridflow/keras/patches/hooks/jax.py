@@ -12,8 +12,14 @@ from jax.experimental import multihost_utils
 import keras
 from gridflow.keras.neutral import numbers
 from gridflow.keras.patches.bugs import parts
-from gridflow.keras.patches.hooks import evaluation_view as _once
-from gridflow.keras.patches.hooks import fits, group, group_evaluation, returning, saving
+from gridflow.keras.patches.hooks import (
+    evaluation_view,
+    fits,
+    group,
+    group_evaluation,
+    returning,
+    saving,
+)
 from gridflow.keras.patches.methods import Layer, wrap
 from gridflow.keras.patches.registry import Hook
 
@@ -108,10 +114,10 @@ def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
         return {**logs, **dict(zip(mine, means, strict=True))}
 
     variables = [*model.trainable_variables, *model.non_trainable_variables, *metrics]
-    known = _once.known_function(once, model, "test")
+    known = evaluation_view.known_function(once, model, "test")
     with _alone(model, variables, "test_function", known):
         yield of_all
-        _once.keep_function(once, model, "test")
+        evaluation_view.keep_function(once, model, "test")
 
 
 @contextlib.contextmanager
@@ -121,10 +127,10 @@ def _predicting(model: Any, once: ArrayOnce) -> Iterator[None]:
         yield  # `_predict_alone` sees to groups
         return
     variables = [*model.trainable_variables, *model.non_trainable_variables]
-    known = _once.known_function(once, model, "predict")
+    known = evaluation_view.known_function(once, model, "predict")
     with _alone(model, variables, "predict_function", known):
         yield
-        _once.keep_function(once, model, "predict")
+        evaluation_view.keep_function(once, model, "predict")
 
 
 HOOKS: Final = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from gridflow.keras.patches.hooks import evaluation_view as _once
+from gridflow.keras.patches.hooks import evaluation_view
 from gridflow.keras.patches.registry import Hook
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
             ):
                 yield lambda found: tf.nest.map_structure(once.in_order, found)
 
-        _once.patch(cls, cls, evaluating, predicting)
+        evaluation_view.patch(cls, cls, evaluating, predicting)
 
     return Hook("rows count once in evaluate, validation and predict", install)
 
@@ -65,11 +65,11 @@ def _knowing_empty_batches(
     own = getattr(model, function_name)
     # Past Keras's own __setattr__, which would track what is set.
     object.__setattr__(model, step_name, changed(getattr(model, step_name)))
-    object.__setattr__(model, function_name, _once.known_function(once, model, kind))
+    object.__setattr__(model, function_name, evaluation_view.known_function(once, model, kind))
     try:
         yield
     finally:
-        _once.keep_function(once, model, kind)
+        evaluation_view.keep_function(once, model, kind)
         object.__setattr__(model, function_name, own)
         object.__delattr__(model, step_name)
 
