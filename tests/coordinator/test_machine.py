@@ -223,11 +223,23 @@ def test_the_agents_of_a_launch_that_was_given_up_end_before_the_job_does():
     story = Story().train()
     story(ev.AgentLost, 1, 1, "its executor died")
     assert CLOSE in story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
-    story.wait(1.6, silent=[1])  # nobody waits for what died
+    story.wait(2.1, silent=[1])  # nobody waits longer for what died
     assert story.phase is Phase.CLOSING
     assert story.hears(0, reports.Gone(), agent="one of the launch before") == []
     (finish,) = story.hears(0, reports.Gone())
     assert finish.error.first.task == "worker:1"
+    assert story.phase is Phase.CLOSED
+
+
+def test_what_a_dead_agent_leaves_has_its_time_from_the_death_on():
+    story = Story().train()
+    story.wait(1.5, silent=[1])
+    story(ev.AgentLost, 1, 1, "its executor died")
+    story(ev.LaunchEnded, 1, errors.TaskLost("it"), outlived=True)
+    story.hears(0, reports.Gone())
+    story.wait(1.5, silent=[1])
+    assert story.phase is Phase.CLOSING
+    story.wait(1, silent=[1])
     assert story.phase is Phase.CLOSED
 
 

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 #: Silence after which an agent is dead that its launch left behind: it calls once a second or more
 #: often, and ends its training process as soon as it is told to.
 GONE_SECONDS: Final = 5.0
-#: The same of one that was seen to die: what it leaves has to hear of that.
-DIED_SECONDS: Final = 1.5
+#: The same of one that was seen to die, from then on: what it leaves has to hear of that.
+DIED_SECONDS: Final = 2.0
 #: How often in a generation the process of one task is replaced; then something else is wrong.
 MOST_REPLACEMENTS: Final = 5
 
@@ -254,6 +254,8 @@ class JobMachine:
         if member.lost or self._ending:
             return []
         member.lost, member.died = True, died
+        if died:
+            member.last_heard = at
         return self._fail(at, self._loss(at, rank, detail))
 
     def _agent_leaving(self, at: float, rank: int, detail: str) -> list[ev.Instruction]:
