@@ -39,7 +39,7 @@ KERAS = ((GROUP, "keras", False), ("mirrored", "keras", False), (SERVERS, "keras
 TF_KERAS = ((GROUP, "tf_keras", False),)
 JAX, TORCH = ((GROUP, "jax", False),), ((GROUP, "torch", False),)
 SPARK = ((GROUP, "keras", True),)
-#: Lets a Keras be probed that can't be patched (`gridflow.keras.patches.registry.UNSAFE_VARIABLE`).
+#: Lets a Keras be probed that can't be patched (`UNSAFE_VARIABLE` of the registry).
 UNSAFE = "GRIDFLOW_UNSAFE_KERAS"
 CURES = ("tests/keras/test_bug_patches.py", "tests/keras/test_parts.py")
 
@@ -163,7 +163,7 @@ def replace(folder, component):
 
 def states(flavour):
     """Return what has become of each patch in this process; it must be allowed to be unpatched."""
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     try:
         applied = {fix.name for fix in registry.apply() if fix.flavour == flavour}

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from gridflow.agent.procfs import began
+from gridflow._agent.procfs import began
 from suite import classes
 
 # That a busy machine takes its time is no failure.
@@ -38,7 +38,7 @@ pytest_plugins = (
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
 #: The modules that fork servers run: they outlive a job, but no executor and no driver.
-FORK_SERVERS = {"gridflow.agent.forkserver.server", "gridflow.agent.forkserver.agents"}
+FORK_SERVERS = {"gridflow._agent.forkserver.server", "gridflow._agent.forkserver.agents"}
 _PATIENCE = 8.0
 # Ctrl-C is tried, too: a run in a shell's background ignores it, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -115,10 +115,10 @@ def left_processes():
         if FORK_SERVERS & set(words) and is_warm(words):
             continue
         if (
-            "gridflow.training" in command
+            "gridflow._training" in command
             or "guardian.py" in command
             or "gridflow-janitor" in command
-            or "gridflow.agent" in command
+            or "gridflow._agent" in command
         ):
             found.append(f"{process.pid} {command[:120]}")
     return found

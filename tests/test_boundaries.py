@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import gridflow
-from gridflow.spec import backends, strategies
-from gridflow.training.modes.base import Mode
+from gridflow._spec import backends, strategies
+from gridflow._training.modes.base import Mode
 
 ROOT = Path(gridflow.__file__).parent
 TREES = {
@@ -29,22 +29,22 @@ MOST_LINES = 400
 NAMES = {*strategies.STRATEGIES, *backends.BACKENDS}
 #: Where they may be compared, or be the keys of a table, and why.
 NAMED = {
-    "agent/environment.py": "versions of packages, by their names",
-    "agent/forkserver/client.py": "'command' is a field of a request",
-    "agent/forkserver/server.py": "what is imported beside a package",
-    "coordinator/console.py": "'none' is a value of logs=",
-    "coordinator/environments.py": "titles of packages",
-    "feed/ingest/files/tfrecords.py": "'none' is a compression",
-    "keras/patches/bugs/keras3_replicas.py": "'none' is a reduction of Keras's losses",
-    "keras/patches/bugs/parts.py": "packages with private parts",
-    "keras/patches/bugs/own_steps.py": "the package that a class is from",
-    "keras/patches/registry.py": "the table of the patches of each backend",
-    "keras/results.py": "'none' is a kind of value",
+    "_agent/environment.py": "versions of packages, by their names",
+    "_agent/forkserver/client.py": "'command' is a field of a request",
+    "_agent/forkserver/server.py": "what is imported beside a package",
+    "_coordinator/console.py": "'none' is a value of logs=",
+    "_coordinator/environments.py": "titles of packages",
+    "_feed/ingest/files/tfrecords.py": "'none' is a compression",
+    "_keras/patches/bugs/keras3_replicas.py": "'none' is a reduction of Keras's losses",
+    "_keras/patches/bugs/parts.py": "packages with private parts",
+    "_keras/patches/bugs/own_steps.py": "the package that a class is from",
+    "_keras/patches/registry.py": "the table of the patches of each backend",
+    "_keras/results.py": "'none' is a kind of value",
     "ml/exporting.py": "'torch' is a format to which Keras exports",
     "ml/serving.py": "which backend Keras has in a worker of Spark",
-    "spec/backends.py": "that KERAS_BACKEND doesn't contradict backend=",
-    "training/modes/synchronous.py": "what makes each of its strategies",
-    "training/pulling.py": "'none' is a compression",
+    "_spec/backends.py": "that KERAS_BACKEND doesn't contradict backend=",
+    "_training/modes/synchronous.py": "what makes each of its strategies",
+    "_training/pulling.py": "'none' is a compression",
 }
 #: The description of a job, and what users' tests are made of, have names of their own.
 NOT_THE_RUNTIME = ("deploy/", "testing/")
@@ -52,7 +52,7 @@ NOT_THE_RUNTIME = ("deploy/", "testing/")
 PRIVATE_MODULE = re.compile(
     r"\b(keras|tf_keras)[./]src\b|\btensorflow[./]python\b|\bjax[./]_src\b|\b__internal__\b"
 )
-DOOR = ("keras/patches/bugs/", "keras/patches/hooks/")
+DOOR = ("_keras/patches/bugs/", "_keras/patches/hooks/")
 #: Private attributes of others that are no part of Keras or TensorFlow, and why they are used.
 PRIVATE = {
     "_SubParsersAction": "argparse has no public name for it",
@@ -178,7 +178,7 @@ def imported(node, *, types):
     return found.union(*(imported(each, types=types) for each in ast.iter_child_nodes(node)))
 
 
-@pytest.mark.parametrize(("room", "types"), [("", False), ("training/", True)])
+@pytest.mark.parametrize(("room", "types"), [("", False), ("_training/", True)])
 def test_no_modules_import_one_another_in_a_circle_not_even_late(room, types):
     # Packages are no more than names here: `gridflow` itself imports all that it offers.
     trees = {
@@ -202,7 +202,7 @@ def test_a_public_class_has_a_name_of_its_own():
 
 
 def test_a_strategy_or_backend_is_asked_and_not_compared():
-    # Ask gridflow.spec.strategies or gridflow.spec.backends, or the mode.
+    # Ask gridflow._spec.strategies or gridflow._spec.backends, or the mode.
     found = {
         path: compares_names(tree)
         for path, tree in TREES.items()
@@ -220,11 +220,11 @@ def test_each_strategy_and_backend_has_its_facts_and_its_mode():
     assert asked == Mode.__abstractmethods__
     modes = {strategies.of(name).mode for name in strategies.STRATEGIES}
     modes |= {backends.of(name).mode for name in backends.BACKENDS} - {None}
-    folder = ROOT / "training" / "modes"
+    folder = ROOT / "_training" / "modes"
     there = {path.stem for path in folder.glob("*.py")} - {"__init__", "base"}
     assert modes == there
     for name in modes:
-        mode = importlib.import_module(f"gridflow.training.modes.{name}").MODE
+        mode = importlib.import_module(f"gridflow._training.modes.{name}").MODE
         assert issubclass(mode, Mode)
         assert not inspect.isabstract(mode)
         for function in asked:
@@ -268,12 +268,12 @@ def test_the_context_has_what_users_need_and_no_more():
 def test_each_group_has_the_same_functions():
     for name in backends.BACKENDS:
         if backends.of(name).mode == "neutral":
-            group = importlib.import_module(f"gridflow.training.groups.{name}")
+            group = importlib.import_module(f"gridflow._training.groups.{name}")
             assert group.__all__ == ["equal_parts", "gather", "join", "leave", "spread"]
 
 
 def test_private_parts_of_keras_are_touched_behind_one_door():
-    # They belong into gridflow.keras.patches.bugs or gridflow.keras.patches.hooks, with a test.
+    # They belong into gridflow._keras.patches.bugs or gridflow._keras.patches.hooks, with a test.
     found = {
         path: [*private_modules(tree), *private_attributes(tree)]
         for path, tree in TREES.items()

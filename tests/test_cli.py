@@ -18,9 +18,9 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent / "manifests"))
 from standin import Kubernetes, MarathonServer, configured, put_docker_into, serving
 
+from gridflow._spec.exits import Exit
 from gridflow.cli import main
 from gridflow.deploy import TARGETS
-from gridflow.spec.exits import Exit
 from suite.disk import files_of_at_most
 
 JOB = """\

@@ -12,8 +12,8 @@ import venv
 import pytest
 
 from gridflow import cli, errors
+from gridflow._spec.exits import Exit
 from gridflow.deploy import environments
-from gridflow.spec.exits import Exit
 
 
 def make(folder):

@@ -12,11 +12,11 @@ from typing import get_args
 import pytest
 
 from gridflow import errors, exit_code
-from gridflow.coordinator.policies import to_error
-from gridflow.spec import exits
-from gridflow.spec.exits import Exit
-from gridflow.spec.failures import KINDS, FailureKind, kind_of
-from gridflow.wire.failures import TaskFailure
+from gridflow._coordinator.policies import to_error
+from gridflow._spec import exits
+from gridflow._spec.exits import Exit
+from gridflow._spec.failures import KINDS, FailureKind, kind_of
+from gridflow._wire.failures import TaskFailure
 
 PAGE = Path(__file__).parents[1] / "docs" / "outcomes.md"
 

@@ -18,7 +18,7 @@ from gridflow import (
     cli,
     errors,
 )
-from gridflow.coordinator import folders as jobs
+from gridflow._coordinator import folders as jobs
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_folder_in_use_is_kept_however_old_it_is(folder):
 
 def test_a_folder_whose_driver_lives_is_kept_however_old_it_is(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from gridflow.coordinator import folders as jobs\n"
+        "import sys; from pathlib import Path; from gridflow._coordinator import folders as jobs\n"
         "print(jobs.make(Path(sys.argv[1]), 'other'), flush=True); sys.stdin.read()"
     )
     driver = subprocess.Popen(

@@ -25,7 +25,7 @@ from gridflow import (
     TensorBoard,
     TensorflowDistributor,
 )
-from gridflow.spec.arguments import MOVED
+from gridflow._spec.arguments import MOVED
 
 #: Parameter of the constructor and its class.
 GROUPS = {
@@ -68,6 +68,7 @@ PUBLIC = [
     "Deadlines",
     "Distribution",
     "EnvironmentMismatch",
+    "FilePart",
     "FixedShardsPartitioner",
     "GpuOptions",
     "GridflowError",
@@ -77,6 +78,7 @@ PUBLIC = [
     "JobHandle",
     "Keys",
     "LaunchOptions",
+    "Launcher",
     "LocalLauncher",
     "Materialized",
     "MaxRestarts",
@@ -106,16 +108,20 @@ PUBLIC = [
     "TensorBoard",
     "TensorflowDistributor",
     "TrainedModel",
+    "TrainerStatus",
     "TrainingContext",
     "TrainingFailed",
     "UnpicklableFunction",
     "UnsafePath",
     "WireError",
+    "chief_only",
     "current_context",
     "exit_code",
     "exit_codes",
     "materialize",
+    "patch_keras",
     "predict_udf",
+    "trainable_variables",
 ]
 ROOT = Path(__file__).parent.parent
 
@@ -123,6 +129,22 @@ ROOT = Path(__file__).parent.parent
 def test_the_public_names_are_these():
     """A name that comes or goes is a decision: change this list with it."""
     assert gridflow.__all__ == PUBLIC
+
+
+def test_the_public_packages_are_these():
+    here = Path(gridflow.__file__).parent.iterdir()
+    names = {each.stem for each in here if each.is_dir() or each.suffix == ".py"}
+    assert {name for name in names if not name.startswith("_")} == {
+        "cli",
+        "compat",
+        "data",
+        "deploy",
+        "errors",
+        "ml",
+        "testing",
+        "tfrecord",
+        "util",
+    }
 
 
 def test_the_parameters_of_the_distributor_are_these():

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from gridflow import errors
-from gridflow.agent.executor import Executor, executor_above
-from gridflow.launch.spark import slots
-from gridflow.launch.spark.errors import explain
+from gridflow._agent.executor import Executor, executor_above
+from gridflow._launch.spark import slots
+from gridflow._launch.spark.errors import explain
 
 CALLED = "An error occurred while calling o12811.save.\n: "
 ABORTED = (
@@ -64,7 +64,7 @@ def test_of_a_traceback_the_last_frames_are_told():
     [
         (BARRIER + "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", 1),
         (ABORTED.replace("1.3", "1.0") + "Python worker exited unexpectedly (crashed)", 1),
-        (ABORTED + UDF.replace("job.py", "/x/gridflow/agent/agent.py"), 1),
+        (ABORTED + UDF.replace("job.py", "/x/gridflow/_agent/agent.py"), 1),
         (BARRIER + "FetchFailed(BlockManagerId(1, host, 1, None), shuffleId=0)", 1),
     ],
 )

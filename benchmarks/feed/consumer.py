@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from gridflow.feed.dataset.source import make_dataset
-from gridflow.feed.plan.epochs import steps_for
-from gridflow.feed.store import SpoolReader
+from gridflow._feed.dataset.source import make_dataset
+from gridflow._feed.plan.epochs import steps_for
+from gridflow._feed.store import SpoolReader
 
 FORMS = {
     "784 floats": {"features": "x", "label": "y"},

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.store.stream import StreamStore, segment_path
-from gridflow.wire import psk_tls
-from gridflow.wire.identity import identity_of
-from gridflow.wire.receiver import Receiver, ReceiverClient
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.store.stream import StreamStore, segment_path
+from gridflow._wire import psk_tls
+from gridflow._wire.identity import identity_of
+from gridflow._wire.receiver import Receiver, ReceiverClient
 
 KEY = b"a key for one run" * 2
 #: By shape: numbers in a row, and rows.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from consumer import drain, open_dataset
 from measure import NUMBERS, SHAPES
 
-from gridflow.feed.store import SpoolWriter
+from gridflow._feed.store import SpoolWriter
 
 
 def timed(dataset) -> dict[str, float]:

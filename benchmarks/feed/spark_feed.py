@@ -71,8 +71,8 @@ def writing(directory: str):
 
 def spooled(frame, directory: str, workers: int = 2) -> int:
     """Let the last stage of a DataFrame be what the agents of the ranks do with their rows."""
-    from gridflow.feed.ingest.frames import FrameSource
-    from gridflow.launch.spark.bodies import taking
+    from gridflow._feed.ingest.frames import FrameSource
+    from gridflow._launch.spark.bodies import taking
 
     source = FrameSource(frame.sparkSession, {"train": frame}, "never")
     stage, own = source.stage(workers, (), directory)
@@ -81,7 +81,7 @@ def spooled(frame, directory: str, workers: int = 2) -> int:
         import pyarrow as pa
         from pyspark import TaskContext
 
-        from gridflow.feed.store import SpoolWriter
+        from gridflow._feed.store import SpoolWriter
 
         rank = TaskContext.get().partitionId()
         writer = SpoolWriter(Path(directory) / f"rank-{rank}")

@@ -52,7 +52,7 @@ def parts(spark, model: str) -> dict:
     from pyspark.sql.functions import arrow_udf
 
     import gridflow
-    from gridflow.feed.ingest import packing
+    from gridflow._feed.ingest import packing
 
     def nothing(batches):
         for batch in batches:

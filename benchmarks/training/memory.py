@@ -30,7 +30,7 @@ def wait_at_first_step(folder, strategy=None):
     import numpy as np
     import tensorflow as tf
 
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     registry.apply()
     import keras

@@ -13,7 +13,7 @@ def timed_fit(steps, strategy=None, batch_size=256):
     import numpy as np
     import tensorflow as tf
 
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     registry.apply()
     import keras

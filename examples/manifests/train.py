@@ -8,9 +8,9 @@ import json
 import os
 from pathlib import Path
 
-from gridflow.keras.patches import registry
+import gridflow
 
-registry.apply()
+gridflow.patch_keras()
 
 import tensorflow as tf  # noqa: E402
 

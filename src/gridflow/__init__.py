@@ -9,14 +9,42 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gridflow.context import TrainingContext, current_context
-    from gridflow.coordinator.policies import (
+    from gridflow._context import TrainingContext, current_context
+    from gridflow._coordinator.policies import (
         MaxRestarts,
         PreemptionAware,
         Restarts,
         RetryableExits,
     )
-    from gridflow.distributor import TensorflowDistributor
+    from gridflow._distributor import TensorflowDistributor
+    from gridflow._feed.encodings import Keys, Padded, Ragged, Sparse
+    from gridflow._files.materialized import Materialized
+    from gridflow._files.parts import FilePart
+    from gridflow._handle import JobHandle
+    from gridflow._keras.callbacks import chief_only
+    from gridflow._keras.kubeflow import TrainerStatus
+    from gridflow._keras.patches.registry import patch_keras
+    from gridflow._keras.sharded import trainable_variables
+    from gridflow._launch.base import Launcher
+    from gridflow._launch.local import LocalLauncher
+    from gridflow._launch.spark.launcher import SparkLauncher
+    from gridflow._launch.spark.materializing import materialize
+    from gridflow._result import Result
+    from gridflow._spec.communication import CommunicationOptions
+    from gridflow._spec.failures import exit_code, exit_codes
+    from gridflow._spec.gpus import GpuOptions
+    from gridflow._spec.network import Network
+    from gridflow._spec.option_groups import (
+        Deadlines,
+        Distribution,
+        LaunchOptions,
+        Programs,
+        Spool,
+        TensorBoard,
+    )
+    from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
+    from gridflow._spec.plan import Plan
+    from gridflow._spec.tasks import Role
     from gridflow.errors import (
         BarrierTimeout,
         BrokenBarrier,
@@ -41,88 +69,72 @@ if TYPE_CHECKING:
         UnsafePath,
         WireError,
     )
-    from gridflow.feed.encodings import Keys, Padded, Ragged, Sparse
-    from gridflow.files.materialized import Materialized
-    from gridflow.handle import JobHandle
-    from gridflow.launch.local import LocalLauncher
-    from gridflow.launch.spark.launcher import SparkLauncher
-    from gridflow.launch.spark.materializing import materialize
     from gridflow.ml.model import TrainedModel
     from gridflow.ml.predict import predict_udf
-    from gridflow.result import Result
-    from gridflow.spec.communication import CommunicationOptions
-    from gridflow.spec.failures import exit_code, exit_codes
-    from gridflow.spec.gpus import GpuOptions
-    from gridflow.spec.network import Network
-    from gridflow.spec.option_groups import (
-        Deadlines,
-        Distribution,
-        LaunchOptions,
-        Programs,
-        Spool,
-        TensorBoard,
-    )
-    from gridflow.spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
-    from gridflow.spec.plan import Plan
-    from gridflow.spec.tasks import Role
 
 _HOMES: Final = {
     "BarrierTimeout": "errors",
     "BrokenBarrier": "errors",
     "ClientUnreachable": "errors",
-    "CommunicationOptions": "spec.communication",
+    "CommunicationOptions": "_spec.communication",
     "DataError": "errors",
-    "Deadlines": "spec.option_groups",
-    "Distribution": "spec.option_groups",
+    "Deadlines": "_spec.option_groups",
+    "Distribution": "_spec.option_groups",
     "EnvironmentMismatch": "errors",
-    "FixedShardsPartitioner": "spec.partitioners",
-    "GpuOptions": "spec.gpus",
+    "FilePart": "_files.parts",
+    "FixedShardsPartitioner": "_spec.partitioners",
+    "GpuOptions": "_spec.gpus",
     "GridflowError": "errors",
     "InvalidArgument": "errors",
     "JobCancelled": "errors",
     "JobExists": "errors",
-    "JobHandle": "handle",
-    "Keys": "feed.encodings",
-    "LaunchOptions": "spec.option_groups",
-    "LocalLauncher": "launch.local",
-    "Materialized": "files.materialized",
-    "MaxRestarts": "coordinator.policies",
-    "MinSizePartitioner": "spec.partitioners",
+    "JobHandle": "_handle",
+    "Keys": "_feed.encodings",
+    "LaunchOptions": "_spec.option_groups",
+    "Launcher": "_launch.base",
+    "LocalLauncher": "_launch.local",
+    "Materialized": "_files.materialized",
+    "MaxRestarts": "_coordinator.policies",
+    "MinSizePartitioner": "_spec.partitioners",
     "MissingDependency": "errors",
-    "Network": "spec.network",
+    "Network": "_spec.network",
     "NetworkError": "errors",
     "NotEnoughGpus": "errors",
     "NotEnoughSlots": "errors",
-    "Padded": "feed.encodings",
-    "Plan": "spec.plan",
-    "PreemptionAware": "coordinator.policies",
-    "Programs": "spec.option_groups",
-    "Ragged": "feed.encodings",
-    "Restarts": "coordinator.policies",
-    "Result": "result",
-    "RetryableExits": "coordinator.policies",
-    "Role": "spec.tasks",
+    "Padded": "_feed.encodings",
+    "Plan": "_spec.plan",
+    "PreemptionAware": "_coordinator.policies",
+    "Programs": "_spec.option_groups",
+    "Ragged": "_feed.encodings",
+    "Restarts": "_coordinator.policies",
+    "Result": "_result",
+    "RetryableExits": "_coordinator.policies",
+    "Role": "_spec.tasks",
     "RunTimeout": "errors",
     "SchemaError": "errors",
-    "SparkLauncher": "launch.spark.launcher",
-    "Sparse": "feed.encodings",
-    "Spool": "spec.option_groups",
+    "SparkLauncher": "_launch.spark.launcher",
+    "Sparse": "_feed.encodings",
+    "Spool": "_spec.option_groups",
     "StartTimeout": "errors",
     "StepTimeout": "errors",
     "TaskLost": "errors",
-    "TensorBoard": "spec.option_groups",
-    "TensorflowDistributor": "distributor",
+    "TensorBoard": "_spec.option_groups",
+    "TensorflowDistributor": "_distributor",
     "TrainedModel": "ml.model",
-    "TrainingContext": "context",
+    "TrainerStatus": "_keras.kubeflow",
+    "TrainingContext": "_context",
     "TrainingFailed": "errors",
     "UnpicklableFunction": "errors",
     "UnsafePath": "errors",
     "WireError": "errors",
-    "current_context": "context",
-    "exit_code": "spec.failures",
-    "exit_codes": "spec.failures",
-    "materialize": "launch.spark.materializing",
+    "chief_only": "_keras.callbacks",
+    "current_context": "_context",
+    "exit_code": "_spec.failures",
+    "exit_codes": "_spec.failures",
+    "materialize": "_launch.spark.materializing",
+    "patch_keras": "_keras.patches.registry",
     "predict_udf": "ml.predict",
+    "trainable_variables": "_keras.sharded",
 }
 
 __all__ = [
@@ -134,6 +146,7 @@ __all__ = [
     "Deadlines",
     "Distribution",
     "EnvironmentMismatch",
+    "FilePart",
     "FixedShardsPartitioner",
     "GpuOptions",
     "GridflowError",
@@ -143,6 +156,7 @@ __all__ = [
     "JobHandle",
     "Keys",
     "LaunchOptions",
+    "Launcher",
     "LocalLauncher",
     "Materialized",
     "MaxRestarts",
@@ -172,16 +186,20 @@ __all__ = [
     "TensorBoard",
     "TensorflowDistributor",
     "TrainedModel",
+    "TrainerStatus",
     "TrainingContext",
     "TrainingFailed",
     "UnpicklableFunction",
     "UnsafePath",
     "WireError",
+    "chief_only",
     "current_context",
     "exit_code",
     "exit_codes",
     "materialize",
+    "patch_keras",
     "predict_udf",
+    "trainable_variables",
 ]
 
 

@@ -10,12 +10,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from gridflow._spec.exits import Exit
+from gridflow._spec.failures import exit_code
+from gridflow._spec.printable import printable
+from gridflow._spec.tf_config import FLAGS
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
-from gridflow.spec.exits import Exit
-from gridflow.spec.failures import exit_code
-from gridflow.spec.printable import printable
-from gridflow.spec.tf_config import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        One of `gridflow.spec.exits.Exit`; ``launch`` returns its program's code.
+        One of `gridflow._spec.exits.Exit`; ``launch`` returns its program's code.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that it lacks is no reason to fail
@@ -238,7 +238,7 @@ def _add_jobs(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
         "--delete", nargs="*", metavar="ID", help="delete these; without IDs, all that have ended"
     )
     _json(parser)
-    _calls(parser, "gridflow.coordinator.folders", "command")
+    _calls(parser, "gridflow._coordinator.folders", "command")
 
 
 def _add_environments(subcommands: Subparsers[argparse.ArgumentParser]) -> None:

@@ -12,19 +12,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridflow._spec.cluster import ClusterSpec, Task
+from gridflow._spec.options import whole_number
+from gridflow._spec.tf_config import TF_CONFIG
 from gridflow.errors import InvalidArgument
-from gridflow.spec.cluster import ClusterSpec, Task
-from gridflow.spec.options import whole_number
-from gridflow.spec.tf_config import TF_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow.feed.ingest.files.catalogue import Catalogue
-    from gridflow.feed.ingest.files.opening import Group
-    from gridflow.feed.plan.epochs import Tail
-    from gridflow.feed.selection import Columns
-    from gridflow.files.listing import Paths
+    from gridflow._feed.ingest.files.catalogue import Catalogue
+    from gridflow._feed.ingest.files.opening import Group
+    from gridflow._feed.plan.epochs import Tail
+    from gridflow._feed.selection import Columns
+    from gridflow._files.listing import Paths
 
 __all__ = ["image_decoder", "parquet_dataset", "tfrecord_dataset"]
 
@@ -62,7 +62,7 @@ def parquet_dataset(
         Each iteration is an epoch. To evaluate and predict it gives each row once only within a
         gridflow job: here it gives the batches of training.
     """
-    from gridflow.feed.ingest.files.opening import open_parquet
+    from gridflow._feed.ingest.files.opening import open_parquet
 
     columns = {"features": features, "label": label, "sample_weight": sample_weight}
     group, options = _group(strategy, options)
@@ -94,7 +94,7 @@ def tfrecord_dataset(
     strategy, **options
         See `parquet_dataset`.
     """
-    from gridflow.feed.ingest.files.opening import open_tfrecord
+    from gridflow._feed.ingest.files.opening import open_tfrecord
 
     columns = {"features": features, "label": label, "sample_weight": sample_weight}
     group, options = _group(strategy, options)
@@ -182,7 +182,7 @@ def _group(strategy: Any, options: dict[str, Any]) -> tuple[Group, dict[str, Any
     if strategy is not None and workers > 1:
         import tensorflow as tf
 
-        from gridflow.feed import allgather
+        from gridflow._feed import allgather
 
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
 
@@ -224,9 +224,9 @@ def _made(
     epoch: int = 0,
     step: int = 0,
 ) -> Any:
-    from gridflow.feed.dataset import source
-    from gridflow.feed.plan import epochs
-    from gridflow.feed.plan.counter import EpochCounter
+    from gridflow._feed.dataset import source
+    from gridflow._feed.plan import epochs
+    from gridflow._feed.plan.counter import EpochCounter
 
     return source.distribute(
         strategy,

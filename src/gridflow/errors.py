@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gridflow.wire.failures import TaskFailure
+    from gridflow._wire.failures import TaskFailure
 
 __all__ = [
     "BarrierTimeout",

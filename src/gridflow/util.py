@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from gridflow.launch.spark.configured import num_executors, num_param_servers
+from gridflow._launch.spark.configured import num_executors, num_param_servers
 
 __all__ = ["num_executors", "num_param_servers"]

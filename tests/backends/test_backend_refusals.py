@@ -8,8 +8,8 @@ import importlib.util
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
-from gridflow.coordinator.environments import environment_failures
-from gridflow.spec.cluster import Task
+from gridflow._coordinator.environments import environment_failures
+from gridflow._spec.cluster import Task
 
 
 @pytest.mark.parametrize(

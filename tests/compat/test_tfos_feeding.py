@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 
 from gridflow import GridflowError, TaskLost
+from gridflow._feed.push.exactly_once import PartitionAttempt
 from gridflow.compat.tfos import TFNode, _fed, _memory, _node, reservation
 from gridflow.compat.tfos._chunks import CHUNK_BYTES
 from gridflow.compat.tfos._feeding import BUSY, Feeder
 from gridflow.compat.tfos._frames import chunks
 from gridflow.compat.tfos._queues import NodeQueues
-from gridflow.feed.push.exactly_once import PartitionAttempt
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
+from gridflow._launch.spark import session
 from gridflow.compat.tfos import TFCluster, _chunks, _frames
-from gridflow.launch.spark import session
 
 # Spark leaves the sockets of collected rows to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -35,6 +35,7 @@ from gridflow import (
     NotEnoughGpus,
     StartTimeout,
 )
+from gridflow._wire import identity, psk_tls
 from gridflow.compat.tfos import (
     TFCluster,
     TFManager,
@@ -52,7 +53,6 @@ from gridflow.compat.tfos import (
 )
 from gridflow.compat.tfos._params import Namespace
 from gridflow.compat.tfos._queues import NodeQueues
-from gridflow.wire import identity, psk_tls
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import sys
 import pytest
 from test_machine import heard
 
-from gridflow.coordinator import events as ev
-from gridflow.coordinator.alarms import Alarms
-from gridflow.coordinator.machine import JobMachine
-from gridflow.spec.cluster import Task
-from gridflow.spec.option_groups import Deadlines
-from gridflow.spec.tasks import parts_of
-from gridflow.wire import reports
-from gridflow.wire.headers import Registration
+from gridflow._coordinator import events as ev
+from gridflow._coordinator.alarms import Alarms
+from gridflow._coordinator.machine import JobMachine
+from gridflow._spec.cluster import Task
+from gridflow._spec.option_groups import Deadlines
+from gridflow._spec.tasks import parts_of
+from gridflow._wire import reports
+from gridflow._wire.headers import Registration
 
 
 def test_only_those_are_due_whose_time_was_not_put_off():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._spec.place import Place
 from gridflow.errors import GridflowError
-from gridflow.spec.place import Place
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import types
 
 import pytest
 
-from gridflow.coordinator import progress_bar
-from gridflow.coordinator.console import Console, as_printed
-from gridflow.spec.cluster import Task
-from gridflow.wire.reports import Progress
+from gridflow._coordinator import progress_bar
+from gridflow._coordinator.console import Console, as_printed
+from gridflow._spec.cluster import Task
+from gridflow._wire.reports import Progress
 
 COLUMNS = 80
 TASKS = [Task("worker", 0), Task("worker", 1)]
@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_console import tell
-from gridflow.coordinator.console import Console
+from gridflow._coordinator.console import Console
 tell(lambda tasks: Console(tasks, Path(sys.argv[1])))
 """
 
@@ -241,7 +241,7 @@ def test_a_metric_with_a_cursor_in_its_name_leaves_the_bar_whole(tmp_path):
 @pytest.mark.parametrize("fill", ["lines", "long lines"])
 @pytest.mark.timeout(60)
 def test_a_terminal_that_nobody_reads_holds_up_nobody(tmp_path, monkeypatch, fill):
-    monkeypatch.setattr("gridflow.coordinator.console._TERMINAL_PATIENCE", 0.2)
+    monkeypatch.setattr("gridflow._coordinator.console._TERMINAL_PATIENCE", 0.2)
     read, write = os.pipe()
     monkeypatch.setattr(sys, "stdout", stdout := os.fdopen(write, "w"))
     console = Console(TASKS, tmp_path, progress=False)

@@ -6,10 +6,10 @@ import pytest
 from test_machine import CLOSE, SERVED, WATCHED, Story, failure
 
 from gridflow import errors
-from gridflow.coordinator import events as ev
-from gridflow.coordinator.machine import MOST_REPLACEMENTS
-from gridflow.coordinator.phases import Phase
-from gridflow.wire import commands, reports
+from gridflow._coordinator import events as ev
+from gridflow._coordinator.machine import MOST_REPLACEMENTS
+from gridflow._coordinator.phases import Phase
+from gridflow._wire import commands, reports
 
 CHIEF, WORKER, PS, EVALUATOR = range(4)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gridflow.coordinator.fits import Fits
-from gridflow.wire.ranks import FitBegins, FitStarts
+from gridflow._coordinator.fits import Fits
+from gridflow._wire.ranks import FitBegins, FitStarts
 
 
 def test_who_would_write_hears_where_the_chief_does_whoever_comes_first():

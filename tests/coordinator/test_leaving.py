@@ -6,12 +6,12 @@ import pytest
 from test_machine import CLOSE, Story, failure
 
 from gridflow import errors
-from gridflow.coordinator import events as ev
-from gridflow.coordinator.checkpoint_barrier import CheckpointBarrier
-from gridflow.coordinator.machine import JobMachine
-from gridflow.coordinator.phases import Phase
-from gridflow.coordinator.policies import Restarts
-from gridflow.wire import commands, reports
+from gridflow._coordinator import events as ev
+from gridflow._coordinator.checkpoint_barrier import CheckpointBarrier
+from gridflow._coordinator.machine import JobMachine
+from gridflow._coordinator.phases import Phase
+from gridflow._coordinator.policies import Restarts
+from gridflow._wire import commands, reports
 
 WHY = "its executor 1 is being decommissioned"
 

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridflow import errors
-from gridflow.coordinator import events as ev
-from gridflow.coordinator.machine import JobMachine
-from gridflow.coordinator.phases import STAGES, Phase
-from gridflow.coordinator.policies import MaxRestarts
-from gridflow.spec.cluster import Task
-from gridflow.spec.option_groups import Deadlines
-from gridflow.spec.tasks import parts_of
-from gridflow.wire import commands, reports
-from gridflow.wire.failures import TaskFailure
-from gridflow.wire.headers import Registration, Sender
+from gridflow._coordinator import events as ev
+from gridflow._coordinator.machine import JobMachine
+from gridflow._coordinator.phases import STAGES, Phase
+from gridflow._coordinator.policies import MaxRestarts
+from gridflow._spec.cluster import Task
+from gridflow._spec.option_groups import Deadlines
+from gridflow._spec.tasks import parts_of
+from gridflow._wire import commands, reports
+from gridflow._wire.failures import TaskFailure
+from gridflow._wire.headers import Registration, Sender
 
 DEADLINES = Deadlines(heartbeat=10, step=50, shutdown=20)
 TASKS = (Task("worker", 0), Task("worker", 1))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow.coordinator.meetings import Meetings
-from gridflow.wire.ranks import Meet
+from gridflow._coordinator.meetings import Meetings
+from gridflow._wire.ranks import Meet
 
 TASKS = ["worker:0", "worker:1", "worker:2", "worker:3", "worker:4"]
 

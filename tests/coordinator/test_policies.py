@@ -12,8 +12,8 @@ from gridflow import (
     TensorflowDistributor,
     errors,
 )
-from gridflow.coordinator.policies import MAX_PREEMPTIONS, Restarts
-from gridflow.wire.failures import TaskFailure
+from gridflow._coordinator.policies import MAX_PREEMPTIONS, Restarts
+from gridflow._wire.failures import TaskFailure
 
 
 def causes(*kinds):

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor, errors
-from gridflow.coordinator import folders, record
-from gridflow.coordinator.job import PreparedJob
-from gridflow.coordinator.policies import MaxRestarts
-from gridflow.coordinator.record import Ending, Outcome
-from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
-from gridflow.spec.cluster import Task
-from gridflow.spec.network import Network
-from gridflow.spec.place import Place
-from gridflow.wire.failures import Attempt, TaskFailure
-from gridflow.wire.reports import Progress
+from gridflow._coordinator import folders, record
+from gridflow._coordinator.job import PreparedJob
+from gridflow._coordinator.policies import MaxRestarts
+from gridflow._coordinator.record import Ending, Outcome
+from gridflow._feed.ledger import DatasetCounts, EpochRecord, Ledger
+from gridflow._spec.cluster import Task
+from gridflow._spec.network import Network
+from gridflow._spec.place import Place
+from gridflow._wire.failures import Attempt, TaskFailure
+from gridflow._wire.reports import Progress
 
 LOST = TaskFailure("worker:1", "host-7", "lost", "its executor is gone", log_tail=("x",))
 ATTEMPTS = (Attempt(0, 2.0, LOST), Attempt(1, 3.25, None, Place(0, 1, 5)))
@@ -152,7 +152,7 @@ def test_a_run_that_goes_on_cannot_be_started_a_second_time(tmp_path):
 
 def test_a_run_whose_driver_was_killed_can_be_started_again(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from gridflow.coordinator import folders\n"
+        "import sys; from pathlib import Path; from gridflow._coordinator import folders\n"
         "claim = folders.Claim(Path(sys.argv[1]), 'monday')\n"
         "print('claimed', flush=True); sys.stdin.read()"
     )
@@ -198,7 +198,7 @@ def test_a_claim_that_finds_the_disk_full_is_none(tmp_path):
 @pytest.mark.parametrize("way", ["release", "death"])
 def test_a_process_that_a_driver_forked_does_not_hold_its_claim(tmp_path, way):
     code = (
-        "import os, sys; from pathlib import Path; from gridflow.coordinator import folders\n"
+        "import os, sys; from pathlib import Path; from gridflow._coordinator import folders\n"
         "claim = folders.Claim(Path(sys.argv[1]), 'monday')\n"
         "if not os.fork():\n"
         "    os.write(1, b'forked\\n'); sys.stdin.read(); os._exit(0)\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gridflow._wire.failures import TaskFailure
 from gridflow.errors import did_you_mean
-from gridflow.wire.failures import TaskFailure
 
 TRACEBACK = """\
 Traceback (most recent call last):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow.coordinator.rows import Forget, LaunchRows, RowsPhase, SendAll, SendTo, Unfit
-from gridflow.wire.commands import Borrow, Counts, Lend
-from gridflow.wire.reports import Spooled
+from gridflow._coordinator.rows import Forget, LaunchRows, RowsPhase, SendAll, SendTo, Unfit
+from gridflow._wire.commands import Borrow, Counts, Lend
+from gridflow._wire.reports import Spooled
 
 
 def spooled(left_out=None, specs=None, **rows):

@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from gridflow.coordinator import events as ev
-from gridflow.coordinator.checkpoints import CheckpointStore
-from gridflow.coordinator.console import Console
-from gridflow.coordinator.rpc_handler import RpcHandler
-from gridflow.spec.cluster import Task
-from gridflow.spec.tasks import parts_of
-from gridflow.wire.reports import Succeeded
+from gridflow._coordinator import events as ev
+from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._coordinator.console import Console
+from gridflow._coordinator.rpc_handler import RpcHandler
+from gridflow._spec.cluster import Task
+from gridflow._spec.tasks import parts_of
+from gridflow._wire.reports import Succeeded
 
 TASKS = (Task("worker", 0), Task("worker", 1))
 SUCCEEDED = {"kind": "succeeded", "generation": 0, "result": {"kind": "none", "files": []}}
@@ -76,8 +76,8 @@ def test_a_full_disk_is_reported_once_and_ends_nothing(tmp_path, capsys):
 
 
 def test_a_disk_that_hangs_holds_lines_back_for_a_while_and_no_heartbeat(tmp_path, monkeypatch):
-    monkeypatch.setattr("gridflow.coordinator.console._MOST_KEPT", 1 << 16)
-    monkeypatch.setattr("gridflow.coordinator.console._DISK_PATIENCE", 1.0)
+    monkeypatch.setattr("gridflow._coordinator.console._MOST_KEPT", 1 << 16)
+    monkeypatch.setattr("gridflow._coordinator.console._DISK_PATIENCE", 1.0)
     (tmp_path / "logs").mkdir()
     os.mkfifo(tmp_path / "logs" / "worker-0.log")
     disk = os.open(tmp_path / "logs" / "worker-0.log", os.O_RDONLY | os.O_NONBLOCK)

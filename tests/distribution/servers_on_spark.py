@@ -17,7 +17,7 @@ from gridflow.testing import asynchronous
 def train(ctx):
     """Train by ctx.fit, and tell of it."""
     import keras
-    from gridflow.keras.sharded import trainable_variables
+    from gridflow import trainable_variables
 
     with ctx.strategy.scope():
         model = asynchronous.build(keras)

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from gridflow._feed.ledger import DatasetCounts, Ledger
+from gridflow._keras.servers.account import NOTHING, Account
 from gridflow.errors import DataError
-from gridflow.feed.ledger import DatasetCounts, Ledger
-from gridflow.keras.servers.account import NOTHING, Account
 
 
 def ledger_of(account, own_rows, updates=0, lent=()):

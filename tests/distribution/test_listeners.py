@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gridflow.training.groups import base
+from gridflow._training.groups import base
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])

@@ -103,7 +103,7 @@ def _saved(keras, model):
 
 def _natives(model, flavour):
     """Return TensorFlow's own variables behind the weights."""
-    from gridflow.keras.sharded import trainable_variables
+    from gridflow import trainable_variables
 
     if flavour == "keras":
         return [variable.value for variable in trainable_variables(model)]
@@ -161,7 +161,7 @@ def loop(ctx, path):
     import tensorflow as tf
 
     import keras
-    from gridflow.keras.sharded import trainable_variables
+    from gridflow import trainable_variables
 
     with ctx.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

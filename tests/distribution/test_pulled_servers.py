@@ -22,7 +22,7 @@ def count(ctx, victim=None, flavour="keras", loses=False):
     """Return how often each row was trained on, though a worker dies or what steps say is lost."""
     keras, lost = importlib.import_module(flavour), []
     if loses:
-        from gridflow.keras.servers import pulled
+        from gridflow._keras.servers import pulled
 
         fetch, turns = pulled.fetch, itertools.count()
 

@@ -16,8 +16,8 @@ from gridflow import (
     TensorflowDistributor,
     errors,
 )
-from gridflow.spec.cluster import Task
-from gridflow.spec.tasks import make_tasks, parts_of
+from gridflow._spec.cluster import Task
+from gridflow._spec.tasks import make_tasks, parts_of
 
 
 @pytest.mark.parametrize(

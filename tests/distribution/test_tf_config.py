@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gridflow
+from gridflow._spec.cluster import ClusterSpec, Task
+from gridflow._spec.tf_config import FLAGS, ClusterMember, find_flags
 from gridflow.errors import InvalidArgument
-from gridflow.spec.cluster import ClusterSpec, Task
-from gridflow.spec.tf_config import FLAGS, ClusterMember, find_flags
 
 ADDRESSES = st.lists(
     st.from_regex(r"[a-z][a-z0-9.-]{0,9}:[1-9]\d{0,4}", fullmatch=True), max_size=3
@@ -74,4 +74,4 @@ def test_one_module_writes_them():
     }
     # The old programs' own forms are those of the old projects.
     found = {name for name in found if not name.startswith("compat/")}
-    assert found == {"spec/tf_config.py"}
+    assert found == {"_spec/tf_config.py"}

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.store import SpoolWriter, records
 from gridflow.errors import DataError
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.store import SpoolWriter, records
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def test_bytes_and_arrays_of_them_are_parsed_by_tensorflow(rows):
 )
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=3), st.booleans())
 def test_a_worker_reads_each_row_once_with_all_its_columns_together(tmp_path, sizes, shuffle):
-    from gridflow.keras.servers import data as worker_data
+    from gridflow._keras.servers import data as worker_data
 
     ends = np.cumsum([0, *sizes])
     batches = [

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow.agent import procfs
-from gridflow.agent.features import backpressure
-from gridflow.agent.features.backpressure import Backpressure
-from gridflow.wire import child
+from gridflow._agent import procfs
+from gridflow._agent.features import backpressure
+from gridflow._agent.features.backpressure import Backpressure
+from gridflow._wire import child
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridflow._feed.plan.epochs import BatchPlan, rank_seed, steps_for
 from gridflow.errors import DataError, InvalidArgument
-from gridflow.feed.plan.epochs import BatchPlan, rank_seed, steps_for
 
 
 def rows_of(plan, start_batch=0):

@@ -5,12 +5,12 @@ import sys
 import numpy as np
 import pytest
 
+from gridflow._feed.ingest.dataframes import check, stage_frame
+from gridflow._feed.ingest.partitions import check_partitions, partitions
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.store import SpoolReader
+from gridflow._launch.spark.session import run_this_python_where_it_can
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.ingest.dataframes import check, stage_frame
-from gridflow.feed.ingest.partitions import check_partitions, partitions
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.store import SpoolReader
-from gridflow.launch.spark.session import run_this_python_where_it_can
 
 pytest.importorskip("pyspark")
 #: pyspark leaves the sockets of collect() to the garbage collector.
@@ -34,7 +34,7 @@ def feed(spark, tmp_path, monkeypatch):
             import pyarrow as pa
             from pyspark import BarrierTaskContext
 
-            from gridflow.feed.store import SpoolWriter
+            from gridflow._feed.store import SpoolWriter
 
             rank = BarrierTaskContext.get().partitionId()
             with SpoolWriter(tmp_path / f"rank-{rank}", options) as writer:

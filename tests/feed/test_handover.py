@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow.feed.ingest.dataframes import Tags
-from gridflow.feed.ingest.jvm_files import Segments
-from gridflow.launch.spark.bodies import taking
+from gridflow._feed.ingest.dataframes import Tags
+from gridflow._feed.ingest.jvm_files import Segments
+from gridflow._launch.spark.bodies import taking
 
 _PATIENCE = 30.0
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow.agent.features import step_grants
-from gridflow.coordinator.rows import LaunchRows, RowsPhase, SendAll, SendTo
+from gridflow._agent.features import step_grants
+from gridflow._coordinator.rows import LaunchRows, RowsPhase, SendAll, SendTo
+from gridflow._feed.dataset import incremental
+from gridflow._feed.ledger import DatasetCounts, EpochRecord, Ledger
+from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.plan.epochs import steps_for
+from gridflow._feed.plan.grants import Grants, Standing, first_plan, full_steps, granted
+from gridflow._feed.selection import select
+from gridflow._feed.store import SpoolReader, SpoolWriter
+from gridflow._wire import commands, reports
 from gridflow.errors import DataError, SchemaError
-from gridflow.feed.dataset import incremental
-from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
-from gridflow.feed.plan.counter import EpochCounter
-from gridflow.feed.plan.epochs import steps_for
-from gridflow.feed.plan.grants import Grants, Standing, first_plan, full_steps, granted
-from gridflow.feed.selection import select
-from gridflow.feed.store import SpoolReader, SpoolWriter
-from gridflow.wire import commands, reports
 
 TAILS = ("spread", "repeat", "drop")
 counts_of_ranks = st.lists(st.integers(1, 60), min_size=1, max_size=4)

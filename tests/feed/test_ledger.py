@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridflow._feed.ledger import DatasetCounts, EpochRecord, Ledger
+from gridflow._feed.plan.epochs import BatchPlan, steps_for
 from gridflow.errors import InvalidArgument
-from gridflow.feed.ledger import DatasetCounts, EpochRecord, Ledger
-from gridflow.feed.plan.epochs import BatchPlan, steps_for
 
 
 def record(**fields):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridflow._feed.column import reason_against
+from gridflow._feed.ingest.arrays import ArraySource, feedable, to_table
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.column import reason_against
-from gridflow.feed.ingest.arrays import ArraySource, feedable, to_table
 
 
 @given(st.integers(0, 50), st.integers(1, 9))

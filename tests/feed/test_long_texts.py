@@ -4,12 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gridflow.feed import long_texts, memory
-from gridflow.feed.dataset.assemble import assemble
-from gridflow.feed.long_texts import LongTexts
-from gridflow.feed.plan.epochs import BatchPlan
-from gridflow.feed.selection import select
-from gridflow.feed.store import SpoolReader, SpoolWriter
+from gridflow._feed import long_texts, memory
+from gridflow._feed.dataset.assemble import assemble
+from gridflow._feed.long_texts import LongTexts
+from gridflow._feed.plan.epochs import BatchPlan
+from gridflow._feed.selection import select
+from gridflow._feed.store import SpoolReader, SpoolWriter
 
 ROWS, BATCH = 50, 4
 

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gridflow.feed.dataset.assemble import assemble
-from gridflow.feed.plan.epochs import BatchPlan
-from gridflow.feed.selection import select
-from gridflow.feed.store import SpoolReader, SpoolWriter
+from gridflow._feed.dataset.assemble import assemble
+from gridflow._feed.plan.epochs import BatchPlan
+from gridflow._feed.selection import select
+from gridflow._feed.store import SpoolReader, SpoolWriter
 
 
 def spooled(folder, table, rows_per_batch):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridflow._feed.normalize import FeedOptions, normalise, tensor_specs
 from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.normalize import FeedOptions, normalise, tensor_specs
 
 
 def batch(**columns):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from gridflow.feed.ingest.packing import can_pack, packed_frame, unpacked, unpacked_batch
+from gridflow._feed.ingest.packing import can_pack, packed_frame, unpacked, unpacked_batch
 
 #: pyspark leaves the sockets of collect() to the garbage collector.
 pytestmark = [

@@ -17,27 +17,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from gridflow.agent.features.streams import Streams as AgentStreams
-from gridflow.coordinator.streams import LaunchStreams
+from gridflow._agent.features.streams import Streams as AgentStreams
+from gridflow._coordinator.streams import LaunchStreams
+from gridflow._feed.dataset.stream import StreamSource, source_of
+from gridflow._feed.encodings import Ragged, Sparse
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.plan.grants import Standing
+from gridflow._feed.plan.streams import StreamArrivals
+from gridflow._feed.push import exactly_once
+from gridflow._feed.push.exactly_once import Superseded
+from gridflow._feed.push.inference_client import InferenceClient
+from gridflow._feed.push.located import in_file, taken
+from gridflow._feed.push.ranges import Ranges, deal
+from gridflow._feed.push.sender import Destination, send_all
+from gridflow._feed.store import Segment, size_of
+from gridflow._feed.store.stream import StreamStore
+from gridflow._feed.store.stream_reader import StreamReader
+from gridflow._spec.place import Place
+from gridflow._wire import commands, reports
+from gridflow._wire.identity import make_identities
+from gridflow._wire.receiver import Receiver, ReceiverClient
 from gridflow.errors import DataError, GridflowError, SchemaError, WireError
-from gridflow.feed.dataset.stream import StreamSource, source_of
-from gridflow.feed.encodings import Ragged, Sparse
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.plan.grants import Standing
-from gridflow.feed.plan.streams import StreamArrivals
-from gridflow.feed.push import exactly_once
-from gridflow.feed.push.exactly_once import Superseded
-from gridflow.feed.push.inference_client import InferenceClient
-from gridflow.feed.push.located import in_file, taken
-from gridflow.feed.push.ranges import Ranges, deal
-from gridflow.feed.push.sender import Destination, send_all
-from gridflow.feed.store import Segment, size_of
-from gridflow.feed.store.stream import StreamStore
-from gridflow.feed.store.stream_reader import StreamReader
-from gridflow.spec.place import Place
-from gridflow.wire import commands, reports
-from gridflow.wire.identity import make_identities
-from gridflow.wire.receiver import Receiver, ReceiverClient
 from suite import stores
 
 

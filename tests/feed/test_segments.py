@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gridflow._feed.ingest.dataframes import stage_frame
+from gridflow._feed.ingest.jvm_files import Segments, os_error, written
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.store import Segment, SpoolReader, SpoolWriter
+from gridflow._launch.spark.bodies import taking
+from gridflow._launch.spark.session import run_this_python_where_it_can
 from gridflow.errors import DataError
-from gridflow.feed.ingest.dataframes import stage_frame
-from gridflow.feed.ingest.jvm_files import Segments, os_error, written
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.store import Segment, SpoolReader, SpoolWriter
-from gridflow.launch.spark.bodies import taking
-from gridflow.launch.spark.session import run_this_python_where_it_can
 
 #: pyspark leaves the sockets of collect() to the garbage collector.
 pytestmark = [
@@ -69,7 +69,7 @@ def spooled(spark, tmp_path, monkeypatch):
         def agent(batches):
             from pyspark import TaskContext
 
-            from gridflow.feed.store import SpoolWriter
+            from gridflow._feed.store import SpoolWriter
 
             own = folder / str(TaskContext.get().partitionId())
             taken = 0

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from gridflow._feed.selection import select
 from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.selection import select
 
 SPECS = {
     "a": (np.dtype("i8"), ()),

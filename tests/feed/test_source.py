@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gridflow._feed.dataset.assemble import aligned_empty
+from gridflow._feed.dataset.source import Source, distribute, make_dataset
+from gridflow._feed.ledger import Ledger
+from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.plan.epochs import steps_for
+from gridflow._feed.selection import select
+from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.dataset.assemble import aligned_empty
-from gridflow.feed.dataset.source import Source, distribute, make_dataset
-from gridflow.feed.ledger import Ledger
-from gridflow.feed.plan.counter import EpochCounter
-from gridflow.feed.plan.epochs import steps_for
-from gridflow.feed.selection import select
-from gridflow.feed.store import SpoolReader, SpoolWriter
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -262,7 +262,7 @@ def test_the_first_steps_are_all_of_an_epoch_wherever_it_begins(spool, tail, ste
 
 
 def test_the_first_steps_of_a_rank_with_fewer_are_those_that_it_has(spool):
-    from gridflow.keras.array_data import ArrayDataset
+    from gridflow._keras.array_data import ArrayDataset
 
     reader = spool(i=np.arange(3))
     columns = select(reader.specs, "i", dataset="train")
@@ -329,9 +329,9 @@ def test_replicas_of_a_process_share_a_batch(spool, tmp_path):
 import pathlib, sys
 import tensorflow as tf
 from gridflow.errors import InvalidArgument
-from gridflow.feed.plan.counter import EpochCounter
-from gridflow.feed.dataset.source import distribute
-from gridflow.feed.store import SpoolReader
+from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.dataset.source import distribute
+from gridflow._feed.store import SpoolReader
 
 device = tf.config.LogicalDeviceConfiguration()
 tf.config.set_logical_device_configuration(

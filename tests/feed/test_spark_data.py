@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from gridflow._feed.ingest.dataframes import check, stage_frame
+from gridflow._feed.ingest.frames import as_frames
+from gridflow._launch.spark.session import run_this_python_where_it_can
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.ingest.dataframes import check, stage_frame
-from gridflow.feed.ingest.frames import as_frames
-from gridflow.launch.spark.session import run_this_python_where_it_can
 
 #: pyspark leaves the sockets of collect() to the garbage collector.
 pytestmark = [

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridflow import Sparse
+from gridflow._feed.dataset.source import make_dataset
+from gridflow._feed.normalize import FeedOptions, Findings, normalise
+from gridflow._feed.plan.epochs import steps_for
+from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.dataset.source import make_dataset
-from gridflow.feed.normalize import FeedOptions, Findings, normalise
-from gridflow.feed.plan.epochs import steps_for
-from gridflow.feed.store import SpoolReader, SpoolWriter
 
 #: As Spark's vectors come.
 VECTOR = pa.struct(

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridflow._feed import allgather
+from gridflow._feed.ledger import DatasetCounts
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.plan import row_borrowing
+from gridflow._feed.store import Segment, SpoolReader, SpoolWriter
 from gridflow.errors import DataError, InvalidArgument
-from gridflow.feed import allgather
-from gridflow.feed.ledger import DatasetCounts
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.plan import row_borrowing
-from gridflow.feed.store import Segment, SpoolReader, SpoolWriter
 
 
 def numbers(start, rows):
@@ -236,7 +236,7 @@ def test_a_spool_is_seen_to_grow_in_whole_segments_and_its_chunks_are_those_of_a
 
 
 def test_rows_that_come_slowly_are_not_kept_until_a_segment_is_full(tmp_path, monkeypatch):
-    from gridflow.feed.store import writer as module
+    from gridflow._feed.store import writer as module
 
     clock = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
@@ -291,7 +291,7 @@ def test_a_full_file_system_is_explained(tmp_path):
     script = """
 import pathlib, pyarrow as pa, numpy as np
 from gridflow.errors import DataError
-from gridflow.feed.store import SpoolWriter
+from gridflow._feed.store import SpoolWriter
 writer = SpoolWriter(pathlib.Path("{place}/spool"))
 try:
     for _ in range(100):

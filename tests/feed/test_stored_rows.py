@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
+from gridflow._feed.encodings import Ragged
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.push.located import in_file
+from gridflow._feed.store import Segment, stream_files
+from gridflow._feed.store.stream import LEFT_OUT, StreamStore
+from gridflow._feed.store.stream_reader import StreamReader
 from gridflow.errors import DataError
-from gridflow.feed.encodings import Ragged
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.push.located import in_file
-from gridflow.feed.store import Segment, stream_files
-from gridflow.feed.store.stream import LEFT_OUT, StreamStore
-from gridflow.feed.store.stream_reader import StreamReader
 
 ROWS = 1000
 LISTS = pa.array(np.arange(3.0 * ROWS).reshape(ROWS, 3).tolist(), pa.list_(pa.float32()))

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import gridflow
 from gridflow import DataError, LocalLauncher, TensorflowDistributor, TrainingFailed
-from gridflow.launch.spark import plans
+from gridflow._launch.spark import plans
 
 FOLDER = Path(sys.argv[1])
 ROWS = "cast(id as float) x, id y"

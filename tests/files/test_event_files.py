@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gridflow import InvalidArgument, TensorBoard
-from gridflow.coordinator.event_files import EventFiles
-from gridflow.files.systems import where
+from gridflow._coordinator.event_files import EventFiles
+from gridflow._files.systems import where
 
 
 def train(ctx):
@@ -46,7 +46,7 @@ def test_event_files_lie_in_the_store_at_the_end(stored, distribute):
 
 
 def test_a_store_that_refuses_is_said_and_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("gridflow.coordinator.event_files._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("gridflow._coordinator.event_files._PAUSE_SECONDS", 0.01)
     here, there, said = tmp_path / "here", tmp_path / "there", []
     here.mkdir()
     (here / "a").write_text("a")

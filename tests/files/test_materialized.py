@@ -17,8 +17,8 @@ from gridflow import (
     TensorflowDistributor,
     TrainingFailed,
 )
-from gridflow.feed.ingest.frames import as_frames
-from gridflow.launch.spark import materializing, plans
+from gridflow._feed.ingest.frames import as_frames
+from gridflow._launch.spark import materializing, plans
 
 pytestmark = pytest.mark.slow
 QUIET = {"logs": "none", "progress": False}

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from gridflow import GridflowError, LocalLauncher, TensorflowDistributor, UnsafePath
-from gridflow.agent.folder import temporary_folder
-from gridflow.coordinator import folders, record
-from gridflow.coordinator.checkpoints import CheckpointStore
-from gridflow.coordinator.record import Outcome
-from gridflow.feed.ledger import Ledger
-from gridflow.files import local
-from gridflow.spec.cluster import Task
+from gridflow._agent.folder import temporary_folder
+from gridflow._coordinator import folders, record
+from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._coordinator.record import Outcome
+from gridflow._feed.ledger import Ledger
+from gridflow._files import local
+from gridflow._spec.cluster import Task
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="plays another user")
 #: Of somebody without a name here.
@@ -213,7 +213,7 @@ def test_folders_of_ones_own_and_of_a_group_are_taken(shared, tmp_path):
 def test_a_group_without_a_name_is_this_process_own(tmp_path):
     """Kubernetes gives volumes to the group ``fsGroup``, with the right to write."""
     code = (
-        "import os, sys; from pathlib import Path; from gridflow.files import local\n"
+        "import os, sys; from pathlib import Path; from gridflow._files import local\n"
         "os.setgroups([54321, 1]); local.check_own(Path(sys.argv[1]))"
     )
     for group, expected in ((ANOTHER, 0), (ANOTHER + 1, 1), (1, 1)):
@@ -252,7 +252,8 @@ def test_a_file_that_does_not_fit_leaves_the_one_before(tmp_path):
     path = tmp_path / "state"
     local.write_whole(path, "before")
     code = (
-        "import resource, signal, sys; from pathlib import Path; from gridflow.files import local\n"
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from gridflow._files import local\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))\n"
         "local.write_whole(Path(sys.argv[1]), 'behind')"

@@ -17,13 +17,13 @@ import pytest
 from pyarrow import fs
 
 from gridflow import Deadlines
-from gridflow.coordinator.lease import Lease
-from gridflow.coordinator.owner import FolderLock
-from gridflow.coordinator.remote_checkpoints import MirroredCheckpoints, store_of
+from gridflow._coordinator.lease import Lease
+from gridflow._coordinator.owner import FolderLock
+from gridflow._coordinator.remote_checkpoints import MirroredCheckpoints, store_of
+from gridflow._files import transfer
+from gridflow._files.systems import Where, where
+from gridflow._spec.place import Place
 from gridflow.errors import GridflowError, InvalidArgument, JobExists
-from gridflow.files import transfer
-from gridflow.files.systems import Where, where
-from gridflow.spec.place import Place
 
 STORES = pytest.mark.parametrize("stored", ["s3", "hdfs"], indirect=True)
 #: Enough for a process on a busy machine to renew its lease in time.
@@ -72,10 +72,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gridflow.coordinator import lease
-from gridflow.coordinator.remote_checkpoints import store_of
-from gridflow.files.systems import scheme_of, where
-from gridflow.spec.place import Place
+from gridflow._coordinator import lease
+from gridflow._coordinator.remote_checkpoints import store_of
+from gridflow._files.systems import scheme_of, where
+from gridflow._spec.place import Place
 
 job, folder, place, lease.LEASE_SECONDS = *sys.argv[1:4], float(sys.argv[4])
 if scheme_of(place):
@@ -133,7 +133,7 @@ def test_a_forked_child_does_not_keep_the_folder_of_a_parent_that_was_killed(tmp
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from gridflow.coordinator.owner import FolderLock\n"
+        "from gridflow._coordinator.owner import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1]), 'first', print)\n"
         "child = os.fork()\n"
         "if not child:\n"
@@ -232,7 +232,7 @@ def test_a_store_has_one_owner_and_the_next_goes_on_at_once_from_what_it_leaves(
 def test_who_is_frozen_loses_its_store_and_what_it_adds_later_is_never_read(
     stored, tmp_path, driver, monkeypatch
 ):
-    monkeypatch.setattr("gridflow.coordinator.lease.LEASE_SECONDS", SECONDS)
+    monkeypatch.setattr("gridflow._coordinator.lease.LEASE_SECONDS", SECONDS)
     place, said = where(f"{stored}/checkpoints"), []
     frozen = driver("frozen", tmp_path, f"{stored}/checkpoints")
     assert frozen.stdout.readline() == "owns it\n"
@@ -421,7 +421,7 @@ def test_a_job_whose_checkpoints_are_taken_over_ends_and_says_by_whom(distribute
 
         time.sleep(600)
 
-    monkeypatch.setattr("gridflow.coordinator.lease.LEASE_SECONDS", SECONDS)
+    monkeypatch.setattr("gridflow._coordinator.lease.LEASE_SECONDS", SECONDS)
     distributor = distribute(
         1, checkpoint_dir="memory://checkpoints", deadlines=Deadlines(shutdown=5.0)
     )

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gridflow._feed.ingest.files import parquet
+from gridflow._feed.ingest.files.page_cache import is_cached
+from gridflow._feed.ingest.files.parquet import ParquetFiles
+from gridflow._feed.ingest.files.reader import FileReader
+from gridflow._feed.ingest.files.shares import Piece
+from gridflow._feed.normalize import FeedOptions
+from gridflow._files.listing import find
 from gridflow.errors import DataError
-from gridflow.feed.ingest.files import parquet
-from gridflow.feed.ingest.files.page_cache import is_cached
-from gridflow.feed.ingest.files.parquet import ParquetFiles
-from gridflow.feed.ingest.files.reader import FileReader
-from gridflow.feed.ingest.files.shares import Piece
-from gridflow.feed.normalize import FeedOptions
-from gridflow.files.listing import find
 
 ROWS = 1_000
 

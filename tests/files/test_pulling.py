@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridflow import DataError, TrainingFailed
-from gridflow.files.systems import where
+from gridflow._files.systems import where
 from gridflow.tfrecord import serialize_example, write_records
 
 

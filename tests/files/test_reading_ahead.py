@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gridflow.feed.ingest.files import reader as file_reader
-from gridflow.feed.ingest.files.parquet import ParquetFiles
-from gridflow.feed.ingest.files.shares import Piece
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.plan.epochs import BatchPlan, steps_for
-from gridflow.files.listing import find
+from gridflow._feed.ingest.files import reader as file_reader
+from gridflow._feed.ingest.files.parquet import ParquetFiles
+from gridflow._feed.ingest.files.shares import Piece
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.plan.epochs import BatchPlan, steps_for
+from gridflow._files.listing import find
 
 GROUPS, ROWS, BATCH = 7, 40, 8
 PATIENCE = 20

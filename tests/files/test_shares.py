@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridflow._feed.ingest.files import catalogue
+from gridflow._feed.ingest.files.parquet import ParquetFiles
+from gridflow._feed.ingest.files.shares import Piece, share_out
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.plan.epochs import BatchPlan, steps_for
+from gridflow._files.listing import find
 from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.ingest.files import catalogue
-from gridflow.feed.ingest.files.parquet import ParquetFiles
-from gridflow.feed.ingest.files.shares import Piece, share_out
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.plan.epochs import BatchPlan, steps_for
-from gridflow.files.listing import find
 
 pieces = st.lists(
     st.builds(Piece, st.just(0), st.just(0), st.integers(1, 10**6), st.integers(1, 3000)),

@@ -8,9 +8,9 @@ import fsspec
 import pytest
 from pyarrow import fs
 
+from gridflow._files.listing import find
+from gridflow._files.systems import absolute_path, where
 from gridflow.errors import GridflowError, InvalidArgument, MissingDependency
-from gridflow.files.listing import find
-from gridflow.files.systems import absolute_path, where
 
 HDFS = "hdfs://name:8020/user/me"
 

@@ -7,12 +7,12 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
-from gridflow.coordinator.remote_checkpoints import MirroredCheckpoints, store_of
+from gridflow._coordinator.remote_checkpoints import MirroredCheckpoints, store_of
+from gridflow._files import transfer
+from gridflow._files.systems import Where, where
+from gridflow._spec.place import Place
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.files import transfer
-from gridflow.files.systems import Where, where
 from gridflow.ml.model import TrainedModel
-from gridflow.spec.place import Place
 from suite.disk import files_of_at_most
 
 STORES = pytest.mark.parametrize("stored", ["s3", "hdfs"], indirect=True)

@@ -5,17 +5,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gridflow.feed import long_texts
-from gridflow.feed.dataset.assemble import assemble
-from gridflow.feed.ingest.files import views
-from gridflow.feed.ingest.files.parquet import ParquetFiles
-from gridflow.feed.ingest.files.reader import FileReader
-from gridflow.feed.ingest.files.shares import Piece
-from gridflow.feed.long_texts import LongTexts
-from gridflow.feed.normalize import FeedOptions
-from gridflow.feed.plan.epochs import BatchPlan
-from gridflow.feed.selection import select
-from gridflow.files.listing import find
+from gridflow._feed import long_texts
+from gridflow._feed.dataset.assemble import assemble
+from gridflow._feed.ingest.files import views
+from gridflow._feed.ingest.files.parquet import ParquetFiles
+from gridflow._feed.ingest.files.reader import FileReader
+from gridflow._feed.ingest.files.shares import Piece
+from gridflow._feed.long_texts import LongTexts
+from gridflow._feed.normalize import FeedOptions
+from gridflow._feed.plan.epochs import BatchPlan
+from gridflow._feed.selection import select
+from gridflow._files.listing import find
 
 ROWS, GROUP = 40, 16
 #: Some lie in the view itself, some share a buffer, some have one of their own.

@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor
-from gridflow.gpu import devices
-from gridflow.gpu.locks import FOLDER_VARIABLE, GpuLocks
+from gridflow._gpu import devices
+from gridflow._gpu.locks import FOLDER_VARIABLE, GpuLocks
 
 _SMI = """#!/bin/sh
 folder=$(dirname "$0")

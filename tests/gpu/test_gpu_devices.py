@@ -11,7 +11,7 @@ from gridflow import (
     TensorflowDistributor,
     errors,
 )
-from gridflow.gpu import devices
+from gridflow._gpu import devices
 
 
 def has_gpu():

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from gridflow import errors
-from gridflow.gpu import devices, grant
-from gridflow.gpu.grant import SparkGpus, check_host
-from gridflow.spec.gpus import GpuNeed, GpuOptions
+from gridflow._gpu import devices, grant
+from gridflow._gpu.grant import SparkGpus, check_host
+from gridflow._spec.gpus import GpuNeed, GpuOptions
 
 NOTHING = SparkGpus()
 
@@ -96,8 +96,8 @@ def test_a_gpu_is_waited_for_while_its_last_task_dies(host):
 
 HOLDER = """
 import subprocess, sys
-from gridflow.gpu.grant import SparkGpus, take
-from gridflow.spec.gpus import GpuNeed, GpuOptions
+from gridflow._gpu.grant import SparkGpus, take
+from gridflow._spec.gpus import GpuNeed, GpuOptions
 grant = take(GpuNeed(1), GpuOptions(), SparkGpus(), "the dead")
 child = subprocess.Popen(["sleep", "1000"], pass_fds=grant.files)
 print(child.pid, flush=True)

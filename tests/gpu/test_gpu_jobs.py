@@ -205,8 +205,8 @@ roles:
 
 
 def test_more_gpus_in_a_job_yaml_than_there_are_is_refused_at_the_call(host, tmp_path, capfd):
+    from gridflow._spec.exits import Exit
     from gridflow.cli import main
-    from gridflow.spec.exits import Exit
 
     host.has(1)
     path = tmp_path / "job.yaml"

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
-from gridflow.spec.gpus import GpuNeed, GpuOptions, group
+from gridflow._spec.gpus import GpuNeed, GpuOptions, group
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gridflow import errors
-from gridflow.launch.spark.gpus import SparkGpuSettings, shortage
-from gridflow.spec.gpus import GpuNeed
+from gridflow._launch.spark.gpus import SparkGpuSettings, shortage
+from gridflow._spec.gpus import GpuNeed
 from gridflow.util import num_executors, num_param_servers
 
 GPUS = {"spark.executor.resource.gpu.amount": "2", "spark.task.resource.gpu.amount": "1"}

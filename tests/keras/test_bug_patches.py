@@ -66,7 +66,7 @@ def test_upstream_still_has_each_bug_that_is_patched(place):
     flavour, backend = place
     found = in_new_process(
         f"""
-        from gridflow.keras.patches import registry
+        from gridflow._keras.patches import registry
         for fix in registry.known({flavour!r}):
             if fix.concerns():
                 print(fix.name, fix.seen())
@@ -82,7 +82,7 @@ def test_each_probe_no_longer_sees_its_bug_once_it_is_patched(place):
     flavour, backend = place
     found = in_new_process(
         f"""
-        from gridflow.keras.patches import registry
+        from gridflow._keras.patches import registry
         for fix in registry.known({flavour!r}):
             if fix.concerns() and fix.seen():
                 fix.apply()
@@ -242,8 +242,8 @@ def test_each_probe_sees_that_a_keras_is_healthy(place):
         import importlib
         from types import SimpleNamespace as Handle
         from unittest import mock
-        from gridflow.keras.patches import registry
-        from gridflow.keras.patches.bugs import parts
+        from gridflow._keras.patches import registry
+        from gridflow._keras.patches.bugs import parts
         if {backend!r} == "tensorflow":
             import tensorflow as tf
 
@@ -288,7 +288,7 @@ def test_patches_are_applied_on_import_and_import_nothing_themselves():
     found = in_new_process(
         """
         import sys
-        from gridflow.keras.patches import registry
+        from gridflow._keras.patches import registry
         assert registry.apply() == []
         assert not {"keras", "tf_keras", "tensorflow"} & set(sys.modules)
         import keras
@@ -313,7 +313,7 @@ def test_probes_leave_tensorflow_unstarted():
     # Devices can be configured, and a multi-worker strategy made, only before the context starts.
     found = in_new_process(
         """
-        from gridflow.keras.patches import registry
+        from gridflow._keras.patches import registry
         registry.apply()
         import keras, tf_keras
         from tensorflow.python.eager import context
@@ -333,7 +333,7 @@ def raising(error):
 @pytest.fixture
 def bug():
     """Give what makes a bug that doesn't exist, of a Keras that need not be imported."""
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     def make(seen, patch=lambda: None, **options):
         return registry.Patch("a bug", "tf_keras", "gradients are wrong", seen, patch, **options)
@@ -342,7 +342,7 @@ def bug():
 
 
 def test_a_probe_that_fails_is_an_error_that_names_the_version_and_the_patch(bug, monkeypatch):
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     tf_keras = types.ModuleType("tf_keras")
     tf_keras.__version__ = "2.99.1"
@@ -358,7 +358,7 @@ def test_a_probe_that_fails_is_an_error_that_names_the_version_and_the_patch(bug
 
 
 def test_a_patch_that_cannot_be_applied_or_changes_nothing_is_an_error(bug):
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     with pytest.raises(EnvironmentMismatch, match="'a bug' can't be applied.*_private is gone"):
         registry.put_in(bug(lambda: True, raising(AttributeError("_private is gone"))))
@@ -367,7 +367,7 @@ def test_a_patch_that_cannot_be_applied_or_changes_nothing_is_an_error(bug):
 
 
 def test_what_does_not_concern_a_process_is_not_probed(bug):
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     assert not registry.put_in(bug(raising(AssertionError), concerns=lambda: False))
     assert not registry.put_in(bug(lambda: False, raising(AssertionError)))
@@ -379,7 +379,7 @@ def test_no_import_gets_a_flavour_that_was_refused():
         """
         import sys, types
         from gridflow.errors import EnvironmentMismatch
-        from gridflow.keras.patches import registry
+        from gridflow._keras.patches import registry
         registry.FLAVOURS["tf_keras"]["tensorflow"] = "missing"
         registry.apply()
         for _ in range(2):
@@ -415,7 +415,7 @@ sys.meta_path.insert(0, Lacking())
 
 def names_of_patches(ctx):
     import keras
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     return keras.__version__, [fix.name for fix in registry.apply()]
 
@@ -442,7 +442,7 @@ def test_a_keras_that_cannot_be_patched_ends_a_job_for_good_unless_it_may(tmp_pa
 
 
 def test_the_patches_are_made_for_the_versions_that_the_extras_allow():
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     project = Path(__file__).parents[2] / "pyproject.toml"
     extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
@@ -458,7 +458,7 @@ def test_the_patches_are_made_for_the_versions_that_the_extras_allow():
 
 @pytest.mark.parametrize(("version", "warns"), [("3.15.2", False), ("3.16.0", True), ("3.1", True)])
 def test_a_version_that_no_patch_was_made_for_is_warned_of(version, warns, monkeypatch, caplog):
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     keras = types.ModuleType("keras")
     keras.__version__ = version
@@ -474,8 +474,8 @@ def exchanging_by_itself(ctx):
     from torch.nn.parallel import DistributedDataParallel
 
     import keras
-    from gridflow.keras.patches import registry
-    from gridflow.keras.patches.bugs import parts, torch_groups
+    from gridflow._keras.patches import registry
+    from gridflow._keras.patches.bugs import parts, torch_groups
 
     trainer, base = parts.trainer(), parts.base_trainer()
     applied = {fix.name for fix in registry.apply()}
@@ -530,7 +530,7 @@ def test_a_keras_that_exchanges_gradients_by_itself_on_torch_is_kept_from_it():
 
 
 def patches_of_a_group(ctx):
-    from gridflow.keras.patches import registry
+    from gridflow._keras.patches import registry
 
     return {fix.name for fix in registry.apply()}, {
         f.name for f in registry.known("keras") if f.seen()

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from ranks import run_job
 
+from gridflow._keras import callbacks
+from gridflow._keras.neutral import NeutralCallback
+from gridflow._spec.job import TrainingOptions
 from gridflow.errors import GridflowError
-from gridflow.keras import callbacks
-from gridflow.keras.neutral import NeutralCallback
-from gridflow.spec.job import TrainingOptions
 
 ROWS, BATCH, EPOCHS = 64, 8, 2
 rng = np.random.default_rng(0)
@@ -143,9 +143,9 @@ def test_chief_only_leaves_the_others_a_callback_that_does_nothing(monkeypatch):
     mine = object()
     with pytest.raises(GridflowError, match="doesn't run in a gridflow task"):
         callbacks.chief_only(mine)
-    monkeypatch.setattr("gridflow.keras.runtime._current", Place())
+    monkeypatch.setattr("gridflow._keras.runtime._current", Place())
     assert callbacks.chief_only(mine) is mine
-    monkeypatch.setattr("gridflow.keras.runtime._current", Place(is_chief=False))
+    monkeypatch.setattr("gridflow._keras.runtime._current", Place(is_chief=False))
     assert type(callbacks.chief_only(mine)) is NeutralCallback
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gridflow.keras.evaluation import follow
-from gridflow.spec.place import Place
-from gridflow.wire.child import NewCheckpoint
-from gridflow.wire.commands import EndEvaluation
+from gridflow._keras.evaluation import follow
+from gridflow._spec.place import Place
+from gridflow._wire.child import NewCheckpoint
+from gridflow._wire.commands import EndEvaluation
 
 
 class Told:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow.keras import kubeflow
-from gridflow.keras.callbacks import build
-from gridflow.keras.kubeflow import TrainerStatus
+from gridflow import TrainerStatus
+from gridflow._keras import kubeflow
+from gridflow._keras.callbacks import build
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def test_no_optimizer_waits_for_a_mutex_while_it_holds_another(case):
     import tensorflow as tf
 
     import keras
-    from gridflow.keras.patches.hooks.locked_updates import lock_updates
+    from gridflow._keras.patches.hooks.locked_updates import lock_updates
 
     strategy = lock_updates(tf.distribute.OneDeviceStrategy("/cpu:0"))
     with strategy.scope():

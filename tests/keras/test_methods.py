@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow.keras.patches.bugs.parts import MissingPart
-from gridflow.keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.bugs.parts import MissingPart
+from gridflow._keras.patches.methods import Layer, wrap
 
 
 def owner_of(calls):

@@ -10,9 +10,9 @@ import textwrap
 
 import pytest
 
+from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches.bugs.parts import MissingPart
 from gridflow.errors import MissingDependency
-from gridflow.keras.patches.bugs import parts
-from gridflow.keras.patches.bugs.parts import MissingPart
 
 
 def in_new_process(source, backend="tensorflow"):
@@ -34,7 +34,7 @@ def test_each_part_of_keras_3_is_there():
         """
         import numpy as np
         import keras
-        from gridflow.keras.patches.bugs import parts
+        from gridflow._keras.patches.bugs import parts
 
         assert parts.global_seeds() == []
         parts.set_random_seed(1)
@@ -75,8 +75,8 @@ def test_each_part_of_tf_keras_is_there():
     in_new_process(
         """
         import tf_keras as keras
-        from gridflow.keras.patches.bugs import parts
-        from gridflow.keras.neutral import NeutralCallback
+        from gridflow._keras.patches.bugs import parts
+        from gridflow._keras.neutral import NeutralCallback
 
         dense = keras.layers.Dense(1, input_shape=(4,))
         model = keras.Sequential([dense, keras.layers.Dropout(0.5)])
@@ -105,7 +105,7 @@ def test_a_variable_in_shards_is_known_by_them():
         """
         from types import SimpleNamespace
         import tensorflow as tf
-        from gridflow.keras.patches.bugs import parts
+        from gridflow._keras.patches.bugs import parts
         from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
         two = [tf.Variable([[1.0]]), tf.Variable([[2.0]])]
@@ -121,7 +121,7 @@ def test_each_part_of_jax_is_there():
     found = in_new_process(
         """
         import jax
-        from gridflow.keras.patches.bugs import parts
+        from gridflow._keras.patches.bugs import parts
         assert parts.is_started() is None
         parts.leave_jax_without_waiting()
         parts.listen_as("127.0.0.1")
@@ -142,7 +142,7 @@ def test_fit_can_be_hooked_under_each_backend(backend):
         """
         import numpy as np
         import keras
-        from gridflow.keras.patches.hooks import position
+        from gridflow._keras.patches.hooks import position
         position.install_imported()
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -210,7 +210,7 @@ def test_iterators_on_devices_tune_nothing():
         """
         import tensorflow as tf
         from tensorflow.python.data.ops import multi_device_iterator_ops as home
-        from gridflow.keras.patches.hooks import untuned
+        from gridflow._keras.patches.hooks import untuned
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         halves = [tf.config.LogicalDeviceConfiguration()] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gridflow.keras.resume.pause import Pause
+from gridflow._keras.resume.pause import Pause
 
 
 def test_a_process_without_a_fit_is_asked_in_vain():

@@ -288,7 +288,7 @@ class Scaled(Own):
 
 
 def test_a_class_that_scales_losses_by_itself_is_known_by_what_it_names():
-    from gridflow.keras.patches.bugs import own_steps
+    from gridflow._keras.patches.bugs import own_steps
 
     class Divided(Own):
         def test_step(self, data):
@@ -300,7 +300,7 @@ def test_a_class_that_scales_losses_by_itself_is_known_by_what_it_names():
 
 
 def test_a_loss_that_cant_ask_other_replicas_says_so_once_and_divides_by_its_own(caplog):
-    from gridflow.keras.patches.bugs import shares
+    from gridflow._keras.patches.bugs import shares
 
     def add_up(numbers):
         return [2 * each for each in numbers]

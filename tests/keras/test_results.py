@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import run_job
 
+from gridflow._keras import results
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.keras import results
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -36,7 +36,7 @@ def test_plain_values_need_no_tensorflow(tmp_path):
     header = results.pack({"a": np.arange(3)}, tmp_path, is_chief=True)
     source = (
         "import sys, pathlib\n"
-        "from gridflow.keras import results\n"
+        "from gridflow._keras import results\n"
         f"print(results.unpack({header!r}, pathlib.Path({str(tmp_path)!r})))\n"
         "assert not {'tensorflow', 'keras', 'tf_keras', 'pyspark'} & set(sys.modules)\n"
     )

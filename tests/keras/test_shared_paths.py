@@ -12,8 +12,8 @@ from ranks import run_job
 
 import keras
 from gridflow import errors
-from gridflow.keras import callbacks, own_callbacks
-from gridflow.keras.neutral import NeutralCallback
+from gridflow._keras import callbacks, own_callbacks
+from gridflow._keras.neutral import NeutralCallback
 
 X = np.linspace(0, 1, 64, dtype="float32").reshape(16, 4)
 

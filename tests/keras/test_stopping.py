@@ -9,9 +9,9 @@ import pytest
 from ranks import run_job
 
 import keras
-from gridflow.coordinator.stops import Stops
-from gridflow.keras.stopping import Stopping
-from gridflow.wire import commands
+from gridflow._coordinator.stops import Stops
+from gridflow._keras.stopping import Stopping
+from gridflow._wire import commands
 
 X = np.linspace(0, 1, 256, dtype="float32").reshape(64, 4)
 STEPS, EPOCHS = 8, 4

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gridflow.keras.resume.writer import Writer
+from gridflow._keras.resume.writer import Writer
 
 
 def test_work_is_done_in_order_and_at_most_one_piece_at_a_time():

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 from standin import Kubernetes, configured, serving
 
+from gridflow._spec.exits import Exit
 from gridflow.cli import main
 from gridflow.deploy import parse_job, render
 from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.objects import components, state_of
-from gridflow.spec.exits import Exit
 
 JOB = """\
 name: flights

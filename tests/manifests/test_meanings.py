@@ -13,9 +13,9 @@ from environments import processes
 from jobs import TRAINING, flights
 from test_launch import ENDING, finished
 
+from gridflow._spec.exits import Exit
 from gridflow.deploy import Gang, JobError, Role, SecretKey, Secrets, get_target, render
 from gridflow.deploy.running import begun
-from gridflow.spec.exits import Exit
 
 #: Where `gridflow launch` restarts the program inside its container.
 INSIDE = ("local", "docker", "compose", "tfjob", "marathon")

@@ -19,10 +19,10 @@ import pytest
 from environments import ENVIRONMENTS, mesos_words, on_this_host, processes
 from jobs import flights
 
+from gridflow._spec.tf_config import in_order
 from gridflow.deploy import Role, TensorBoard, render
 from gridflow.deploy.drivers.in_process import run_in_process
 from gridflow.deploy.inside.identity import identify
-from gridflow.spec.tf_config import in_order
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 DEADLINE = 240

@@ -10,10 +10,10 @@ import sys
 import pytest
 from jobs import SCHEMAS, full, needs_schemas
 
+from gridflow._spec.exits import Exit
 from gridflow.cli import main
 from gridflow.deploy import JobError, parse_job, render, validate
 from gridflow.deploy.description import rules
-from gridflow.spec.exits import Exit
 
 BASE = """\
 name: flights

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 from jobs import flights
 
+from gridflow._spec.exits import Exit
 from gridflow.cli import main
 from gridflow.deploy import (
     Credentials,
@@ -28,7 +29,6 @@ from gridflow.deploy import (
 )
 from gridflow.deploy.description.plain_secrets import holds_secret, in_words
 from gridflow.errors import InvalidArgument
-from gridflow.spec.exits import Exit
 
 FILES = {
     "secrets": Secrets(files={"/etc/tls": "tls"}),

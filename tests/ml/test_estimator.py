@@ -334,7 +334,7 @@ class Marks:
 @pytest.fixture
 def unsafe(rows, tmp_path):
     """Give a saved stage that wants to run code, and the file that its code makes."""
-    from gridflow.keras import results
+    from gridflow._keras import results
     from gridflow.ml.model import TrainedModel
 
     mark = tmp_path / "mark"

@@ -14,10 +14,10 @@ import pytest
 from pyspark.ml.tuning import ParamGridBuilder
 
 from gridflow import errors
+from gridflow._spec import markup
 from gridflow.ml import KerasEstimator
 from gridflow.ml.estimator import columns
 from gridflow.ml.estimator.slots import Turns
-from gridflow.spec import markup
 
 EXAMPLES = Path(__file__).resolve().parents[2] / ".cache" / "examples"
 
@@ -164,9 +164,9 @@ def test_a_table_shows_numbers_and_escapes_names():
 
 
 def test_a_plan_is_a_table_in_a_notebook():
-    from gridflow.spec.cluster import Task
-    from gridflow.spec.option_groups import Deadlines
-    from gridflow.spec.plan import Plan
+    from gridflow._spec.cluster import Task
+    from gridflow._spec.option_groups import Deadlines
+    from gridflow._spec.plan import Plan
 
     left_out = {"train": {"m": "column 'm' is a map<string,int>"}}
     tasks = (Task("worker", 0),)

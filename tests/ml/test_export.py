@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridflow import errors
-from gridflow.keras import results
+from gridflow._keras import results
 from gridflow.ml import exporting
 from gridflow.ml.model import TrainedModel
 

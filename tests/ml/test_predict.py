@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gridflow import errors, predict_udf
-from gridflow.gpu.devices import Device
+from gridflow._gpu.devices import Device
 from gridflow.ml import serving
 from gridflow.ml.columns import Slot, scattered, to_column, to_input
 

@@ -19,7 +19,7 @@ import psutil
 import test_resume
 
 from gridflow import SparkLauncher, TensorflowDistributor, errors
-from gridflow.launch.spark.session import task_slots
+from gridflow._launch.spark.session import task_slots
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
 WAITS_AT = 8

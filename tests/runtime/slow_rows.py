@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gridflow import LocalLauncher
+from gridflow._feed.ingest.base import RankRows
 from gridflow.errors import DataError
-from gridflow.feed.ingest.base import RankRows
 
 if TYPE_CHECKING:
-    from gridflow.feed.ingest.arrays import ArraySource
+    from gridflow._feed.ingest.arrays import ArraySource
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from gridflow import SparkLauncher, TensorflowDistributor
-from gridflow.coordinator.pushing import StreamDesk
+from gridflow._coordinator.pushing import StreamDesk
 
 
 def train(ctx):

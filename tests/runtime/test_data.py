@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor, errors
-from gridflow.feed.ingest import packing
+from gridflow._feed.ingest import packing
 
 
 def collect(ctx, names=("train",), **options):

@@ -26,7 +26,7 @@ from gridflow import Deadlines, LocalLauncher, SparkLauncher, TensorflowDistribu
 
 def train():
     import subprocess, sys, time
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600) # gridflow.training"])
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600) # gridflow._training"])
     print("sleeping", flush=True)
     time.sleep(600)
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from gridflow.agent import heartbeat
-from gridflow.wire.commands import Close
+from gridflow._agent import heartbeat
+from gridflow._wire.commands import Close
 
 EAGER, INTERVAL, QUIET = 0.05, 0.2, 1.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow.agent.folder import short_path, temporary_folder
+from gridflow._agent.folder import short_path, temporary_folder
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_a_child_of_the_function_does_not_outlive_a_failure(distribute):
         import subprocess
         import sys
 
-        sleep = [sys.executable, "-c", "import time; time.sleep(600) # gridflow.training"]
+        sleep = [sys.executable, "-c", "import time; time.sleep(600) # gridflow._training"]
         subprocess.Popen(sleep)
         subprocess.Popen(sleep, start_new_session=True)
         raise RuntimeError("no")

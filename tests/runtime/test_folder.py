@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gridflow.agent.folder import temporary_folder
+from gridflow._agent.folder import temporary_folder
 
 _MAKER = """
 import sys, time
-from gridflow.agent.folder import temporary_folder
+from gridflow._agent.folder import temporary_folder
 
 with temporary_folder("gridflow-made-", sys.argv[1]) as folder:
     print(folder, flush=True)

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from gridflow import LaunchOptions, LocalLauncher, TensorflowDistributor
+from gridflow._launch import agents
 from gridflow.errors import TaskLost
-from gridflow.launch import agents
 
 pytestmark = pytest.mark.slow
 
-SERVER = "gridflow.agent.forkserver.agents"
+SERVER = "gridflow._agent.forkserver.agents"
 AGENT_PID = "GRIDFLOW_AGENT_PID"
 
 
@@ -149,7 +149,7 @@ def test_a_process_that_may_not_be_forked_is_none(run, fresh_server, tmp_path, m
     facts = facts_of_agent
     parent, found = run(lambda: facts()).value
     assert parent == os.getpid()
-    assert found["command"][-1] == "gridflow.agent.main"
+    assert found["command"][-1] == "gridflow._agent.main"
 
 
 def test_nothing_stays_when_the_driver_is_killed(tmp_path):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gridflow import Deadlines, SparkLauncher, TensorflowDistributor, errors
-from gridflow.agent.executor import Executor, ExecutorWatch, executor_above
+from gridflow._agent.executor import Executor, ExecutorWatch, executor_above
 from gridflow.testing.cluster import wait_for_slots
 from gridflow.testing.deaths import agent_of_this_task
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from gridflow import Deadlines, LaunchOptions, LocalLauncher, TensorflowDistributor
-from gridflow.agent.process_supervisor import ProcessSupervisor
-from gridflow.coordinator.loop import JobRun
+from gridflow._agent.process_supervisor import ProcessSupervisor
+from gridflow._coordinator.loop import JobRun
+from gridflow._spec.place import Place
+from gridflow._wire.child import MadeCheckpoint, Returned
+from gridflow._wire.reports import Failed, Succeeded
 from gridflow.errors import WireError
-from gridflow.spec.place import Place
-from gridflow.wire.child import MadeCheckpoint, Returned
-from gridflow.wire.reports import Failed, Succeeded
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +71,9 @@ def test_a_large_checkpoint_on_its_way_looks_like_no_death(monkeypatch, tmp_path
     # In the agents, which are processes of their own: each transfer of a checkpoint is slow.
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
-        "if 'gridflow.agent.main' in ' '.join(sys.orig_argv):\n"
+        "if 'gridflow._agent.main' in ' '.join(sys.orig_argv):\n"
         "    import time\n"
-        "    from gridflow.wire import client\n"
+        "    from gridflow._wire import client\n"
         "    download = client.CoordinatorClient.download\n"
         "    def slow(self, header, path):\n"
         "        time.sleep(5 if header['kind'] == 'checkpoint' else 0)\n"

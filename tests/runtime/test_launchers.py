@@ -7,7 +7,7 @@ import importlib.metadata
 import pytest
 
 from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor, errors
-from gridflow.launch import registry
+from gridflow._launch import registry
 from gridflow.testing.launchers import LauncherSuite
 
 

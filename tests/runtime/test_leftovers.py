@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor, TrainingFailed
-from gridflow.training.leftovers import describe
+from gridflow._training.leftovers import describe
 
 QUIET = {"launcher": LocalLauncher(), "logs": "none", "progress": False}
 

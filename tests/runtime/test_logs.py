@@ -13,7 +13,7 @@ import termios
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow.agent.noise import silencer
+from gridflow._agent.noise import silencer
 from gridflow.errors import TrainingFailed
 
 
@@ -260,7 +260,7 @@ def shout(ctx, lines, length):
     import os
     from pathlib import Path
 
-    from gridflow.wire.channel import AGENT_VARIABLE
+    from gridflow._wire.channel import AGENT_VARIABLE
 
     def memory(name):
         status = Path(f"/proc/{os.environ[AGENT_VARIABLE]}/status").read_text()

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from gridflow import LocalLauncher, NetworkError, TensorflowDistributor, errors
-from gridflow.spec.network import Network
+from gridflow._spec.network import Network
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_interface_stands_for_its_address():
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_leaks")
 def test_all_interfaces_and_a_range_of_ports_that_is_taken_in_part(monkeypatch):
-    from gridflow.wire import server
+    from gridflow._wire import server
 
     listening = []
     begin = server.CoordinatorServer.__init__

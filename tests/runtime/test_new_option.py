@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 NEW = """
 from dataclasses import dataclass
 
-from gridflow.spec.job import TrainingOptions
-from gridflow.spec.option_groups import Deadlines, Distribution
+from gridflow._spec.job import TrainingOptions
+from gridflow._spec.option_groups import Deadlines, Distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class NewTrainingOptions(TrainingOptions):
 
 def look(ctx):
     """Return the options as the process has them, without a line of gridflow's that names them."""
-    from gridflow.keras.runtime import current
+    from gridflow._keras.runtime import current
 
     runtime = current()
     spec = runtime.spec

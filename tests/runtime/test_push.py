@@ -21,7 +21,7 @@ from gridflow import (
     TensorflowDistributor,
     TrainingFailed,
 )
-from gridflow.launch.spark import feeders
+from gridflow._launch.spark import feeders
 
 pytestmark = [
     pytest.mark.slow,

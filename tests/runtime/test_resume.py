@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, Restarts, TensorflowDistributor
-from gridflow.coordinator.checkpoints import CheckpointStore
+from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._spec.place import Place
 from gridflow.errors import InvalidArgument, JobExists, TrainingFailed
-from gridflow.spec.place import Place
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import pytest
 from pyarrow import flight
 
-from gridflow.wire import doorkeeper
-from gridflow.wire.client import CoordinatorClient
-from gridflow.wire.identity import Identity, make_identities
-from gridflow.wire.server import CoordinatorServer, inside
+from gridflow._wire import doorkeeper
+from gridflow._wire.client import CoordinatorClient
+from gridflow._wire.identity import Identity, make_identities
+from gridflow._wire.server import CoordinatorServer, inside
 
 
 class Secretive:
@@ -198,7 +198,7 @@ def test_too_many_strangers_go_those_of_the_largest_crowd_first(count):
 #: A process with few descriptors and a coordinator's server; it says whether it can open a file.
 HOST = """
 import pickle, resource, sys
-from gridflow.wire.server import CoordinatorServer
+from gridflow._wire.server import CoordinatorServer
 
 class Handler:
     def sync(self, message):

@@ -38,6 +38,6 @@ def test_a_thread_without_a_session_of_its_own_takes_that_of_the_data_or_the_def
         for data in (None, other.range(3)):
             assert pool.submit(targets, data).result() == f"spark ({spark.sparkContext.master})"
 
-    from gridflow.launch.spark.session import session_of
+    from gridflow._launch.spark.session import session_of
 
     assert session_of([np.ones(3), other.range(3)]) is other

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
-from gridflow.result import RankValues
+from gridflow._result import RankValues
 
 pytestmark = pytest.mark.slow
 

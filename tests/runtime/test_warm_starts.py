@@ -17,14 +17,14 @@ import psutil
 import pytest
 
 from gridflow import LaunchOptions, LocalLauncher, SparkLauncher, TensorflowDistributor
-from gridflow.agent.environment import describe
-from gridflow.agent.forkserver import client, safety
-from gridflow.agent.forkserver.server import TrainingForkServer
-from gridflow.wire.channel import Channel
+from gridflow._agent.environment import describe
+from gridflow._agent.forkserver import client, safety
+from gridflow._agent.forkserver.server import TrainingForkServer
+from gridflow._wire.channel import Channel
 
 pytestmark = pytest.mark.slow
 
-SERVER = "gridflow.agent.forkserver.server"
+SERVER = "gridflow._agent.forkserver.server"
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_without_warm_seconds_there_is_no_server(run):
         lambda: " ".join(psutil.Process(find_server()).cmdline()),
         launch_options=LaunchOptions(warm_seconds=0),
     ).value
-    assert "gridflow.agent.main" in agent_of_started
+    assert "gridflow._agent.main" in agent_of_started
 
 
 def test_a_worker_of_spark_is_an_agent_again_in_the_next_job(spark):
@@ -252,7 +252,7 @@ def test_a_worker_of_spark_is_an_agent_again_in_the_next_job(spark):
 
 THREAD = """
 import sys, threading, time
-if "gridflow.agent.forkserver.server" in sys.orig_argv:
+if "gridflow._agent.forkserver.server" in sys.orig_argv:
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 """
 
@@ -269,7 +269,7 @@ def test_a_process_with_a_strange_thread_is_never_forked(run, tmp_path, monkeypa
 def test_whatever_is_initialised_is_a_reason_not_to_fork():
     script = """
         import sys, tensorflow as tf
-        from gridflow.agent.forkserver import safety
+        from gridflow._agent.forkserver import safety
         known = safety.threads()
         assert safety.why_not(known) is None, safety.why_not(known)
         tf.constant(1)
@@ -291,7 +291,7 @@ def test_an_open_device_is_a_reason_not_to_fork(monkeypatch, tmp_path):
 
 LIGHT = """
 import importlib, sys
-from gridflow.agent.forkserver import server
+from gridflow._agent.forkserver import server
 for name in server._LIGHT:
     importlib.import_module(name)
 print(sorted({"numpy", "pyarrow", "keras", "tensorflow"} & set(sys.modules)))
@@ -306,7 +306,7 @@ def test_what_every_process_imports_brings_no_library_with_threads():
 
 LETS_GO = """
 import numpy, pyarrow
-from gridflow.agent.forkserver.memory import let_go_of_code
+from gridflow._agent.forkserver.memory import let_go_of_code
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 before = resident()
@@ -341,7 +341,7 @@ def fork(servers, folder, **changes):
         undo.callback(os.close, output)
         with theirs, os.fdopen(their_output):
             guardian = made.fork(
-                [sys.executable, "-m", "gridflow.training.main"],
+                [sys.executable, "-m", "gridflow._training.main"],
                 packages=(),
                 work_dir=folder,
                 environment={**environment, **changes},
@@ -379,8 +379,8 @@ def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
 
 STARTS_A_SERVER = """
 import os, sys
-from gridflow.agent.environment import describe
-from gridflow.agent.forkserver.client import ForkServers
+from gridflow._agent.environment import describe
+from gridflow._agent.forkserver.client import ForkServers
 
 ForkServers(60, describe(), owner=int(sys.argv[1])).load(dict(os.environ), [])
 """
@@ -406,7 +406,7 @@ def test_in_a_container_of_yarn_no_process_is_forked_where_nobody_counts_it(
 
 def test_a_process_dies_with_what_it_started_when_its_agent_lets_go(servers, tmp_path):
     guardian, channel, output, pid = fork(servers, tmp_path)
-    assert psutil.Process(pid).cmdline()[1:] == ["-m", "gridflow.training.main"]
+    assert psutil.Process(pid).cmdline()[1:] == ["-m", "gridflow._training.main"]
     guardian._connection.shutdown(socket.SHUT_RDWR)  # as the kernel does when the agent dies
     wait_until(lambda: not psutil.pid_exists(pid))
     end(guardian, channel, output)

@@ -11,7 +11,7 @@ STARTERS = frozenset(
     {"cluster", "distribute", "hdfs", "jar", "launcher", "s3", "spark", "stored", "tf", "yarn"}
 )
 #: What must not be started under --quick, as it stands in command lines.
-_STARTED = ("gridflow.agent", "gridflow.training", "spark-class", "spark-submit")
+_STARTED = ("gridflow._agent", "gridflow._training", "spark-class", "spark-submit")
 
 
 def pytest_addoption(parser):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gridflow.wire.clock import Clock
+from gridflow._wire.clock import Clock
 
 
 class Times:

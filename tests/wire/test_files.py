@@ -16,18 +16,18 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gridflow.agent.uploads import Uploads
-from gridflow.coordinator.checkpoints import CheckpointStore
-from gridflow.coordinator.console import Console
-from gridflow.coordinator.rpc_handler import RpcHandler
+from gridflow._agent.uploads import Uploads
+from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._coordinator.console import Console
+from gridflow._coordinator.rpc_handler import RpcHandler
+from gridflow._spec.cluster import Task
+from gridflow._spec.place import Place
+from gridflow._spec.tasks import parts_of
+from gridflow._wire.client import CoordinatorClient
+from gridflow._wire.identity import make_identities
+from gridflow._wire.server import CoordinatorServer, inside
+from gridflow._wire.transfer import CHUNK_SCHEMA, chunks
 from gridflow.errors import WireError
-from gridflow.spec.cluster import Task
-from gridflow.spec.place import Place
-from gridflow.spec.tasks import parts_of
-from gridflow.wire.client import CoordinatorClient
-from gridflow.wire.identity import make_identities
-from gridflow.wire.server import CoordinatorServer, inside
-from gridflow.wire.transfer import CHUNK_SCHEMA, chunks
 
 TASKS = (Task("worker", 0), Task("worker", 1))
 ABOUT = {"host": "h", "address": "h:1", "environment": {}}
@@ -159,7 +159,7 @@ def test_a_file_that_becomes_shorter_while_it_is_sent_has_no_end(made):
 KILLED = """
 import sys, os, signal, pickle
 from pathlib import Path
-from gridflow.wire import client, transfer
+from gridflow._wire import client, transfer
 address, path = sys.argv[1:]
 identity, header = pickle.loads(sys.stdin.buffer.read())
 def half(path, offset=0):
@@ -197,7 +197,7 @@ def test_a_sender_that_is_killed_in_the_middle_leaves_nothing(driver, made):
 
 
 def test_what_is_fetched_has_its_name_once_it_is_whole(driver, made, tmp_path, monkeypatch):
-    from gridflow.wire import server
+    from gridflow._wire import server
 
     name = driver.store.commit(_written(driver.store.incoming(0, 0), made), Place(0, 0, 1))
     real = server.chunks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow.wire.hints import hint_for
+from gridflow._wire.hints import hint_for
 
 APART = (
     "InternalError: Collective ops is aborted by: Collective instance 382 expected type 0 and "

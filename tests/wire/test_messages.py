@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridflow.coordinator.environments import environment_failures
+from gridflow._coordinator.environments import environment_failures
+from gridflow._spec.cluster import Task
+from gridflow._spec.place import Count, Place
+from gridflow._wire import child, commands, headers, reports
+from gridflow._wire.channel import Channel
+from gridflow._wire.failures import TaskFailure
+from gridflow._wire.messages import Family
 from gridflow.errors import WireError
-from gridflow.spec.cluster import Task
-from gridflow.spec.place import Count, Place
-from gridflow.wire import child, commands, headers, reports
-from gridflow.wire.channel import Channel
-from gridflow.wire.failures import TaskFailure
-from gridflow.wire.messages import Family
 
 FAMILIES = {
     "commands": commands.COMMANDS,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridflow._wire.values import MOST_BYTES, pack, unpack
 from gridflow.errors import InvalidArgument, WireError
-from gridflow.wire.values import MOST_BYTES, pack, unpack
 
 plain = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary()

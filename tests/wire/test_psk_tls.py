@@ -14,16 +14,16 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from gridflow.wire import acceptor as acceptors
-from gridflow.wire import psk_tls
-from gridflow.wire.acceptor import Acceptor, source_of
+from gridflow._wire import acceptor as acceptors
+from gridflow._wire import psk_tls
+from gridflow._wire.acceptor import Acceptor, source_of
 
 KEY = b"k" * 32
 #: A process with an open door, which answers each message with its length, and does what it is
 #: told by its standard input meanwhile.
 HOST = """
 import os, resource, sys, threading
-from gridflow.wire import psk_tls
+from gridflow._wire import psk_tls
 
 def serve(connection):
     while True:

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from gridflow.agent.reporter import Reporter
-from gridflow.spec.network import Network
-from gridflow.wire.client import CoordinatorClient
-from gridflow.wire.identity import make_identities
-from gridflow.wire.reports import Gone
-from gridflow.wire.server import listen
+from gridflow._agent.reporter import Reporter
+from gridflow._spec.network import Network
+from gridflow._wire.client import CoordinatorClient
+from gridflow._wire.identity import make_identities
+from gridflow._wire.reports import Gone
+from gridflow._wire.server import listen
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyspark
 import pytest
 
-from gridflow.files import transfer
-from gridflow.files.systems import where
+from gridflow._files import transfer
+from gridflow._files.systems import where
 from suite.stores import fetch_hadoop
 
 MODEL = "hdfs://cluster/user/tests/models/rows.keras"

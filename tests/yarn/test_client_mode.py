@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from clients import check_the_model_in_hdfs, has_executors_alone
 
-from gridflow.files import transfer
-from gridflow.files.systems import where
-from gridflow.spec.place import Place
+from gridflow._files import transfer
+from gridflow._files.systems import where
+from gridflow._spec.place import Place
 
 #: Keras' own, when a model is read.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -9,8 +9,8 @@ import getpass
 from types import SimpleNamespace
 from typing import Any
 
-from gridflow.launch.spark import configured
-from gridflow.launch.spark.session import session_of
+from gridflow._launch.spark import configured
+from gridflow._launch.spark.session import session_of
 
 __all__ = ["hdfs", "util"]
 

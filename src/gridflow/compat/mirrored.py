@@ -15,13 +15,13 @@ import random
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.gpus import GPU, VISIBLE
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.spec.gpus import GPU, VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow.context import TrainingContext
+    from gridflow._context import TrainingContext
 
 __all__ = ["MirroredStrategyRunner"]
 
@@ -148,9 +148,9 @@ class MirroredStrategyRunner:
         if self._local_mode:
             return self._run_here(train_fn, kwargs)
         self._check_encryption()
-        from gridflow.distributor import TensorflowDistributor
-        from gridflow.launch.spark.launcher import SparkLauncher
-        from gridflow.spec.option_groups import Deadlines
+        from gridflow._distributor import TensorflowDistributor
+        from gridflow._launch.spark.launcher import SparkLauncher
+        from gridflow._spec.option_groups import Deadlines
 
         distributor = TensorflowDistributor(
             self.get_num_tasks(),
@@ -266,7 +266,7 @@ def _train(
     else:
         import tensorflow as tf
 
-        from gridflow.keras.patches.hooks import untuned
+        from gridflow._keras.patches.hooks import untuned
 
         untuned.install()
         alone = ctx.num_workers == 1
@@ -329,7 +329,7 @@ class _Barrier:
             return [message]
         import tensorflow as tf
 
-        from gridflow.feed import allgather
+        from gridflow._feed import allgather
 
         strategy = tf.distribute.get_strategy()
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):

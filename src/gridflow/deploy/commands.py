@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridflow._files.replacing import replacing
 from gridflow.deploy.description.loading import load_job
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.template import TEMPLATE
@@ -20,7 +21,6 @@ from gridflow.deploy.registry import TARGETS, get_target
 from gridflow.deploy.rendering import Rendering, explain, render
 from gridflow.deploy.target import write_all
 from gridflow.deploy.validation import validate
-from gridflow.files.replacing import replacing
 
 if TYPE_CHECKING:
     import argparse

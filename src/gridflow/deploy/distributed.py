@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.option_groups import Deadlines, LaunchOptions, Programs
+from gridflow._spec.roles import TRAINING_ROLES
+from gridflow._spec.strategies import COMMAND
+from gridflow._spec.tasks import Role
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.registry import get_target
 from gridflow.deploy.rendering import inexpressible
-from gridflow.spec.option_groups import Deadlines, LaunchOptions, Programs
-from gridflow.spec.roles import TRAINING_ROLES
-from gridflow.spec.strategies import COMMAND
-from gridflow.spec.tasks import Role
 
 if TYPE_CHECKING:
-    from gridflow.coordinator.policies import RestartPolicy
+    from gridflow._coordinator.policies import RestartPolicy
     from gridflow.deploy.description.description import Job
 
 #: Where ``gridflow run`` is the driver, and whose documents come nearest to it.
@@ -48,7 +48,7 @@ def distributor_options(job: Job) -> dict[str, Any]:
     ]
     if refused:
         raise JobError(refused)
-    from gridflow.coordinator.policies import Restarts
+    from gridflow._coordinator.policies import Restarts
 
     return {
         "strategy": COMMAND,
@@ -82,7 +82,7 @@ def _may_restart(job: Job) -> bool:
 
 
 def _restart_policy(job: Job) -> RestartPolicy:
-    from gridflow.coordinator.policies import MaxRestarts, RetryableExits
+    from gridflow._coordinator.policies import MaxRestarts, RetryableExits
 
     if job.restart_policy == "never":
         return MaxRestarts(0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from gridflow._spec.tf_config import role_variables
 from gridflow.deploy.task_start import kubernetes_text, program_words
-from gridflow.spec.tf_config import role_variables
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gridflow._spec.roles import ROLES
 from gridflow.deploy.capabilities import FEATURES, uses
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_yaml
@@ -12,7 +13,6 @@ from gridflow.deploy.lint import lint
 from gridflow.deploy.registry import TARGETS, get_target
 from gridflow.deploy.target import Document, Target, override
 from gridflow.errors import did_you_mean
-from gridflow.spec.roles import ROLES
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from gridflow._spec.printable import printable
 from gridflow.deploy.commands import warn
 from gridflow.deploy.description.loading import load_job
 from gridflow.deploy.drivers.base import NotThere, say
@@ -15,7 +16,6 @@ from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.pods import BEGAN
 from gridflow.deploy.rendering import render
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.spec.printable import printable
 
 if TYPE_CHECKING:
     import argparse

@@ -7,10 +7,10 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gridflow._files.replacing import replacing
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_json, to_yaml
 from gridflow.errors import did_you_mean
-from gridflow.files.replacing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gridflow._spec.roles import facts_of
+from gridflow._spec.tf_config import role_variables
 from gridflow.deploy.description.description import START_TIMEOUT
 from gridflow.deploy.inside.finish import FINISH, GIVE_UP, MEET
-from gridflow.spec.roles import facts_of
-from gridflow.spec.tf_config import role_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -140,7 +140,7 @@ def _learner(layer: Any, columns: list[Any], there: list[str]) -> Learner:
 
 def _of_model(model: Any, there: list[str]) -> Iterable[Learner]:
     """Yield the layers that take an input of a model itself."""
-    from gridflow.keras import results
+    from gridflow._keras import results
 
     inputs = results.declared(model, "input")
     for layer in model.layers:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._feed.ingest.names import quoted
 from gridflow.errors import DataError, SchemaError
-from gridflow.feed.ingest.names import quoted
 from gridflow.ml import counting, quantiles, tokens
 from gridflow.ml.statistics import (
     Extremes,
@@ -159,7 +159,7 @@ def _vocabulary(table: Any, want: int, rows: int) -> FoundVocabulary:
 
 def _by_python(frame: DataFrame, wants: Sequence[Want]) -> DataFrame:
     """Let Python workers gather parts of partitions."""
-    from gridflow.launch.spark.session import run_this_python_where_it_can
+    from gridflow._launch.spark.session import run_this_python_where_it_can
 
     run_this_python_where_it_can(frame.sparkSession)
     chosen = frame.select(*(_column(want).alias(f"c{i}") for i, want in enumerate(wants)))

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gridflow.errors import DataError, InvalidArgument, SchemaError
-from gridflow.feed.column import (
+from gridflow._feed.column import (
     ColumnPlace,
     is_list,
     is_text,
@@ -23,6 +22,7 @@ from gridflow.feed.column import (
     shaped,
     storage,
 )
+from gridflow.errors import DataError, InvalidArgument, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

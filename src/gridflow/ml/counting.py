@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.feed.ingest.names import quoted
-from gridflow.feed.ingest.packing import can_pack
+from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.packing import can_pack
 from gridflow.ml.statistics import Moments, Quantiles, Vocabulary, columns_of
 
 if TYPE_CHECKING:

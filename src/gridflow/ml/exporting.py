@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow.agent.folder import temporary_folder
+from gridflow._agent.folder import temporary_folder
+from gridflow._files import transfer
+from gridflow._spec import backends
+from gridflow._spec.options import choose
 from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
-from gridflow.files import transfer
 from gridflow.ml import columns
 from gridflow.ml.columns import Slot
-from gridflow.spec import backends
-from gridflow.spec.options import choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from gridflow.files.systems import Where
+    from gridflow._files.systems import Where
     from gridflow.ml.model import TrainedModel
 
     #: Takes the model's inputs by name, gives the outputs in order.
@@ -166,7 +166,7 @@ def _rows(check: Any) -> pa.Table:
     if to_arrow is not None:
         table = to_arrow()
     else:
-        from gridflow.feed.ingest.arrays import to_table
+        from gridflow._feed.ingest.arrays import to_table
 
         table = check if isinstance(check, pa.Table) else to_table(check, "check")
     if not table.num_rows:
@@ -176,7 +176,7 @@ def _rows(check: Any) -> pa.Table:
 
 def _inputs(loaded: Any, rows: pa.Table) -> dict[str, np.ndarray]:
     """Return what the model's inputs are given of the rows, by name."""
-    from gridflow.keras import results
+    from gridflow._keras import results
 
     about = results.described(loaded)
     slots = {

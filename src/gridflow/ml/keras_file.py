@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: Kinds of results (`gridflow.keras.results`) that are models.
+#: Kinds of results (`gridflow._keras.results`) that are models.
 MODEL_KINDS: Final = ("keras", "tf_keras")
 
 

@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridflow._files.replacing import replacing
+from gridflow._files.transfer import destination, put
 from gridflow.errors import InvalidArgument
-from gridflow.files.replacing import replacing
-from gridflow.files.transfer import destination, put
 from gridflow.ml.keras_file import KerasFile
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class TrainedModel(KerasFile):
     Parameters
     ----------
     header : mapping
-        What `gridflow.keras.results.pack` returned for it.
+        What `gridflow._keras.results.pack` returned for it.
     folder : Path
         Where its file lies.
 
@@ -69,7 +69,7 @@ class TrainedModel(KerasFile):
         GridflowError
             The model can't be loaded here; the message says what is missing.
         """
-        from gridflow.keras import results
+        from gridflow._keras import results
 
         options = {
             "custom_objects": dict(custom_objects or {}),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.agent.folder import temporary_folder
-from gridflow.launch.spark.session import classic_context
+from gridflow._agent.folder import temporary_folder
+from gridflow._launch.spark.session import classic_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from gridflow._feed.ingest import packing
+from gridflow._spec import backends
+from gridflow._spec.options import choose, whole_number
 from gridflow.errors import InvalidArgument, did_you_mean
-from gridflow.feed.ingest import packing
 from gridflow.ml import model_broadcast, servable
 from gridflow.ml.columns import Slot
 from gridflow.ml.serving import ServedModel, predictions
-from gridflow.spec import backends
-from gridflow.spec.options import choose, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +109,7 @@ def predict_udf(
         choose("backend", backend, backends.BACKENDS)
     given = servable.of(model, custom_objects, safe_mode, signature, backend)
     slots = _slots(given, inputs)
-    from gridflow.launch.spark.session import run_this_python_where_it_can, session_of
+    from gridflow._launch.spark.session import run_this_python_where_it_can, session_of
 
     spark = session_of()
     run_this_python_where_it_can(spark)
@@ -254,7 +254,7 @@ def _checked(made: Any, inputs: Mapping[str, Slot], spark: SparkSession, backend
     """Return Spark's function, which from now on looks at the columns it is given at the call."""
     from pyspark.sql import functions
 
-    from gridflow.launch.spark.session import worker_environment
+    from gridflow._launch.spark.session import worker_environment
 
     takes_arrow = hasattr(functions, "arrow_udf")
     variables = {} if backend is None else {backends.KERAS_VARIABLE: backend}

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow.agent.folder import temporary_folder
+from gridflow._agent.folder import temporary_folder
+from gridflow._spec.program import dump_by_value
 from gridflow.errors import InvalidArgument, MissingDependency, did_you_mean
 from gridflow.ml.columns import STRING, Slot
 from gridflow.ml.keras_file import KerasFile
 from gridflow.ml.model_broadcast import zipped
-from gridflow.spec.program import dump_by_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,7 +64,7 @@ def of(
     GridflowError
         A file that can't be read here.
     """
-    from gridflow.keras import results
+    from gridflow._keras import results
 
     options = {"custom_objects": dict(custom_objects or {}), "safe_mode": safe_mode}
     found: Servable
@@ -115,7 +115,7 @@ def _of_file(content: bytes, header: Mapping[str, Any], options: dict[str, Any])
 
 def _of_object(model: Any, options: dict[str, Any]) -> Servable:
     """Return a model of Keras of this process; classes of its own go with it."""
-    from gridflow.keras import results
+    from gridflow._keras import results
 
     own = {
         type(each).__name__: type(each)
@@ -144,7 +144,7 @@ def _of_undeclared(content: bytes, kind: str, options: dict[str, Any]) -> Servab
     InvalidArgument
         It has never been built, or can't predict rows of zeros.
     """
-    from gridflow.keras import results
+    from gridflow._keras import results
 
     with temporary_folder("gridflow-model-") as folder:
         (folder / "model.keras").write_bytes(content)
@@ -226,7 +226,7 @@ def _of_path(path: str, options: dict[str, Any], signature: str | None) -> Serva
 
 def _of_object_file(content: bytes, kind: str, options: dict[str, Any]) -> Servable:
     """Return a ``.keras`` file, read once to see what it takes and gives."""
-    from gridflow.keras import results
+    from gridflow._keras import results
 
     with temporary_folder("gridflow-model-") as folder:
         (folder / "model.keras").write_bytes(content)

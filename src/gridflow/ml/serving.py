@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow.agent.folder import temporary_folder
+from gridflow._agent.folder import temporary_folder
+from gridflow._gpu import devices
+from gridflow._spec import backends
+from gridflow._spec.backends import KERAS_VARIABLE
+from gridflow._spec.gpus import VISIBLE
 from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
-from gridflow.gpu import devices
 from gridflow.ml import columns as arrow
 from gridflow.ml.model_broadcast import unzip
-from gridflow.spec import backends
-from gridflow.spec.backends import KERAS_VARIABLE
-from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -182,7 +182,7 @@ def _load(model: ServedModel, device: int | None) -> Predict:
 def _load_keras(model: ServedModel, device: int | None) -> Predict:
     import cloudpickle
 
-    from gridflow.keras import results
+    from gridflow._keras import results
 
     _choose_backend(model)
     header = {"kind": model.kind, "files": ["model.keras"]}

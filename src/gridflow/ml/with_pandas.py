@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gridflow._feed.column import leaf_type
 from gridflow.errors import SchemaError
-from gridflow.feed.column import leaf_type
 from gridflow.ml.serving import predictions
 
 if TYPE_CHECKING:

@@ -306,7 +306,7 @@ def _fit(ctx: Any, lab: Lab, name: str, callbacks: Sequence[Any] | None = None) 
 
 def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> CaseResult:
     """Train until it dies, and again from the checkpoint."""
-    from gridflow.keras import callbacks
+    from gridflow._keras import callbacks
 
     committed = shared / f"{name.replace(' ', '-')}.npz"
     first = Life(ctx, committed)
@@ -333,7 +333,7 @@ def _custom_loop(ctx: Any, lab: Lab, name: str) -> CaseResult:
     """Train by a loop of one's own around ``strategy.run``."""
     import tensorflow as tf
 
-    from gridflow.keras import statistics
+    from gridflow._keras import statistics
 
     model = lab.model(name)
     with lab.strategy.scope():

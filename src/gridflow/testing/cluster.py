@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from gridflow._spec.options import whole_number
 from gridflow.errors import GridflowError, MissingDependency
-from gridflow.spec.options import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -226,7 +226,7 @@ def wait_for_slots(spark: SparkSession, number: int, seconds: float = 90.0) -> N
     TimeoutError
         They can't after that many seconds.
     """
-    from gridflow.launch.spark.session import task_slots
+    from gridflow._launch.spark.session import task_slots
 
     give_up = time.monotonic() + seconds
     while (slots := task_slots(spark) or 0) < number:

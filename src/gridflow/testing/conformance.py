@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
-from gridflow.spec.backends import KERAS_VARIABLE
-from gridflow.spec.option_groups import Deadlines, LaunchOptions
-from gridflow.spec.tasks import Role
+from gridflow._spec.backends import KERAS_VARIABLE
+from gridflow._spec.option_groups import Deadlines, LaunchOptions
+from gridflow._spec.tasks import Role
 from gridflow.testing import asynchronous, batch_cases, uneven, weighted
 from gridflow.testing.cases import (
     MODELS,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import numpy as np
     from pyspark.sql import SparkSession
 
-    from gridflow.spec.strategies import Strategy
+    from gridflow._spec.strategies import Strategy
 
 #: Keras 3 and tf_keras on TensorFlow; and Keras 3 on its other backends.
 FLAVOURS: Final = ("keras", "tf_keras")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gridflow.agent.folder import task_prefix
-from gridflow.agent.process import TRAINING_PROGRAM
-from gridflow.spec.cluster import Task
-from gridflow.wire.channel import AGENT_VARIABLE
+from gridflow._agent.folder import task_prefix
+from gridflow._agent.process import TRAINING_PROGRAM
+from gridflow._spec.cluster import Task
+from gridflow._wire.channel import AGENT_VARIABLE
 
 if TYPE_CHECKING:
-    from gridflow.context import TrainingContext
+    from gridflow._context import TrainingContext
 
 
 def agent_of_this_task() -> int:

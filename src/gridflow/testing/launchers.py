@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from gridflow.distributor import TensorflowDistributor
+from gridflow._distributor import TensorflowDistributor
+from gridflow._spec.option_groups import Deadlines
 from gridflow.errors import JobCancelled, TaskLost, TrainingFailed
-from gridflow.spec.option_groups import Deadlines
 
 if TYPE_CHECKING:
-    from gridflow.launch.base import Launcher
+    from gridflow._launch.base import Launcher
 
 _SECONDS: Final = 120.0
 

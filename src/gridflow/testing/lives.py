@@ -5,18 +5,18 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gridflow.keras.due import Due
-from gridflow.keras.resume.pause import Pause
-from gridflow.keras.resume.writer import Writer
-from gridflow.keras.stopping import Stopping
-from gridflow.keras.together import Together
-from gridflow.spec.job import TrainingOptions
+from gridflow._keras.due import Due
+from gridflow._keras.resume.pause import Pause
+from gridflow._keras.resume.writer import Writer
+from gridflow._keras.stopping import Stopping
+from gridflow._keras.together import Together
+from gridflow._spec.job import TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from gridflow.spec.place import Place
+    from gridflow._spec.place import Place
 
 
 class DiedError(Exception):

@@ -13,7 +13,7 @@ from gridflow.testing.cases import MODELS, CaseResult
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridflow.spec.strategies import Strategy
+    from gridflow._spec.strategies import Strategy
 
 #: Largest difference of a weight or output that float32 arithmetic in another order explains.
 TOLERANCE: Final = 1e-5

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gridflow._files.replacing import replacing
+from gridflow._spec.printable import printable
 from gridflow.errors import DataError, InvalidArgument
-from gridflow.files.replacing import replacing
-from gridflow.spec.printable import printable
 from gridflow.tfrecord.convert import (
     RECORD_TYPES,
     infer_schema,

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 
+from gridflow._files.replacing import replacing
 from gridflow.errors import DataError, InvalidArgument, did_you_mean
-from gridflow.files.replacing import replacing
 from gridflow.tfrecord.crc32c import masked_crc32c
 
 if TYPE_CHECKING:

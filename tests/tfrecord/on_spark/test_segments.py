@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from gridflow.feed.ingest.dataframes import stage_frame
-from gridflow.feed.ingest.jvm_files import Segments, written
-from gridflow.launch.spark.bodies import taking
+from gridflow._feed.ingest.dataframes import stage_frame
+from gridflow._feed.ingest.jvm_files import Segments, written
+from gridflow._launch.spark.bodies import taking
 
 
 def by_files(frame):

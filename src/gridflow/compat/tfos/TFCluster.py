@@ -29,7 +29,7 @@ from gridflow.errors import GridflowError, InvalidArgument, RunTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gridflow.handle import JobHandle
+    from gridflow._handle import JobHandle
 
 __all__ = ["InputMode", "TFCluster", "run", "tf_status"]
 
@@ -306,10 +306,10 @@ def run(
     """
     from pyspark.sql import SparkSession
 
+    from gridflow._coordinator.policies import Restarts
+    from gridflow._distributor import TensorflowDistributor
+    from gridflow._spec.option_groups import Deadlines
     from gridflow.compat.tfos._launcher import ClusterLauncher
-    from gridflow.coordinator.policies import Restarts
-    from gridflow.distributor import TensorflowDistributor
-    from gridflow.spec.option_groups import Deadlines
 
     with _telling:
         tf_status.clear()

@@ -42,10 +42,10 @@ def run(
     """
     from pyspark.sql import SparkSession
 
-    from gridflow.distributor import TensorflowDistributor
-    from gridflow.launch.spark.launcher import SparkLauncher
-    from gridflow.launch.spark.session import task_slots
-    from gridflow.spec.option_groups import Deadlines
+    from gridflow._distributor import TensorflowDistributor
+    from gridflow._launch.spark.launcher import SparkLauncher
+    from gridflow._launch.spark.session import task_slots
+    from gridflow._spec.option_groups import Deadlines
 
     if isinstance(num_executors, bool) or not isinstance(num_executors, int) or num_executors < 1:
         raise InvalidArgument(f"num_executors must be at least 1; got {num_executors!r}.")

@@ -11,6 +11,8 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from gridflow._feed.push.exactly_once import PartitionAttempt
+from gridflow._spec.gpus import VISIBLE
 from gridflow.compat.tfos import (
     TFNode,
     _chunks,
@@ -22,8 +24,6 @@ from gridflow.compat.tfos import (
 )
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import NotEnoughGpus
-from gridflow.feed.push.exactly_once import PartitionAttempt
-from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gridflow._feed.push.exactly_once import Partition, Partitions, Superseded
+from gridflow._wire import psk_tls
 from gridflow.compat.tfos import _frames, _memory, marker
 from gridflow.compat.tfos._chunks import COLUMNS, PLACE, ROWS, SHARED, SPAN, pickled
 from gridflow.compat.tfos._feeding import (
@@ -32,12 +34,10 @@ from gridflow.compat.tfos._feeding import (
     WELCOME,
 )
 from gridflow.errors import DataError, GridflowError
-from gridflow.feed.push.exactly_once import Partition, Partitions, Superseded
-from gridflow.wire import psk_tls
 
 if TYPE_CHECKING:
+    from gridflow._wire.psk_tls import Connection
     from gridflow.compat.tfos._queues import NodeQueues, RowQueue
-    from gridflow.wire.psk_tls import Connection
 
 
 class FeedServer:

@@ -4,13 +4,13 @@ A feeder is a task of another Spark job. It looks for the node with the fewest f
 what it brings, and sends its partition in chunks; some of them may be on their way or wait there,
 so that a node that is slow slows its feeders down. Every chunk is answered once a program has taken
 it. The messages are a letter and what belongs to it; rows are pickled, and travel only between
-those who know the cluster's key (`gridflow.wire.psk_tls`). Those of a DataFrame travel as its
+those who know the cluster's key (`gridflow._wire.psk_tls`). Those of a DataFrame travel as its
 columns (`gridflow.compat.tfos._frames`). Where both are on one host, the rows lie in memory that
 they share (`gridflow.compat.tfos._memory`), and the messages say where.
 
 They go straight into the node's process, not by the agent and its files as those of
 `JobHandle.feed` do: on that way pickles cost almost twice as much (``benchmarks/feed/pickled.py``).
-The account of what has come is the same (`gridflow.feed.push.exactly_once`).
+The account of what has come is the same (`gridflow._feed.push.exactly_once`).
 
 A task that is tried again, or a copy of one that is slow, asks all nodes first whether the
 partition is there already. If it is, the rows go to the same node, which takes those alone that it
@@ -30,16 +30,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gridflow._wire import psk_tls
 from gridflow.compat.tfos import _chunks, _memory, reservation
 from gridflow.compat.tfos._chunks import CHUNK_BYTES, PLACE, ROWS, SHARED, SPAN, Chunk, Cut
 from gridflow.errors import GridflowError, RunTimeout, TaskLost
-from gridflow.wire import psk_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gridflow.feed.push.exactly_once import PartitionAttempt
-    from gridflow.wire.psk_tls import Connection
+    from gridflow._feed.push.exactly_once import PartitionAttempt
+    from gridflow._wire.psk_tls import Connection
 
 
 _log = logging.getLogger(__name__)

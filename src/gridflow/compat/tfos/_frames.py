@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from gridflow._feed.ingest import packing
+from gridflow._feed.ingest.names import quoted
 from gridflow.compat.tfos import _chunks
 from gridflow.compat.tfos._lists import number_lists
-from gridflow.feed.ingest import packing
-from gridflow.feed.ingest.names import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,7 @@
 """How the agents of a cluster come to life: in Spark tasks, detached from them, or in the driver.
 
 Rows that Spark pushes come by other Spark tasks, which need the slots: the agents of such a cluster
-give theirs back (`gridflow.launch.spark.detached`).
+give theirs back (`gridflow._launch.spark.detached`).
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gridflow.launch.base import PassesOn
-from gridflow.launch.local import LocalLaunch
-from gridflow.launch.spark.launch import SparkLaunch
-from gridflow.launch.spark.launcher import SparkLauncher
-from gridflow.spec.gpus import group
-from gridflow.spec.roles import PS
+from gridflow._launch.base import PassesOn
+from gridflow._launch.local import LocalLaunch
+from gridflow._launch.spark.launch import SparkLaunch
+from gridflow._launch.spark.launcher import SparkLauncher
+from gridflow._spec.gpus import group
+from gridflow._spec.roles import PS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
+    from gridflow._launch.base import Launch, LaunchListener, Placement
+    from gridflow._spec.gpus import GpuNeed
+    from gridflow._wire.payload import AgentPayload
     from gridflow.errors import GridflowError
-    from gridflow.launch.base import Launch, LaunchListener, Placement
-    from gridflow.spec.gpus import GpuNeed
-    from gridflow.wire.payload import AgentPayload
 
 
 class ClusterLauncher(SparkLauncher):

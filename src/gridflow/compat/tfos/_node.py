@@ -12,19 +12,19 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.agent.features.board import end_board, secret_path, serve_board
+from gridflow._agent.features.board import end_board, secret_path, serve_board
+from gridflow._spec.roles import CHIEF, PS, WORKER
+from gridflow._wire.channel import AGENT_VARIABLE
 from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util
 from gridflow.compat.tfos._fed import FeedServer
 from gridflow.compat.tfos._port import Port
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import MissingDependency
-from gridflow.spec.roles import CHIEF, PS, WORKER
-from gridflow.wire.channel import AGENT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow.context import TrainingContext
+    from gridflow._context import TrainingContext
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.2

@@ -9,11 +9,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.roles import CHIEF, EVALUATOR, PS, WORKER
+from gridflow._spec.tasks import Role
+from gridflow._spec.tf_config import TF_CONFIG
 from gridflow.compat.tfos import util
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.spec.roles import CHIEF, EVALUATOR, PS, WORKER
-from gridflow.spec.tasks import Role
-from gridflow.spec.tf_config import TF_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

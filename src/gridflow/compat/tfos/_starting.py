@@ -13,8 +13,8 @@ from gridflow.errors import GridflowError, StartTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gridflow._handle import JobHandle
     from gridflow.compat.tfos import reservation
-    from gridflow.handle import JobHandle
 
 _LOOK_SECONDS: Final = 0.05
 
@@ -79,7 +79,7 @@ def run_beside(handle: JobHandle, tag: str, work: Callable[[], None]) -> BaseExc
     """
     from pyspark.sql import SparkSession
 
-    from gridflow.launch.spark import session
+    from gridflow._launch.spark import session
 
     spark = SparkSession.builder.getOrCreate()
     errors: list[BaseException] = []

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gridflow.agent.folder import temporary_folder
+from gridflow._agent.folder import temporary_folder
+from gridflow._files.local import check_own, open_own, write_whole
+from gridflow._wire import psk_tls
+from gridflow._wire.identity import random_key, strong_key
 from gridflow.compat.tfos import util
 from gridflow.errors import GridflowError, InvalidArgument, NetworkError, StartTimeout
-from gridflow.files.local import check_own, open_own, write_whole
-from gridflow.wire import psk_tls
-from gridflow.wire.identity import random_key, strong_key
 
 if TYPE_CHECKING:
     import socket

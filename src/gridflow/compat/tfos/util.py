@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gridflow._spec.gpus import VISIBLE
 from gridflow.compat.tfos import gpu_info
-from gridflow.spec.gpus import VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from gridflow._spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.parts import (
     Checks,
@@ -25,7 +26,6 @@ from gridflow.deploy.description.services import (
     TensorBoardSection,
 )
 from gridflow.errors import did_you_mean
-from gridflow.spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,7 +205,7 @@ class Job:
         return {**self.env, **self.roles[role].env}
 
     def role_items(self) -> list[tuple[str, RoleSection]]:
-        """Return the roles in the order of `gridflow.spec.roles.ROLES`."""
+        """Return the roles in the order of `gridflow._spec.roles.ROLES`."""
         return [(name, self.roles[name]) for name in ROLES if name in self.roles]
 
     def _check_roles(self, check: Checks) -> None:

@@ -37,7 +37,7 @@ class Driver(Protocol):
         """
 
     def follow(self, output: TextIO) -> int:
-        """Show its output on a stream until its end; return its `gridflow.spec.exits.Exit`."""
+        """Show its output on a stream until its end; return its `gridflow._spec.exits.Exit`."""
 
     def status(self) -> list[TaskStatus]:
         """Return its tasks."""

@@ -7,10 +7,10 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from gridflow._spec.exits import Exit, of_program
 from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
 from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError, MissingDependency
-from gridflow.spec.exits import Exit, of_program
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

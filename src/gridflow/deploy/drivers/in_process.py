@@ -7,20 +7,20 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gridflow._spec.exits import Exit
+from gridflow._spec.failures import exit_code
 from gridflow.deploy.commands import warn
 from gridflow.deploy.description.problems import JobError
 from gridflow.deploy.distributed import cannot, distributor_options
 from gridflow.deploy.drivers.base import say
 from gridflow.errors import GridflowError, MissingDependency
-from gridflow.spec.exits import Exit
-from gridflow.spec.failures import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gridflow._launch.base import Launcher
+    from gridflow._result import Result
     from gridflow.deploy.description.description import Job
-    from gridflow.launch.base import Launcher
-    from gridflow.result import Result
 
 
 def run_in_process(
@@ -31,7 +31,7 @@ def run_in_process(
     as_json: bool = False,
     folder: Mapping[str, str | None] | None = None,
 ) -> int:
-    """Run a job to its end and return its `gridflow.spec.exits.Exit`.
+    """Run a job to its end and return its `gridflow._spec.exits.Exit`.
 
     ``folder`` has the ``run_id`` and ``job_dir`` of `gridflow.TensorflowDistributor`.
     """
@@ -65,7 +65,7 @@ def run_in_process(
 
 def distribute(job: Job, launcher: Launcher | None, **folder: str | None) -> Result:
     """Run a job's tasks to their end; a launcher of None is the active Spark session's."""
-    from gridflow.distributor import TensorflowDistributor
+    from gridflow._distributor import TensorflowDistributor
 
     options: dict[str, Any] = {**distributor_options(job), **folder}
     distributor = TensorflowDistributor(launcher=launcher, **options)
@@ -74,7 +74,7 @@ def distribute(job: Job, launcher: Launcher | None, **folder: str | None) -> Res
 
 def _launcher(target: str, job: Job) -> tuple[Any, Any]:
     if target == "local":
-        from gridflow.launch.local import LocalLauncher
+        from gridflow._launch.local import LocalLauncher
 
         return LocalLauncher(), None
     try:
@@ -86,6 +86,6 @@ def _launcher(target: str, job: Job) -> tuple[Any, Any]:
     for key, value in (job.spark.conf if job.spark else {}).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    from gridflow.launch.spark.launcher import SparkLauncher
+    from gridflow._launch.spark.launcher import SparkLauncher
 
     return SparkLauncher(session), session

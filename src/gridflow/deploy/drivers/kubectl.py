@@ -7,6 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
+from gridflow._spec.exits import Exit
 from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
 from gridflow.deploy.drivers.objects import (
     BAD,
@@ -22,7 +23,6 @@ from gridflow.deploy.drivers.streams import LogStream
 from gridflow.deploy.drivers.watch import Watch
 from gridflow.deploy.pods import COMPONENT
 from gridflow.errors import GridflowError
-from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

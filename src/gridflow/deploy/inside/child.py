@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
-from gridflow.spec.exits import SIGNALLED, Exit
+from gridflow._spec.exits import SIGNALLED, Exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

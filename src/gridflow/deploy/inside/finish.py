@@ -16,8 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._wire.acceptor import Acceptor
 from gridflow.errors import InvalidArgument
-from gridflow.wire.acceptor import Acceptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping

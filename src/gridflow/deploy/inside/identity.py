@@ -6,9 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.errors import InvalidArgument
-from gridflow.spec.roles import CHIEF, WORKER, facts_of
-from gridflow.spec.tf_config import (
+from gridflow._spec.roles import CHIEF, WORKER, facts_of
+from gridflow._spec.tf_config import (
     DEFAULT_PORT,
     TF_CONFIG,
     ClusterMember,
@@ -16,6 +15,7 @@ from gridflow.spec.tf_config import (
     find_flags,
     in_order,
 )
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gridflow._files.local import read_json, write_whole
+from gridflow._spec.command import with_patches
+from gridflow._spec.exits import SIGNALLED, Exit, leave_message, message_place
+from gridflow._spec.roles import PS, WORKER, facts_of
+from gridflow._spec.tf_config import TF_CONFIG
+from gridflow._wire.hints import lost_a_peer
 from gridflow.deploy.inside.child import Child
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.others import Others
 from gridflow.deploy.inside.peers import longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
-from gridflow.files.local import read_json, write_whole
-from gridflow.spec.command import with_patches
-from gridflow.spec.exits import SIGNALLED, Exit, leave_message, message_place
-from gridflow.spec.roles import PS, WORKER, facts_of
-from gridflow.spec.tf_config import TF_CONFIG
-from gridflow.wire.hints import lost_a_peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow.spec.tf_config import ClusterMember
+    from gridflow._spec.tf_config import ClusterMember
 
 #: How often this task has failed before, where the target counts and restarts.
 FAILURES: Final = "GRIDFLOW_FAILURES"

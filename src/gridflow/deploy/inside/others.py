@@ -7,6 +7,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final, Self
 
+from gridflow._spec.roles import CHIEF, WORKER
+from gridflow._spec.tf_config import in_order
 from gridflow.deploy.inside.finish import (
     GIVE_UP,
     MEET,
@@ -17,13 +19,11 @@ from gridflow.deploy.inside.finish import (
 from gridflow.deploy.inside.identity import nodes_of_a_trainjob
 from gridflow.deploy.inside.peers import Absence
 from gridflow.errors import InvalidArgument
-from gridflow.spec.roles import CHIEF, WORKER
-from gridflow.spec.tf_config import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow.spec.tf_config import ClusterMember
+    from gridflow._spec.tf_config import ClusterMember
 
 _PAUSE: Final = 0.5
 #: Seconds between two looks at a task that has heard of this one's end and goes on.

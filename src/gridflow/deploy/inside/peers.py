@@ -12,7 +12,7 @@ from gridflow.errors import StartTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow.spec.tf_config import ClusterMember
+    from gridflow._spec.tf_config import ClusterMember
 
 _PAUSE: Final = 0.5
 _LOOKS: Final = 5.0

@@ -10,13 +10,13 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gridflow._spec.exits import leave_message
+from gridflow._spec.failures import exit_code
+from gridflow._spec.roles import ROLES
 from gridflow.deploy.description.description import RESTART_POLICIES, START_TIMEOUT, Job
 from gridflow.deploy.description.parts import RoleSection
 from gridflow.deploy.drivers.in_process import distribute
 from gridflow.errors import GridflowError, InvalidArgument, did_you_mean
-from gridflow.spec.exits import leave_message
-from gridflow.spec.failures import exit_code
-from gridflow.spec.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final, TextIO
 
-from gridflow.spec.printable import is_terminal
+from gridflow._spec.printable import is_terminal
 
 _COLOURS: Final = {"red": "31", "yellow": "33", "green": "32", "dim": "2"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from gridflow._spec.roles import CHIEF, EVALUATOR, ROLES, facts_of
+from gridflow._spec.tf_config import TF_CONFIG
 from gridflow.deploy.description import rules
-from gridflow.spec.roles import CHIEF, EVALUATOR, ROLES, facts_of
-from gridflow.spec.tf_config import TF_CONFIG
 
 if TYPE_CHECKING:
     from gridflow.deploy.lint.report import LintReport

@@ -8,6 +8,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from gridflow._spec.exits import Exit
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
@@ -28,7 +29,6 @@ from gridflow.deploy.task_start import (
     start_words,
     tasks,
 )
-from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

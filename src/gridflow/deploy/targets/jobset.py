@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.exits import Exit
 from gridflow.deploy.pods import began_env, field_env, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
@@ -15,7 +16,6 @@ from gridflow.deploy.targets.sidecars import (
     tensorboard,
 )
 from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_words
-from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.exits import Exit
 from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.pods import began_env, field_env, metadata, service, task_pod
 from gridflow.deploy.target import Document, Target, object_document
@@ -22,7 +23,6 @@ from gridflow.deploy.task_start import (
     news,
     start_words,
 )
-from gridflow.spec.exits import Exit
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

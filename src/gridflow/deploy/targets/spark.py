@@ -11,6 +11,7 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.roles import PS
 from gridflow.deploy.capabilities import uses
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT
@@ -30,7 +31,6 @@ from gridflow.deploy.pods import (
 )
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.task_start import kubernetes_text
-from gridflow.spec.roles import PS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.roles import CHIEF, EVALUATOR, PS, WORKER
 from gridflow.deploy.pods import began_env, env_list, metadata, task_pod
 from gridflow.deploy.target import Document, Target, object_document
 from gridflow.deploy.targets.sidecars import SIDES, kueue_labels, scheduler, tensorboard
 from gridflow.deploy.task_start import UNSTARTED, meeting, start_words
-from gridflow.spec.roles import CHIEF, EVALUATOR, PS, WORKER
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

@@ -1,6 +1,6 @@
 """Which columns belong to which inputs and outputs of a model. Pure.
 
-What ``featuresCol`` and ``labelCol`` take becomes the forms of `gridflow.feed.selection`, once the
+What ``featuresCol`` and ``labelCol`` take becomes the forms of `gridflow._feed.selection`, once the
 model's inputs and outputs are known: the same in the workers, which train, and in the driver,
 which predicts.
 """

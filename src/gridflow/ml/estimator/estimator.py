@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 
-from gridflow.distributor import TensorflowDistributor
+from gridflow._distributor import TensorflowDistributor
+from gridflow._feed.ingest.names import quoted
+from gridflow._feed.selection import named
+from gridflow._spec import strategies
+from gridflow._spec.arguments import refuse_moved
+from gridflow._spec.roles import EVALUATOR
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
-from gridflow.feed.ingest.names import quoted
-from gridflow.feed.selection import named
 from gridflow.ml.estimator import columns, keras_objects, persistence, slots, training
 from gridflow.ml.estimator.model import KerasModel, lists_of
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
 from gridflow.ml.estimator.summary import KerasTrainingSummary
-from gridflow.spec import strategies
-from gridflow.spec.arguments import refuse_moved
-from gridflow.spec.roles import EVALUATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -254,7 +254,7 @@ class KerasEstimator(
         from pyspark.sql import functions as f
         from pyspark.sql.types import BooleanType
 
-        from gridflow.feed.ingest import dataframes
+        from gridflow._feed.ingest import dataframes
 
         if dataset.isStreaming:
             raise InvalidArgument(

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gridflow._keras import results
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.keras import results
 
 #: Saving a model reads all of its variables; fits of several threads may send the same one.
 _saving: Final = threading.Lock()
@@ -30,7 +30,7 @@ class ModelFile:
     Attributes
     ----------
     header : dict
-        As `gridflow.keras.results.pack` returns it.
+        As `gridflow._keras.results.pack` returns it.
     content : bytes
         The ``.keras`` file.
     is_compiled : bool

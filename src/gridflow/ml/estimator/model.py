@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
 
+from gridflow._feed.ingest.names import quoted
+from gridflow._feed.selection import named
 from gridflow.errors import InvalidArgument, SchemaError
-from gridflow.feed.ingest.names import quoted
-from gridflow.feed.selection import named
 from gridflow.ml.estimator import columns, persistence, shapes
 from gridflow.ml.estimator.params import PredictionParams, with_accessors
 
@@ -214,7 +214,7 @@ def _input(
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
 
-    from gridflow.feed.ingest.dataframes import is_vector
+    from gridflow._feed.ingest.dataframes import is_vector
 
     def single(name: str) -> Column:
         column = f.col(quoted(name))
@@ -241,7 +241,7 @@ def lists_of(dataset: DataFrame) -> frozenset[str]:
     """Return the columns that hold arrays or vectors."""
     from pyspark.sql.types import ArrayType
 
-    from gridflow.feed.ingest.dataframes import is_vector
+    from gridflow._feed.ingest.dataframes import is_vector
 
     return frozenset(
         field.name

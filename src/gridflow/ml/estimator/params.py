@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
+from gridflow._spec.backends import BACKENDS
+from gridflow._spec.gpus import GpuNeed
+from gridflow._spec.options import choose
 from gridflow.errors import InvalidArgument
 from gridflow.ml.estimator import columns, keras_objects
-from gridflow.spec.backends import BACKENDS
-from gridflow.spec.gpus import GpuNeed
-from gridflow.spec.options import choose
 
 C = TypeVar("C", bound=type)
 

@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
+from gridflow._launch.spark import files
+from gridflow._spec.backends import BACKENDS
+from gridflow._spec.program import dump_by_value
 from gridflow.errors import GridflowError, InvalidArgument
-from gridflow.launch.spark import files
 from gridflow.ml.estimator import keras_objects
 from gridflow.ml.estimator.summary import KerasTrainingSummary
 from gridflow.ml.keras_file import MODEL_KINDS
 from gridflow.ml.model import TrainedModel
-from gridflow.spec.backends import BACKENDS
-from gridflow.spec.program import dump_by_value
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Params

@@ -14,8 +14,8 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gridflow.launch.spark.gpus import SparkGpuSettings
-from gridflow.launch.spark.session import (
+from gridflow._launch.spark.gpus import SparkGpuSettings
+from gridflow._launch.spark.session import (
     classic_context,
     registered_executors,
     setting_of,
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from gridflow.distributor import TensorflowDistributor
+    from gridflow._distributor import TensorflowDistributor
 
 _LOOK_SECONDS: Final = 0.2
-#: What the stages of gridflow's jobs are named, see `gridflow.launch.spark.session`.
+#: What the stages of gridflow's jobs are named, see `gridflow._launch.spark.session`.
 _OWN_STAGES: Final = "gridflow job "
 _ALL: Final = Fraction(1)
 

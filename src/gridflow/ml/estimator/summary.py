@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gridflow.feed.ledger import Ledger
+from gridflow._feed.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from matplotlib.figure import Figure
 
-    from gridflow.result import Result
+    from gridflow._result import Result
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,6 @@ class KerasTrainingSummary:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        from gridflow.spec.markup import history_table
+        from gridflow._spec.markup import history_table
 
         return history_table(self.history) + self.ledger._repr_html_()

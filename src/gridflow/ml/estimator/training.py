@@ -6,14 +6,14 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gridflow._keras.results import declared
 from gridflow.errors import InvalidArgument
-from gridflow.keras.results import declared
 from gridflow.ml.estimator import columns, keras_objects, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow.training.context import TrainingContext
+    from gridflow._training.context import TrainingContext
 
 
 @dataclass(frozen=True)

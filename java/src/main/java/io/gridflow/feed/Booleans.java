@@ -13,7 +13,7 @@ import org.apache.spark.unsafe.Platform;
 
 /** Booleans, a byte each while they are collected. */
 final class Booleans extends Column {
-  /** {@code BOOLEAN} of gridflow/feed/normalize.py: bytes that are 0 or 1 and mean booleans. */
+  /** {@code BOOLEAN} of gridflow/_feed/normalize.py: bytes that are 0 or 1 and mean booleans. */
   private static final Map<String, String> FACTS = Map.of("gridflow.type", "bool");
 
   private final boolean isFinal;

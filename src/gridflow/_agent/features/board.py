@@ -1,0 +1,112 @@
+"""TensorBoard beside the chief: its event files go to the driver, its page is served on request."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import secrets
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+from gridflow._agent.environment import local_address
+from gridflow._agent.features.base import Feature
+from gridflow._spec.roles import EVALUATOR
+from gridflow._wire import reports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gridflow._agent.features.base import Tools
+
+_SERVER_MODULE: Final = "gridflow._agent.features.board_server"
+
+
+class Board(Feature):
+    """The event files of the chief and of an evaluator, and the chief's TensorBoard.
+
+    Parameters
+    ----------
+    tools : Tools
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._reporter = tools.reporter
+        self._folder = tools.folder / "tensorboard"
+        self._server: subprocess.Popen[str] | None = None
+
+    def begin(self) -> None:
+        """Send the event files to the driver as they grow; serve the page where that is wanted."""
+        spec, rank = self.tools.payload.spec, self.tools.rank
+        if rank == 0 or spec.tasks[rank].role == EVALUATOR:
+            self._folder.mkdir(exist_ok=True)
+            self.tools.uploads.follow(self._folder)
+        if rank == 0 and spec.training.tensorboard.serve:
+            self._serve(local_address(self.tools.payload.coordinator))
+
+    def _serve(self, host: str) -> None:
+        """Serve the page on one interface, under a path that can't be guessed.
+
+        TensorBoard knows no log-in: who has the URL, which only the driver is told, may look.
+        """
+        if importlib.util.find_spec("tensorboard") is None:
+            self._reporter.lines(
+                ["gridflow: no TensorBoard here: pip install 'gridflow[tensorboard]'"]
+            )
+            return
+        self._server = serve_board(self._folder, host, secret_path())
+        threading.Thread(target=self._announce, args=(self._server,), daemon=True).start()
+
+    def close(self) -> None:
+        """End the server."""
+        if self._server is not None:
+            end_board(self._server)
+
+    def _announce(self, server: subprocess.Popen[str]) -> None:
+        line = server.stdout.readline() if server.stdout is not None else ""
+        if line.startswith("http"):
+            self._reporter.report(reports.BoardServed(line.strip()))
+
+
+def secret_path() -> str:
+    """Return a path that can't be guessed: TensorBoard knows no log-in."""
+    return secrets.token_urlsafe(24)
+
+
+def serve_board(
+    folder: Path | str, host: str, path: str, *, port: int = 0, options: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start a server; it prints its URL, and ends with this process."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", _SERVER_MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    settings = {
+        "folder": str(folder),
+        "host": host,
+        "path": path,
+        "port": port,
+        "options": list(options),
+    }
+    assert server.stdin is not None
+    # By the pipe, not the command line, which every user of the host can read. It stays open: its
+    # end tells the server that this process is gone.
+    server.stdin.write(json.dumps(settings) + "\n")
+    server.stdin.flush()
+    return server
+
+
+def end_board(server: subprocess.Popen[str]) -> None:
+    """End a server."""
+    server.kill()
+    server.wait()
+    for pipe in (server.stdin, server.stdout):
+        if pipe is not None:
+            pipe.close()

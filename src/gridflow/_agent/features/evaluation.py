@@ -1,0 +1,68 @@
+"""Checkpoints for an evaluator, each as it is committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from gridflow._agent.features.base import Feature, Tools
+from gridflow._wire import child, commands
+from gridflow.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gridflow._spec.place import Place
+    from gridflow._wire.commands import Command
+    from gridflow._wire.messages import Message
+
+
+class EvaluationNews(Feature):
+    """Fetches checkpoints and tells the training process of the newest.
+
+    Parameters
+    ----------
+    tools : Tools
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._newest: child.NewCheckpoint | None = None
+        self._end: commands.EndEvaluation | None = None
+
+    def obey(self, command: Command) -> bool:
+        """Carry out `Fetch` and `EndEvaluation`."""
+        match command:
+            case commands.Fetch():
+                self._fetch(command)
+            case commands.EndEvaluation():
+                self._end = command
+                self.tools.tell(command)
+            case _:
+                return False
+        return True
+
+    def forget(self, generation: int, resume: Place | None) -> None:  # noqa: ARG002
+        """Checkpoints of the generation before are of no interest."""
+        self._newest = self._end = None
+
+    def messages(self) -> Sequence[Message]:
+        """Return what is known by now."""
+        return [each for each in (self._newest, self._end) if each is not None]
+
+    def _fetch(self, command: commands.Fetch) -> None:
+        path = self.tools.folder / command.name
+        try:
+            self.tools.client.download({"kind": "checkpoint", "name": command.name}, path)
+        except pa.ArrowException:
+            return  # a newer one has taken its place, and is on its way
+        except WireError as error:
+            words = f"{command.name} could not be fetched, and isn't evaluated: {error}"
+            self.tools.reporter.lines([f"gridflow: {words}"])
+            return
+        before, self._newest = self._newest, child.NewCheckpoint(str(path), command.place)
+        self.tools.tell(self._newest)
+        if before is not None and before.path != str(path):
+            Path(before.path).unlink(missing_ok=True)

@@ -1,0 +1,57 @@
+"""How many rows the rank has while more are to come, for a function that trains on them already."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from gridflow._agent.features.base import Feature
+from gridflow._wire import commands, reports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gridflow._agent.features.base import Tools
+    from gridflow._wire.commands import Command
+    from gridflow._wire.messages import Message
+
+
+class StepGrants(Feature):
+    """Announces the rank's first rows, further ones if asked to, and passes on what all ranks have.
+
+    Parameters
+    ----------
+    tools : Tools
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._lock = threading.Lock()
+        self._rows = dict.fromkeys(tools.payload.datasets, 0)
+        self._announces = False
+        self._newest: commands.Arrived | None = None
+
+    def arrived(self, dataset: str, rows: int) -> None:
+        """Take how many rows of a dataset can be read (called from the thread that spools)."""
+        with self._lock:
+            is_first, self._rows[dataset] = not self._rows[dataset], rows
+            if is_first or self._announces:
+                self.tools.reporter.report(reports.Arriving(dict(self._rows)))
+
+    def obey(self, command: Command) -> bool:
+        """Carry out `Announce` and `Arrived`."""
+        match command:
+            case commands.Announce():
+                with self._lock:
+                    self._announces = True
+                    self.tools.reporter.report(reports.Arriving(dict(self._rows)))
+            case commands.Arrived():
+                self._newest = command
+                self.tools.tell(command)
+            case _:
+                return False
+        return True
+
+    def messages(self) -> Sequence[Message]:
+        """Return what is known by now; rows outlive a process."""
+        return [] if self._newest is None else [self._newest]

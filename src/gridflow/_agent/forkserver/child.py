@@ -1,0 +1,198 @@
+"""What happens after the fork: a guardian, and under it the training process.
+
+Both end up as they would have been if the agent had started them: see
+`gridflow._agent.guardian` for what the guardian does, and `gridflow._agent.process` for what a
+started process is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import random
+import select
+import signal
+import sys
+import tempfile
+import traceback
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from gridflow._agent import guardian
+from gridflow._agent.forkserver import messages
+from gridflow._agent.procfs import behind_name
+from gridflow._wire.channel import CHANNEL_VARIABLE
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+_prctl = ctypes.CDLL(None).prctl
+#: Where the arguments lie in memory: fields 48 and 49 of proc(5)'s stat, counted behind the name.
+_ARGUMENTS: Final = slice(45, 47)
+
+
+def guard(
+    connection: socket.socket,
+    request: dict[str, Any],
+    descriptors: list[int],
+    by_imports: Mapping[str, str],
+) -> NoReturn:
+    """Fork the training process, watch it and its agent, end with everything that it left.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        The leash: when the agent closes it, or dies, all is killed.
+    request : dict
+    descriptors : list of int
+        Of the training process: its output, its channel, and what else it is to hold.
+    by_imports : mapping
+        Environment variables that libraries set when they were imported.
+    """
+    os.setsid()
+    fresh_signals()
+    wake, waker = wake_by_signals()
+    _prctl(guardian.PR_SET_CHILD_SUBREAPER, 1)
+    watcher = os.getpid()
+    process = os.fork()  # safe: one thread
+    if not process:
+        try:
+            _train(watcher, request, descriptors, by_imports)
+        except BaseException:  # noqa: BLE001 (into the task's log, as Python itself would)
+            traceback.print_exc()
+        finally:
+            os._exit(127)
+    with contextlib.suppress(OSError):  # the child may have been faster
+        os.setpgid(process, process)
+    close_all_but(connection.fileno(), wake, waker)
+    show_command([sys.executable, "-I", "-S", guardian.__file__, *request["command"]])
+    status = signal.SIGKILL.value
+    with contextlib.suppress(OSError):
+        messages.send(connection, {"kind": "forked", "guardian": watcher}, None)
+        status = _watch(process, connection, wake)
+    guardian.kill_rest(process)
+    with contextlib.suppress(OSError):
+        messages.send(connection, {"kind": "ended", "status": status}, None)
+    os._exit(0)
+
+
+def _watch(process: int, connection: socket.socket, wake: int) -> int:
+    """Return the process's status once it has ended, or its agent has, or SIGTERM came."""
+    is_told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: is_told.append(number))
+    poll = select.poll()
+    poll.register(wake, select.POLLIN)
+    poll.register(connection, select.POLLIN | select.POLLRDHUP)
+    while True:
+        ready = dict(poll.poll())
+        with contextlib.suppress(BlockingIOError):
+            os.read(wake, 1 << 12)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == process:
+                    return ended[1]
+        if is_told or connection.fileno() in ready:  # agents send nothing more: this is their end
+            return signal.SIGKILL.value
+
+
+def _train(
+    watcher: int,
+    request: dict[str, Any],
+    descriptors: list[int],
+    by_imports: Mapping[str, str],
+) -> None:
+    """Become what ``python -m gridflow._training.main`` is."""
+    os.setpgid(0, 0)
+    _prctl(guardian.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != watcher:
+        return
+    fresh_signals()
+    output, channel, *inherited = descriptors
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(null)
+    close_all_but(channel, *inherited)
+    os.umask(request["umask"])
+    os.chdir(request["work_dir"])
+    # With what libraries set while the server imported them, as they would have done here.
+    environment = {**request["environment"], **by_imports, CHANNEL_VARIABLE: str(channel)}
+    os.environ.clear()
+    os.environ.update(environment)
+    fresh_python(request["work_dir"])
+    show_command(request["command"])
+    from gridflow._training import main
+
+    sys.argv = [str(main.__file__)]
+    main.main()
+
+
+def wake_by_signals() -> tuple[int, int]:
+    """Return both ends of a pipe that can be read from once a child has ended, or a signal came."""
+    wake, waker = os.pipe()
+    for end in (wake, waker):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # else nothing is written to the pipe
+    signal.set_wakeup_fd(waker)
+    return wake, waker
+
+
+def fresh_signals() -> None:
+    """Take signals as a new process does."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def fresh_python(work_dir: str) -> None:
+    """Forget what a new interpreter wouldn't know, or would know otherwise."""
+    sys.path[0] = work_dir  # as -m does
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    # Directories as the server saw them, and archives: modules may have changed since.
+    importlib.invalidate_caches()
+    sys.path_importer_cache.clear()
+    tempfile.tempdir = None
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+    gc.enable()
+
+
+def close_all_but(*kept: int) -> None:
+    """Close what was the server's, or another end of this process's own."""
+    stay = {0, 1, 2, *kept}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names are all it takes)
+        descriptor = int(name)
+        if descriptor not in stay and _is_ours(descriptor):
+            os.close(descriptor)
+
+
+def _is_ours(descriptor: int) -> bool:
+    """Whether it is a socket, a pipe or a handle of a process: no library brings one at import."""
+    try:
+        target = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    except OSError:
+        return False  # that of the listing itself
+    return target.startswith(("socket:", "pipe:", "anon_inode:[pidfd]", "pidfd:"))
+
+
+def show_command(command: list[str]) -> None:
+    """Let ``ps`` show what a started process would show, and not the server's command line.
+
+    The kernel shows the memory where the arguments were at the start; when its last byte isn't
+    zero, only up to the first that is (``get_mm_proctitle`` in Linux's fs/proc/base.c).
+    """
+    begin, end = (int(field) for field in behind_name(os.getpid())[_ARGUMENTS])
+    room = end - begin
+    words = " ".join(command).encode()[: room - 2]
+    ctypes.memset(begin, ord(" "), room)
+    ctypes.memmove(begin, words + b"\0", len(words) + 1)

@@ -1,0 +1,391 @@
+"""The agent's side: find or start the host's fork server, have a training process forked."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._agent.forkserver import messages
+from gridflow._agent.forkserver.fingerprint import early, fingerprint
+from gridflow._agent.procfs import began, is_below, is_stopped, umask
+from gridflow._files.local import private_folder, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_PROGRAM: Final = "gridflow._agent.forkserver.server"
+_BACKLOG: Final = 1024
+#: Servers with different fingerprints that one owner keeps; each holds some 300 MB.
+_MOST_SERVERS: Final = 3
+_SEND_SECONDS: Final = 5.0
+#: Whoever holds the lock of the owner's folder starts a server at most, a matter of milliseconds.
+_LOCK_SECONDS: Final = 5.0
+_LOCK_PAUSE_SECONDS: Final = 0.01
+#: Of Linux on 64 bits: 2 to the 22nd.
+_MOST_PID: Final = 1 << 22
+#: An import takes 5 seconds on a quiet machine, 30 on a busy one. A server that hasn't answered by
+#: then is frozen or broken.
+_PATIENCE_SECONDS: Final = 120.0
+#: Whether a request that nobody has answered yet was heard after all.
+_LAST_LOOK_SECONDS: Final = 0.2
+#: Started by this process: polled once in a while, so that they don't stay as zombies.
+_started: list[subprocess.Popen[bytes]] = []
+
+
+class NotForked(Exception):
+    """A process has to be started the plain way; the text says why."""
+
+
+class ForkServers:
+    """The fork servers of an owner on this host, one for each fingerprint.
+
+    Parameters
+    ----------
+    idle_seconds : float
+        How long a server stays without a living child.
+    versions : mapping
+        Of the packages, as the agent found them.
+    owner : int, optional
+        The process with which they end. Default: this one's parent, which is the executor's Python
+        daemon on Spark, and the driver with ``LocalLauncher``.
+    """
+
+    def __init__(
+        self, idle_seconds: float, versions: Mapping[str, str], owner: int | None = None
+    ) -> None:
+        self._idle_seconds, self._versions = idle_seconds, versions
+        self._owner = owner or os.getppid()
+        self._owner_began = began(self._owner)
+        self._lock_seconds = _LOCK_SECONDS
+
+    def load(self, environment: Mapping[str, str], packages: Sequence[str]) -> None:
+        """Let the server import packages as soon as it has no child, started if need be."""
+        with contextlib.suppress(OSError, NotForked):
+            connection, _ = self._connect(environment)
+            with connection:
+                messages.send(connection, {"kind": "load", "packages": list(packages)}, None)
+
+    def fork(
+        self,
+        command: list[str],
+        *,
+        packages: Sequence[str],
+        work_dir: Path,
+        environment: Mapping[str, str],
+        descriptors: list[int],
+        on_change: Callable[[], None],
+    ) -> ForkedGuardian:
+        """Ask for a training process; returns at once.
+
+        Parameters
+        ----------
+        command : list of str
+            What ``ps`` is to show of it.
+        packages : sequence of str
+            What it imports in any case.
+        work_dir : Path
+        environment : mapping
+            All of it.
+        descriptors : list of int
+            Its output, its channel, and what else it is to hold.
+        on_change : callable
+            Called once it is forked, refused or ended, from a thread.
+
+        Raises
+        ------
+        NotForked
+            There is no server, and none could be started.
+        """
+        request = {
+            "kind": "fork",
+            "command": command,
+            "packages": list(packages),
+            "work_dir": str(work_dir),
+            "environment": dict(environment),
+            "umask": umask(),
+            "idle_seconds": self._idle_seconds,
+        }
+        try:
+            try:
+                connection, server = self._ask(environment, request, descriptors)
+            except (BrokenPipeError, ConnectionResetError):  # it has ended just now, being idle
+                connection, server = self._ask(environment, request, descriptors)
+        except OSError as error:
+            raise NotForked(f"the fork server can't be reached: {error}") from error
+        return ForkedGuardian(connection, server, on_change)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, environment: Mapping[str, str], request: dict[str, Any], descriptors: list[int]
+    ) -> tuple[socket.socket, int]:
+        """Send a request; return the connection and the server's process id."""
+        connection, server = self._connect(environment)
+        try:
+            messages.send(connection, request, descriptors)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, server
+
+    def _connect(self, environment: Mapping[str, str]) -> tuple[socket.socket, int]:
+        """Return a connection to the server, started if need be, and its process id."""
+        for each in [each for each in _started if each.poll() is not None]:
+            _started.remove(each)
+        if not self._owner_began:
+            raise NotForked("its owner has ended")
+        mark = fingerprint(environment, self._versions)
+        with self._folder() as (folder, place):
+            for path in sorted(folder.glob(f"{mark}-*.socket")):
+                connection = _dial(place, path.name)
+                if connection is None:
+                    continue
+                server = _pid_of(path)
+                if server is not None and self._is_counted(server):
+                    return connection, server
+                _retire(connection)
+            self._retire_the_oldest(folder, place)
+            return self._start(folder, place, f"{mark}-{uuid.uuid4().hex[:8]}.socket", environment)
+
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[tuple[Path, int]]:
+        """Give the owner's folder and a descriptor of it, locked against other agents."""
+        root = Path(tempfile.gettempdir())
+        folder = root / f"gridflow-forkserver-{os.getuid()}-{self._owner}-{self._owner_began}"
+        for _ in range(10):  # a server that ends just now deletes it
+            try:
+                private_folder(folder)
+                place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                continue
+            try:
+                self._lock(place, folder)
+                if os.fstat(place).st_nlink:  # else it was deleted meanwhile
+                    yield folder, place
+                    return
+            finally:
+                os.close(place)
+        raise NotForked(f"{folder} vanishes again and again")
+
+    def _lock(self, place: int, folder: Path) -> None:
+        give_up = time.monotonic() + self._lock_seconds
+        while True:
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < give_up:
+                    time.sleep(_LOCK_PAUSE_SECONDS)
+                    continue
+                self._lock_seconds = 0.0  # the next time it isn't waited for
+                raise NotForked(
+                    f"another agent has held the lock of {folder} for {_LOCK_SECONDS:g} seconds; "
+                    "it is probably frozen (SIGSTOP)"
+                ) from None
+            self._lock_seconds = _LOCK_SECONDS
+            return
+
+    def _start(
+        self, folder: Path, place: int, name: str, environment: Mapping[str, str]
+    ) -> tuple[socket.socket, int]:
+        path = folder / name
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(_short(place, name))
+            listener.listen(_BACKLOG)
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", _PROGRAM, str(path), str(listener.fileno())),
+                    *(str(self._owner), str(self._owner_began), str(self._idle_seconds)),
+                ],
+                stdin=subprocess.DEVNULL,
+                # It prints what libraries say at import; if that fails, the plain way says it, too.
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=folder,
+                env=early(environment),
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+        _started.append(process)
+        try:
+            write_whole(_pid_file(path), str(process.pid))
+        except BaseException:  # no room: nobody could use a server without it
+            process.kill()
+            path.unlink(missing_ok=True)
+            raise
+        connection = _dial(place, name)
+        if connection is None:
+            raise NotForked("the fork server ended at once")
+        return connection, process.pid
+
+    def _retire_the_oldest(self, folder: Path, place: int) -> None:
+        by_use = sorted(folder.glob("*.socket"), key=lambda path: path.stat().st_mtime_ns)
+        for path in by_use[: max(0, len(by_use) - _MOST_SERVERS + 1)]:
+            connection = _dial(place, path.name)
+            if connection is not None:
+                _retire(connection)
+
+    def _is_counted(self, server: int) -> bool:
+        """Return whether YARN, if this is a container of its, sees what a server forks.
+
+        It knows a container's memory, and what to end with it, by who started whom. A server whose
+        agent has ended is nobody's any more.
+        """
+        return "CONTAINER_ID" not in os.environ or is_below(server, self._owner)
+
+
+class ForkedGuardian:
+    """A guardian that a fork server made; to be used like the ``Popen`` of a started one.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        On which the request was sent. It is the leash: closing it ends everything.
+    server : int
+        Process id of the server.
+    on_change : callable
+        Called when one of the attributes has changed.
+
+    Attributes
+    ----------
+    is_forked : bool
+        Whether the process has, or had, a life.
+    refusal : str or None
+        Why there will be no process.
+    """
+
+    def __init__(
+        self, connection: socket.socket, server: int, on_change: Callable[[], None]
+    ) -> None:
+        self._connection, self._server, self._on_change = connection, server, on_change
+        self._give_up = time.monotonic() + _PATIENCE_SECONDS
+        self._heard = threading.Event()
+        self._over = threading.Event()
+        self._pid: int | None = None
+        self._code: int | None = None
+        self.is_forked = False
+        self.refusal: str | None = None
+        connection.settimeout(None)
+        self._thread = threading.Thread(target=self._listen, name="gridflow-leash", daemon=True)
+        self._thread.start()
+
+    def poll(self) -> int | None:
+        """Return the exit code, minus the signal's number, or None while it runs."""
+        if not self._heard.is_set():
+            if is_stopped(self._server):
+                self._refuse_forever("is frozen (SIGSTOP)")
+            elif time.monotonic() > self._give_up:
+                self._refuse_forever(f"didn't answer within {_PATIENCE_SECONDS:g} seconds")
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            It didn't come.
+        """
+        if not self._over.wait(timeout):
+            raise subprocess.TimeoutExpired("the training process", timeout or 0.0)
+        return self._code
+
+    def terminate(self) -> None:
+        """Let the guardian end everything."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+        if not self._heard.wait(_LAST_LOOK_SECONDS):
+            self._refuse("it was ended before it began")
+
+    def kill(self) -> None:
+        """Kill a guardian that doesn't react, and with it its process."""
+        pid = self._pid
+        if pid is not None and not self._over.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _refuse_forever(self, why: str) -> None:
+        """End a server that is no use to anybody: frozen it couldn't even end with its owner."""
+        self._refuse(f"the fork server {why}")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._server, signal.SIGKILL)
+
+    def _refuse(self, why: str) -> None:
+        """Turn away from a server that hasn't answered; it finds the connection closed."""
+        self.refusal = self.refusal or why
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._over.set()
+
+    def _listen(self) -> None:
+        with self._connection:
+            try:
+                while (received := messages.receive(self._connection)) is not None:
+                    self._take(received[0])
+            except (OSError, messages.Malformed, KeyError, TypeError, ValueError):
+                pass
+            if self.is_forked and self._code is None:
+                self._code = -signal.SIGKILL  # nothing else ends a guardian without a word
+            elif not self.is_forked and self.refusal is None:
+                self.refusal = "the fork server ended before it had forked"
+        self._heard.set()
+        self._over.set()
+        self._on_change()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message["kind"]:
+            case "accepted":
+                self._heard.set()
+            case "refused":
+                self.refusal = str(message["why"])
+            case "forked":
+                self._pid, self.is_forked = int(message["guardian"]), True
+                self._on_change()
+            case "ended":
+                self._code = os.waitstatus_to_exitcode(int(message["status"]))
+
+
+def _pid_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.pid")
+
+
+def _pid_of(path: Path) -> int | None:
+    """Return the process id of a server; None where its file is missing or damaged."""
+    try:
+        pid = int(_pid_file(path).read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if 1 < pid <= _MOST_PID else None
+
+
+def _dial(place: int, name: str) -> socket.socket | None:
+    """Return a connection to a server, None when there is none any more."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(_SEND_SECONDS)
+    try:
+        connection.connect(_short(place, name))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _retire(connection: socket.socket) -> None:
+    """Let a server end once it has no child."""
+    with connection, contextlib.suppress(OSError):
+        messages.send(connection, {"kind": "retire"}, None)
+
+
+def _short(place: int, name: str) -> str:
+    """Return a path to a socket that fits into its address, however deep the folder lies."""
+    return f"/proc/self/fd/{place}/{name}"

@@ -1,0 +1,355 @@
+"""The fork server: ``python -m gridflow._agent.forkserver.server``, started by `client`.
+
+One thread, one loop. It imports what a request needs, and forks. It runs nothing of any job, and
+ends with its owner (the executor's Python daemon, or the driver), when it has been idle for long
+enough, or when it is told to retire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._agent.forkserver import child, memory, messages, safety
+from gridflow._agent.procfs import began
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: What every training process imports, whatever it runs.
+_LIGHT: Final = (
+    "gridflow._training.main",
+    "gridflow._context",
+    "gridflow._training.runtime",
+    "gridflow._keras.patches.registry",
+    "gridflow._keras.results",
+    "cloudpickle",
+)
+#: What goes with a package, beside itself.
+_FEED: Final = ("gridflow._feed.normalize", "gridflow._feed.store", "gridflow._feed.dataset.source")
+_WITH: Final = {
+    "tensorflow": (
+        "keras",
+        "h5py",
+        *_FEED,
+        "gridflow._keras.callbacks",
+        "gridflow._keras.resume.callback",
+        "gridflow._keras.runtime",
+        "gridflow._keras.patches.bugs.keras3",
+        "gridflow._keras.patches.hooks.keras3",
+        "gridflow._training.modes.synchronous",
+    ),
+    "jax": (
+        "keras",
+        *_FEED,
+        "gridflow._keras.patches.bugs.jax",
+        "gridflow._keras.patches.hooks.jax",
+    ),
+    "torch": (
+        "keras",
+        *_FEED,
+        "gridflow._keras.patches.bugs.torch",
+        "gridflow._keras.patches.hooks.torch",
+    ),
+}
+_REQUEST_SECONDS: Final = 5.0
+_PAUSE: Final = 0.1
+#: They take a tenth of a second on a quiet machine.
+_PROBING_SECONDS: Final = 10.0
+#: Without pidfds (Linux 5.3) the owner is looked at this often.
+_LOOK_SECONDS: Final = 1.0
+_PEER: Final = struct.Struct("3i")
+#: Deletes what lies in the file system when this process is killed.
+_JANITOR: Final = 'cat; rm -f -- "$1"*; rmdir -- "${1%/*}" 2>/dev/null'
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until it is time to end.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Path of the socket; descriptor of the listening socket; process id of the owner, and the
+        moment at which that started (field 22 of its ``/proc/PID/stat``); seconds that it may be
+        idle.
+    """
+    path, descriptor, owner, began, idle = arguments
+    server = TrainingForkServer(
+        Path(path), socket.socket(fileno=int(descriptor)), int(owner), int(began), float(idle)
+    )
+    server.run()
+    os._exit(0)  # no handlers at exit: they would end what was never begun
+
+
+class TrainingForkServer:
+    """Forks training processes.
+
+    Parameters
+    ----------
+    path : Path
+        Of the socket.
+    listener : socket.socket
+        It listens already.
+    owner : int
+        With whom it ends.
+    owner_began : int
+        Tells the owner from a later process with the same id.
+    idle_seconds : float
+        How long it stays without a living child.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        listener: socket.socket,
+        owner: int,
+        owner_began: int,
+        idle_seconds: float,
+    ) -> None:
+        self._path, self._listener = path, listener
+        self._listener.setblocking(False)
+        self._owner, self._owner_began = owner, owner_began
+        self._idle_seconds = idle_seconds
+        self._guardians: set[int] = set()
+        self._idle_since = time.monotonic()
+        self._retires = False
+        self._failed: str | None = None
+        self._survivors = {os.getpid()}
+        self._environment = dict(os.environ)
+        self._wishes: list[str] = []
+        self._wake, _ = child.wake_by_signals()
+        signal.signal(signal.SIGTERM, self._retire)
+        self._owner_file = _pidfd(owner)
+        self._janitor = subprocess.Popen(
+            ["/bin/sh", "-c", _JANITOR, "gridflow-forkserver-janitor", str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def run(self) -> None:
+        """Serve until it is time to end; then delete the socket."""
+        try:
+            self._import(_LIGHT)
+            while self._is_wanted():
+                self._wait()
+                self._reap()
+                self._serve_all()
+                if self._wishes and not self._guardians:  # training isn't slowed down by an import
+                    self._load(self._wishes)
+                    self._wishes = []
+                    self._idle_since = time.monotonic()
+        finally:
+            self._path.unlink(missing_ok=True)
+        # Whoever connected before the name was gone.
+        self._serve_all()
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _is_wanted(self) -> bool:
+        if self._failed is not None or not self._owner_lives():
+            return False
+        idle = time.monotonic() - self._idle_since
+        limit = 0.0 if self._retires else self._idle_seconds
+        return bool(self._guardians) or idle < limit
+
+    def _owner_lives(self) -> bool:
+        return began(self._owner) == self._owner_began
+
+    def _look_at_owner(self, *_: object) -> None:
+        if not self._owner_lives():
+            self._path.unlink(missing_ok=True)
+            os._exit(0)
+
+    def _retire(self, *_: object) -> None:
+        self._retires = True
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        limits = [] if self._owner_file is not None else [_LOOK_SECONDS]
+        if self._owner_file is not None:
+            poll.register(self._owner_file, select.POLLIN)
+        if not self._guardians:
+            left = self._idle_seconds - (time.monotonic() - self._idle_since)
+            limits.append(0.0 if self._retires else max(left, 0.0) + 0.01)
+        poll.poll(1000 * min(limits) if limits else None)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 1 << 12)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid in self._guardians:
+                self._guardians.remove(pid)
+                self._idle_since = time.monotonic()
+
+    def _serve_all(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # there are no descriptors: it would be woken again at once
+                time.sleep(_PAUSE)
+                return
+            with connection:
+                self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(_REQUEST_SECONDS)
+        _, uid, _ = _PEER.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        )
+        if uid != os.getuid():
+            return
+        try:
+            received = messages.receive(connection)
+        except (OSError, messages.Malformed):
+            return
+        if received is None:
+            return
+        request, descriptors = received
+        try:
+            # An agent that is gone, or that no longer waits, isn't answered.
+            with contextlib.suppress(OSError, KeyError, TypeError, ValueError, AttributeError):
+                self._answer(connection, request, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._idle_since = time.monotonic()
+
+    def _answer(
+        self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]
+    ) -> None:
+        match request.get("kind"):
+            case "fork":
+                self._idle_seconds = float(request["idle_seconds"])
+                os.utime(self._path)
+                refusal = self._load(request["packages"]) or safety.why_not(self._survivors)
+                if refusal is not None:
+                    messages.send(connection, {"kind": "refused", "why": refusal}, None)
+                    return
+                messages.send(connection, {"kind": "accepted"}, None)
+                self._fork(connection, request, descriptors)
+            case "load":
+                self._wishes += request["packages"]
+            case "retire":
+                self._retires = True
+
+    def _load(self, packages: list[str]) -> str | None:
+        """Import what a process needs; return why that failed."""
+        missing = [name for name in packages if name in _WITH and name not in sys.modules]
+        if missing and self._failed is None:
+            self._import([each for name in missing for each in (name, *_WITH.get(name, ()))])
+        return self._failed
+
+    def _import(self, names: Sequence[str]) -> None:
+        gc.disable()
+        # An import is long: the end of the owner isn't to wait for it.
+        signal.signal(signal.SIGALRM, self._look_at_owner)
+        signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for name in names:
+                    if name in _WITH:
+                        self._import_algebra()
+                    importlib.import_module(name)
+            _look_ahead()
+        except BaseException as error:  # noqa: BLE001 (the plain way says it in full)
+            # What is half imported is for nobody.
+            self._failed = f"importing {name} failed there ({type(error).__name__}: {error})"
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        # No collection touches what is shared, here or in a child.
+        gc.freeze()
+        memory.let_go_of_code()
+
+    def _import_algebra(self) -> None:
+        """Import what brings threads that survive a fork, so that they are known."""
+        for name in ("numpy", "scipy.linalg"):
+            if importlib.util.find_spec(name.partition(".")[0]) is None:
+                continue
+            before = safety.threads()
+            importlib.import_module(name)
+            self._survivors |= safety.threads() - before
+
+    def _fork(
+        self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]
+    ) -> None:
+        with warnings.catch_warnings():
+            # Python warns of threads, jax of its own: both were looked at.
+            warnings.simplefilter("ignore")
+            pid = os.fork()
+        if pid:
+            self._guardians.add(pid)
+            return
+        try:
+            child.guard(connection, request, descriptors, self._by_imports())
+        finally:
+            os._exit(1)
+
+    def _by_imports(self) -> dict[str, str]:
+        return {n: v for n, v in os.environ.items() if self._environment.get(n) != v}
+
+
+def _look_ahead() -> None:
+    """Probe Keras once for all that are forked, in a process of its own.
+
+    Probes leave threads behind, with which this process couldn't be forked any more. Where they
+    fail, or take too long, each training process finds out by itself.
+    """
+    registry = sys.modules["gridflow._keras.patches.registry"]
+    if "keras" not in sys.modules:
+        return
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as answer, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the threads of linear algebra
+        pid = os.fork()
+        if not pid:
+            try:
+                os.write(writing, json.dumps(registry.bugs_in_all_processes()).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        try:
+            if select.select([answer], [], [], _PROBING_SECONDS)[0]:
+                registry.remember(json.loads(answer.read() or b"[]"))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,113 @@
+"""The agent's signs of life, from a thread of their own.
+
+Whatever the supervisor is busy with (the download of a checkpoint, rows to lend, the end of a
+process that clings to life), reports go out and commands come in meanwhile.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from gridflow._wire.reports import ExecutorFrozen
+from gridflow.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow._agent.executor import ExecutorWatch
+    from gridflow._agent.reporter import Reporter
+    from gridflow._wire.commands import Command
+
+_EAGER_SECONDS: Final = 2.0
+
+
+class Heartbeat:
+    """Exchanges reports for commands until it is stopped or the coordinator is gone.
+
+    Parameters
+    ----------
+    reporter : Reporter
+    interval : float
+        Seconds between two exchanges.
+    quiet : float
+        The same while all do their work: each exchange takes the processor from a step that all
+        wait for.
+    is_quiet : callable
+        Whether that is so.
+    eager : float
+        Seconds between two exchanges for a while after each command, and at first: one command is
+        soon followed by the next one then, for which the start of all tasks waits.
+    watch : ExecutorWatch, optional
+        Of the executor that the agent lives with.
+    """
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        interval: float,
+        quiet: float,
+        is_quiet: Callable[[], bool],
+        eager: float,
+        watch: ExecutorWatch | None = None,
+    ) -> None:
+        self._reporter, self._interval, self._quiet = reporter, interval, quiet
+        self._is_quiet, self._eager, self._watch = is_quiet, eager, watch
+        self._eager_until = time.monotonic() + _EAGER_SECONDS
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        #: Whether that was found to stand still for too long.
+        self.executor_is_frozen = False
+        #: Why it ended by itself.
+        self.error: WireError | None = None
+        self._thread = threading.Thread(target=self._beat, name="gridflow-heartbeat", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_beating(self) -> bool:
+        """Whether there is somebody to hear it."""
+        return self._thread.is_alive() and not self._reporter.coordinator_gone
+
+    def next_command(self) -> Command | None:
+        """Wait for a command; None when it is time to look after the process, or `wake` says so."""
+        try:
+            return self._commands.get(timeout=self._pause())
+        except queue.Empty:
+            return None
+
+    def wake(self) -> None:
+        """End the present `next_command`, or the next one; send what is queued at once."""
+        self._commands.put(None)
+        self._reporter.hurry()
+
+    def stop(self) -> None:
+        """End the thread: from now on the caller may exchange by itself."""
+        self._stopped.set()
+        self._reporter.hurry()
+        self._thread.join()
+
+    def _pause(self) -> float:
+        if self._is_quiet():
+            return self._quiet
+        return self._eager if time.monotonic() < self._eager_until else self._interval
+
+    def _look_at_executor(self) -> None:
+        problem = self._watch.look() if self._watch is not None else ""
+        if problem:
+            self._watch, self.executor_is_frozen = None, True
+            self._reporter.report(ExecutorFrozen(problem))
+
+    def _beat(self) -> None:
+        try:
+            while not self._stopped.is_set() and not self._reporter.coordinator_gone:
+                self._look_at_executor()
+                for command in self._reporter.exchange():
+                    self._commands.put(command)
+                    self._eager_until = time.monotonic() + _EAGER_SECONDS
+                pause = self._pause()
+                self._reporter.wait(min(self._interval, pause), pause)
+        except WireError as error:
+            self.error = error
+        self._commands.put(None)

@@ -1,0 +1,62 @@
+"""What TensorFlow's libraries say of themselves where it means nothing: kept out of the logs. Pure.
+
+Lines come before any log level can be set, or as errors that are none: a build for GPUs looks for a
+driver wherever it runs, and calls it an error that there is none. Only lines of its own C++ files
+that begin with known words are left out; every other error is passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from gridflow._spec.gpus import VISIBLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: TensorFlow's own variable: with 0 one wants to see all that it has to say. JAX sets 1 wherever it
+#: is imported.
+LEVEL_VARIABLE: Final = "TF_CPP_MIN_LOG_LEVEL"
+_TALKATIVE: Final = "0"
+_NO_GPUS: Final = ("", "-1", "none", "void", "NoDevFiles")
+
+#: As absl begins a line (``E0000 00:00:1795349661.766612   18460 port.cc:153] ``), and as
+#: TensorFlow does (``2026-11-22 12:21:01.766612: I tensorflow/core/util/port.cc:153] ``).
+_BEGIN: Final = (
+    r"^(?:[IWE]\d{4} [\d:.]+ +\d+ |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] )[\w./]+\.cc:\d+\] "
+)
+_ALWAYS: Final = (
+    r"oneDNN custom operations are on\.",
+    r"This TensorFlow binary is optimized ",
+    r"Unable to register cu\w+ factory: ",
+    r"computation placer already registered\.",
+)
+#: True and harmless where a task has no GPU. Where it has, they tell why it can't be used.
+_WITHOUT_GPUS: Final = (
+    r"failed call to cuInit: ",
+    r"INTERNAL: CUDA Runtime error: Failed call to cudaGetRuntimeVersion: ",
+    r"Could not find cuda drivers on your machine, GPU will not be used\.",
+    r"Cannot dlopen some GPU libraries\.",
+)
+_WHOLE: Final = (
+    r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR$",
+    r"^To enable the following instructions: .* rebuild TensorFlow with the appropriate ",
+)
+
+
+def silencer(environment: Mapping[str, str]) -> Callable[[list[str]], list[str]]:
+    """Return what leaves the meaningless lines out of the output of a process.
+
+    Parameters
+    ----------
+    environment
+        The process's. Nothing is left out where `LEVEL_VARIABLE` asks for all there is.
+    """
+    if environment.get(LEVEL_VARIABLE) == _TALKATIVE:
+        return lambda lines: lines
+    begun = list(_ALWAYS)
+    if environment.get(VISIBLE, "all") in _NO_GPUS:
+        begun += _WITHOUT_GPUS
+    noise = re.compile("|".join((f"{_BEGIN}(?:{'|'.join(begun)})", *_WHOLE)))
+    return lambda lines: [line for line in lines if noise.match(line) is None]

@@ -1,0 +1,218 @@
+"""The training process as the agent sees it: start, output, state, end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from gridflow._agent import procfs
+from gridflow._agent.forkserver.client import ForkedGuardian, NotForked
+from gridflow._agent.noise import silencer
+from gridflow._spec.printable import shortened
+from gridflow._wire.channel import CHANNEL_VARIABLE, Channel
+from gridflow._wire.child import Hello
+from gridflow.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gridflow._agent.forkserver.client import ForkServers
+    from gridflow._wire.messages import Message
+
+_Guardian: TypeAlias = "ForkedGuardian | subprocess.Popen[bytes]"
+
+#: What Python is to run for a task.
+TRAINING_PROGRAM: Final = ["-m", "gridflow._training.main"]
+_GUARDIAN: Final = Path(__file__).with_name("guardian.py")
+#: Enough for the stacks of many threads that a crash prints behind the last words.
+_TAIL_LINES: Final = 500
+#: Characters of a line that are kept of it.
+_TAIL_LINE: Final = 4096
+#: A line longer than this is passed on in pieces.
+_LONGEST_LINE: Final = 1 << 20
+#: The first bits of all bytes of a character in UTF-8 but its first.
+_CONTINUED: Final = 0b10
+_TERM_SECONDS: Final = 12.0
+#: Output may still be held open by something that escaped the guardian.
+_OUTPUT_SECONDS: Final = 5.0
+
+
+class TrainingProcess:
+    """A process under a guardian, with its output and its channel.
+
+    Parameters
+    ----------
+    arguments : list of str
+        What this Python is to run, such as `TRAINING_PROGRAM`.
+    work_dir : Path
+        The process's working directory.
+    environment : mapping
+        All of it.
+    inherited : sequence of int
+        Descriptors that stay open in it as long as it lives.
+    packages : sequence of str
+        What it imports in any case, if it is forked.
+    servers : ForkServers, optional
+        From which it is forked if that is safe; else it is started.
+    on_lines : callable
+        Called with each batch of output lines, from one thread, in order.
+    on_message : callable
+        Called with each message of the channel, from one thread, in order; and with the error, if
+        something else came in.
+    on_end : callable
+        Called once the process has ended, from that thread.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        *,
+        work_dir: Path,
+        environment: Mapping[str, str],
+        inherited: Sequence[int] = (),
+        packages: Sequence[str] = (),
+        servers: ForkServers | None = None,
+        on_lines: Callable[[list[str]], None],
+        on_message: Callable[[Message | WireError], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.channel, self._theirs = Channel.pair()
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._without_noise = silencer(environment)
+        self.pid: int | None = None
+        self._command = [sys.executable, *arguments]
+        self._work_dir, self._environment = work_dir, environment
+        self._inherited = tuple(inherited)
+        self._on_lines, self._on_message, self._on_end = on_lines, on_message, on_end
+        # One pipe for both outputs: the order between the two is kept.
+        self._output, self._their_output = os.pipe()
+        self._guardian = self._fork(servers, packages) or self._start()
+        self._threads = [
+            threading.Thread(target=self._read_output, name="gridflow-output", daemon=True),
+            threading.Thread(target=self._read_channel, name="gridflow-channel", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _fork(self, servers: ForkServers | None, packages: Sequence[str]) -> _Guardian | None:
+        if servers is None:
+            return None
+        try:
+            return servers.fork(
+                self._command,
+                packages=packages,
+                work_dir=self._work_dir,
+                environment=self._environment,
+                descriptors=[self._their_output, self._theirs.fileno(), *self._inherited],
+                on_change=self._on_end,
+            )
+        except NotForked as why_not:
+            self._say(str(why_not))
+            return None
+
+    def _start(self) -> _Guardian:
+        guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_GUARDIAN), *self._command],
+            stdin=subprocess.DEVNULL,
+            stdout=self._their_output,
+            stderr=subprocess.STDOUT,
+            cwd=self._work_dir,
+            env={**self._environment, CHANNEL_VARIABLE: str(self._theirs.fileno())},
+            pass_fds=[self._theirs.fileno(), *self._inherited],
+            start_new_session=True,
+        )
+        self._let_go()
+        return guardian
+
+    def _say(self, why_not: str) -> None:
+        self._on_lines([f"gridflow: started anew, not forked: {why_not}"])
+
+    def _let_go(self) -> None:
+        """Close the ends that the process has by now, so that its end can be seen."""
+        if self._their_output >= 0:
+            os.close(self._their_output)
+            self._their_output = -1
+        self._theirs.close()
+
+    def poll(self) -> int | None:
+        """Return the exit code, minus the signal's number, or None while it runs.
+
+        To be called now and then from the thread that made this object: a process that can't be
+        forked is started here instead.
+        """
+        code = self._guardian.poll()
+        if isinstance(self._guardian, ForkedGuardian) and self._their_output >= 0:
+            if self._guardian.is_forked:
+                self._let_go()
+            elif self._guardian.refusal is not None:
+                self._say(self._guardian.refusal)
+                self._guardian = self._start()
+        return code
+
+    def is_stopped(self) -> bool:
+        """Return whether the process is frozen (SIGSTOP, or a debugger)."""
+        return self.pid is not None and procfs.is_stopped(self.pid)
+
+    def kill(self) -> None:
+        """End the process and everything that it started."""
+        if self._guardian.poll() is None:
+            self._guardian.terminate()
+            try:
+                self._guardian.wait(_TERM_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._guardian.kill()
+                self._guardian.wait()
+        self._let_go()
+        self.collect()
+
+    def collect(self) -> None:
+        """Read what output and messages are left, once the process has ended."""
+        for thread in self._threads:
+            thread.join(_OUTPUT_SECONDS)
+        self.channel.close()
+
+    def _read_output(self) -> None:
+        rest = b""
+        with os.fdopen(self._output, "rb", buffering=0) as stream:
+            while data := stream.read(1 << 16):
+                *whole, rest = (rest + data).split(b"\n")
+                if len(rest) > _LONGEST_LINE:
+                    cut = _LONGEST_LINE
+                    while cut and rest[cut] >> 6 == _CONTINUED:  # not amid a character
+                        cut -= 1
+                    whole, rest = [*whole, rest[:cut]], rest[cut:]
+                self._pass_on(whole)
+            self._pass_on([rest] if rest else [])
+
+    def _pass_on(self, raw: list[bytes]) -> None:
+        if raw:
+            lines = [line.decode("utf-8", "backslashreplace").rstrip("\r") for line in raw]
+            lines = self._without_noise(lines)
+            self.tail.extend(shortened(line, _TAIL_LINE) for line in lines[-_TAIL_LINES:])
+            if lines:
+                self._on_lines(lines)
+
+    def _read_channel(self) -> None:
+        try:
+            for message in self.channel.receive():
+                if isinstance(message, Hello):
+                    self.pid = message.pid
+                self._on_message(message)
+        except WireError as error:
+            self._on_message(error)
+        self._guardian.wait()
+        self._on_end()
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

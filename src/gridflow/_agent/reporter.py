@@ -1,0 +1,191 @@
+"""Reports on their way to the coordinator: in order, each once, none lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gridflow._wire.commands import COMMANDS
+from gridflow._wire.reports import REPORTS, Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow._wire.client import CoordinatorClient
+    from gridflow._wire.commands import Command
+    from gridflow._wire.messages import Report
+
+#: Characters of output that wait to be sent; beyond them the training process waits at its pipe.
+_MOST_PENDING: Final = 4 << 20
+_REPORTS_PER_EXCHANGE: Final = 100
+_MOST_PER_EXCHANGE: Final = 1 << 20
+_LINES_PER_REPORT: Final = 1_000
+_MOST_PER_REPORT: Final = 1 << 17
+#: What a line takes beside its characters.
+_LINE_COST: Final = 64
+#: While ending: how long an unreachable coordinator is tried again.
+_SILENCE_SECONDS: Final = 2.0
+
+
+class Reporter:
+    """A queue of reports, and the exchange of reports for commands.
+
+    Parameters
+    ----------
+    client : CoordinatorClient
+    me : dict
+        What identifies this agent: ``rank``, ``agent``, ``launch``.
+    timeout : float
+        Seconds that an answer is waited for, and after which a coordinator that refuses, or can't
+        be connected to, counts as gone.
+    patience : float
+        Seconds after which one does that is only silent: it may be stopped, and go on.
+    """
+
+    def __init__(
+        self, client: CoordinatorClient, me: dict[str, Any], timeout: float, patience: float
+    ) -> None:
+        self._client, self._me = client, me
+        self._timeout, self._patience = timeout, patience
+        self._changed = threading.Condition()
+        self._pending: list[dict[str, Any]] = []
+        self._cost = 0
+        self._next = 1
+        self._done = 0
+        self._last_contact = time.monotonic()
+        self._silence = 0.0
+        self._refused_since: float | None = None
+        self._urgent = False
+        self.coordinator_gone = False
+
+    def report(self, report: Report) -> None:
+        """Queue a report and have it sent at once."""
+        with self._changed:
+            self._append(report)
+        self.hurry()
+
+    def hurry(self) -> None:
+        """End the present `wait`, or the next one."""
+        with self._changed:
+            self._urgent = True
+            self._changed.notify_all()
+
+    def lines(self, lines: list[str]) -> None:
+        """Queue output lines; waits while too many are queued, so that nothing is dropped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._cost < _MOST_PENDING or self.coordinator_gone)
+            for part in _parts(lines):
+                self._append(Log(part))
+            self._cost += _cost_of(lines)
+            self._changed.notify_all()
+
+    def exchange(self) -> list[Command]:
+        """Send what is queued, return new commands; empty when the coordinator can't be reached.
+
+        Raises
+        ------
+        WireError
+            The coordinator sent something that is no command.
+        """
+        with self._changed:
+            self._urgent = False
+            reports = self._next_reports()
+            more = len(self._pending) > len(reports)
+        try:
+            message = {**self._me, "reports": reports, "done": self._done}
+            answer = self._client.call("sync", message, self._timeout)
+        except pa.ArrowException as error:
+            if self._is_given_up(error):
+                with self._changed:
+                    self.coordinator_gone = True
+                    self._changed.notify_all()
+            return []
+        self._last_contact = time.monotonic()
+        self._silence, self._refused_since = 0.0, None
+        with self._changed:
+            heard = answer["heard"]
+            is_heard = any(report["seq"] <= heard for report in reports)
+            self._cost -= sum(_cost(each) for each in self._pending if each["seq"] <= heard)
+            self._pending = [report for report in self._pending if report["seq"] > heard]
+            self._urgent |= more and is_heard  # else it holds them back
+            self._changed.notify_all()
+        new = [command for command in answer["commands"] if command["id"] > self._done]
+        if new:
+            self._done = new[-1]["id"]
+        return [COMMANDS.decode({k: v for k, v in each.items() if k != "id"}) for each in new]
+
+    def _is_given_up(self, error: pa.ArrowException) -> bool:
+        """Return whether the coordinator counts as gone after a call that failed."""
+        now = time.monotonic()
+        if isinstance(error, flight.FlightTimedOutError):
+            # Counted by calls: while this process stood still, it has not been silent.
+            self._silence, self._refused_since = self._silence + self._timeout, None
+            return self._silence >= self._patience
+        if self._refused_since is None:
+            self._refused_since = now
+        return now - self._refused_since > self._timeout
+
+    def wait(self, with_lines: float, without: float) -> None:
+        """Wait until it is time for the next exchange.
+
+        Parameters
+        ----------
+        with_lines : float
+            Seconds that output lines are gathered.
+        without : float
+            Seconds, at least as many, when there are none.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._urgent, with_lines)
+            self._changed.wait_for(lambda: self._urgent or self._cost > 0, without - with_lines)
+
+    def flush(self, seconds: float) -> None:
+        """Send everything that is queued, within a time."""
+        give_up = time.monotonic() + seconds
+        while self._pending and not self.coordinator_gone and time.monotonic() < give_up:
+            before, waiting = self._last_contact, len(self._pending)
+            self.exchange()
+            if self._last_contact == before:  # no answer: perhaps there is no coordinator any more
+                give_up = min(give_up, before + _SILENCE_SECONDS)
+            if len(self._pending) == waiting:  # or it holds them back
+                time.sleep(0.1)
+
+    def _next_reports(self) -> list[dict[str, Any]]:
+        """Return as many as one exchange takes, and at least one."""
+        taken, cost = 0, 0
+        for report in self._pending[:_REPORTS_PER_EXCHANGE]:
+            cost += _cost(report)
+            if taken and cost > _MOST_PER_EXCHANGE:
+                break
+            taken += 1
+        return self._pending[:taken]
+
+    def _append(self, report: Report) -> None:
+        self._pending.append({**REPORTS.encode(report), "seq": self._next})
+        self._next += 1
+
+
+def _cost(report: dict[str, Any]) -> int:
+    return _cost_of(report["lines"]) if report["kind"] == Log.kind else 0
+
+
+def _cost_of(lines: list[str]) -> int:
+    return sum(map(len, lines)) + _LINE_COST * len(lines)
+
+
+def _parts(lines: list[str]) -> Iterator[list[str]]:
+    """Cut lines into reports."""
+    part: list[str] = []
+    size = 0
+    for line in lines:
+        if part and (size + len(line) > _MOST_PER_REPORT or len(part) == _LINES_PER_REPORT):
+            yield part
+            part, size = [], 0
+        part.append(line)
+        size += len(line)
+    if part:
+        yield part

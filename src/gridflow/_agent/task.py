@@ -1,0 +1,294 @@
+"""The task over all generations: its training processes, and what they are told."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from typing import TYPE_CHECKING, Final
+
+from gridflow._agent.features import features_of
+from gridflow._agent.features.base import Tools
+from gridflow._agent.process_supervisor import ProcessSupervisor
+from gridflow._spec import backends
+from gridflow._spec.backends import KERAS_VARIABLE, needed
+from gridflow._spec.cluster import ClusterSpec
+from gridflow._spec.gpus import VISIBLE
+from gridflow._spec.roles import TRAINING_ROLES, facts_of
+from gridflow._spec.tf_config import ClusterMember
+from gridflow._wire import child, commands, reports
+from gridflow._wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gridflow._agent.forkserver.client import ForkServers
+    from gridflow._agent.reporter import Reporter
+    from gridflow._agent.uploads import Uploads
+    from gridflow._gpu.grant import GpuGrant
+    from gridflow._spec.failures import FailureKind
+    from gridflow._wire.client import CoordinatorClient
+    from gridflow._wire.messages import Message
+    from gridflow._wire.payload import AgentPayload
+
+_DRAIN_SECONDS: Final = 30.0
+
+
+class TaskRunner:
+    """What the agent does with its training process.
+
+    Parameters
+    ----------
+    payload : AgentPayload
+    rank : int
+    folder : Path
+        The agent's own.
+    client : CoordinatorClient
+    reporter : Reporter
+    uploads : Uploads
+    grant : GpuGrant or str
+        The task's GPUs, or why it has none.
+    servers : ForkServers or None
+        Whom to ask for training processes; None: each is started anew.
+    scratch : Path
+        For temporary files, by a short path.
+    on_end : callable
+        Called from another thread once a process has ended.
+    """
+
+    def __init__(
+        self,
+        payload: AgentPayload,
+        rank: int,
+        folder: Path,
+        client: CoordinatorClient,
+        reporter: Reporter,
+        uploads: Uploads,
+        grant: GpuGrant | str,
+        servers: ForkServers | None,
+        *,
+        scratch: Path,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._scratch, self._on_end = scratch, on_end
+        self._payload, self._rank, self._folder = payload, rank, folder
+        self._client, self._reporter, self._uploads = client, reporter, uploads
+        self._task = payload.spec.tasks[rank]
+        self._part = payload.spec.parts[rank]
+        self._grant = grant
+        self._servers = servers
+        self._generation = payload.generation
+        self._life = self._new_life()
+        self._counts: commands.Counts | None = None
+        self._setup: child.Setup | None = None
+        self._features = features_of(
+            Tools(payload, rank, folder, client, reporter, uploads, self._tell, self.fail)
+        )
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the process has all that it needs, and has not ended."""
+        has_rows = self._counts is not None or not self._payload.datasets
+        return has_rows and self._life.is_at_work
+
+    def _new_life(self) -> ProcessSupervisor:
+        return ProcessSupervisor(
+            str(self._task),
+            self._rank,
+            self._generation,
+            serves=self._part.serves,
+            reporter=self._reporter,
+            uploads=self._uploads,
+            frozen_after=self._payload.spec.deadlines.heartbeat,
+            on_imported=self._warm,
+            on_other=self._heard,
+        )
+
+    # Commands ------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Start the process; it imports TensorFlow while the others register."""
+        self._life = self._new_life()
+        grant = self._grant
+        if isinstance(grant, str):
+            self.fail("gpus", grant)
+            return
+        work_dir = self._folder / f"work-{self._generation}"
+        work_dir.mkdir(exist_ok=True)  # it is there when a process is replaced
+        self._life.start(
+            work_dir=work_dir,
+            environment=self._environment(grant),
+            inherited=grant.files,
+            packages=self._needed,
+            servers=self._servers,
+            on_end=self._on_end,
+        )
+
+    def begin_features(self) -> None:
+        """Begin what the agent does beside the task."""
+        for feature in self._features:
+            feature.begin()
+
+    def close_features(self) -> None:
+        """End it."""
+        for feature in self._features:
+            feature.close()
+
+    def arrived(self, dataset: str, rows: int) -> None:
+        """Take note that so many rows of a dataset can be read."""
+        for feature in self._features:
+            feature.arrived(dataset, rows)
+
+    def read(self, size: int) -> None:
+        """Take note that so many bytes of rows were spooled; may take its time."""
+        for feature in self._features:
+            feature.read(size)
+
+    def warm_up(self) -> None:
+        """Let the host's fork server import what the process needs, while the tasks gather."""
+        if self._needed:
+            self._warm(list(self._needed))
+
+    def _warm(self, packages: list[str]) -> None:
+        if self._servers is not None and not isinstance(self._grant, str):
+            self._servers.load(self._environment(self._grant), packages)
+
+    def _environment(self, grant: GpuGrant) -> dict[str, str]:
+        changes = {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            # What the agent can import (Spark's addPyFile, a notebook's folder), its task can.
+            "PYTHONPATH": ":".join(path for path in sys.path if path),
+            "TF_GRPC_REUSE_PORT": "1",
+            "TMPDIR": str(self._scratch),
+            "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+            KERAS_VARIABLE: self._payload.spec.training.backend,
+            AGENT_VARIABLE: str(os.getpid()),
+            PRELOAD_VARIABLE: self._needed[0] if self._needed else None,
+            **grant.environment,
+            **self._payload.spec.environment_of(self._task),
+            **self._hidden(grant),
+        }
+        # A variable that is None is removed.
+        every = {**os.environ, **changes}
+        return {name: value for name, value in every.items() if value is not None}
+
+    def _hidden(self, grant: GpuGrant) -> dict[str, str | None]:
+        """Keep GPUs from servers and evaluators, even against the job's own ``env=``."""
+        never = self._task.role not in TRAINING_ROLES
+        return {VISIBLE: grant.environment[VISIBLE]} if never else {}
+
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        """Packages that the process imports in any case."""
+        return needed(self._payload.spec.training.backend, self._payload.spec.training.strategy)
+
+    def obey(self, command: commands.Command) -> None:
+        """Carry out a command of the coordinator."""
+        if any(feature.obey(command) for feature in self._features):
+            return
+        if isinstance(command, commands.AMONG_RANKS):
+            if command.generation == self._generation:
+                self._life.send(command)
+            return
+        match command:
+            case commands.Start():
+                self._start(command)
+            case commands.Counts():
+                self._counts = command
+                self._life.send(command)
+            case commands.Replace(generation=self._generation):
+                self._replace()
+            case commands.Inspect():
+                self._life.send(child.LookAround())
+            case commands.Clear(generation=self._generation):
+                self._clear(restart=command.restart)
+
+    def _start(self, command: commands.Start) -> None:
+        spec = self._payload.spec
+        grant = self._grant
+        addresses: dict[str, list[str]] = {}
+        for task, address in zip(spec.tasks, command.addresses, strict=True):
+            addresses.setdefault(task.role, []).append(address)
+        resume = None
+        if command.resume is not None and self._part.runs_function:
+            path = self._folder / command.resume
+            self._client.download({"kind": "checkpoint", "name": command.resume}, path)
+            resume = str(path)
+        for feature in self._features:
+            feature.forget(command.generation, command.place)
+        self._setup = child.Setup(
+            job=self._payload.job,
+            task=str(self._task),
+            generation=command.generation,
+            addresses=addresses,
+            tf_config=self._tf_config(ClusterSpec(addresses)),
+            job_spec=pickle.dumps(spec),
+            runs_function=self._part.runs_function,
+            serves=self._part.serves,
+            gpus=[] if isinstance(grant, str) else list(grant.addresses),
+            gpu_memory=None if isinstance(grant, str) else grant.memory_limit,
+            function=str(self._folder / "function"),
+            modules=str(self._folder / "modules"),
+            spool=str(self._folder / "spool"),
+            results=str(self._folder / f"results-{self._generation}"),
+            tensorboard=str(self._folder / "tensorboard"),
+            resume=resume,
+        )
+        self._set_up()
+
+    def _tf_config(self, cluster: ClusterSpec) -> str | None:
+        peers = [task for task in cluster.tasks if facts_of(task.role).is_in_cluster]
+        reads = backends.of(self._payload.spec.training.backend).reads_tf_config
+        if not reads or len(peers) == 1:
+            return None
+        return ClusterMember.of(cluster, self._task).tf_config
+
+    def _set_up(self) -> None:
+        known: list[Message | None] = [self._setup, self._counts]
+        for feature in self._features:
+            known += feature.messages()
+        for message in known:
+            if message is not None:
+                self._life.send(message)
+
+    def _tell(self, message: Message) -> None:
+        self._life.send(message)
+
+    def _heard(self, message: Message) -> None:
+        """Take what a feature asked the process for."""
+        any(feature.hear(message) for feature in self._features)
+
+    def _replace(self) -> None:
+        """Start the process again as it was started before."""
+        self.kill()
+        self.prepare()
+        self._set_up()
+
+    def _clear(self, *, restart: bool) -> None:
+        self.kill()
+        self._uploads.drain(_DRAIN_SECONDS)
+        self._reporter.report(reports.Cleared(self._generation))
+        self._generation += 1
+        if restart:
+            self.prepare()
+
+    # The process ---------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Report an end, or a freeze, of the process."""
+        self._life.look()
+
+    def leave(self) -> None:
+        """Let a process that is done, or that serves others, end by itself, for a moment."""
+        self._life.leave()
+
+    def kill(self) -> None:
+        """End the process, if there is one; what still arrives of it is nobody's any more."""
+        life, self._life = self._life, self._new_life()
+        life.end()
+
+    def fail(self, kind: FailureKind, summary: str) -> None:
+        """Report a failure of this task; the first one of a life counts."""
+        self._life.fail(kind, summary)

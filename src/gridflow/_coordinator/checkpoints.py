@@ -1,0 +1,252 @@
+"""The checkpoints of a job, as committed in the driver.
+
+They travel from the chief to the driver and from there to every rank of the next generation, so no
+file system that all hosts see is needed. A checkpoint counts once it was renamed into place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import uuid
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gridflow._files.local import make_folders, open_file, sync, write_whole
+from gridflow._spec.place import Place
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from gridflow._coordinator.owner import FolderLock
+    from gridflow.errors import JobExists
+
+_NAME: Final = re.compile(r"checkpoint-(\d{4,})-(\d{6,})-(\d{9,})\.npz")
+#: Beside the checkpoints: how many tasks trained when they were made.
+WORKERS: Final = "num_workers"
+#: The newest one, and the one before should the newest prove unreadable.
+_KEPT: Final = 2
+#: Why whoever reads that checkpoints are left has to do something.
+GO_ON: Final = "Delete them, or the next job with this checkpoint_dir= goes on from them."
+
+
+@dataclass(frozen=True)
+class CommittedCheckpoint:
+    """A committed checkpoint: its file's name, and the place that it was taken at."""
+
+    name: str
+    place: Place
+
+
+def is_kept(name: str) -> bool:
+    """Return whether a file of this name is a checkpoint, or lies beside one."""
+    checkpoint = name.removesuffix(".label") + ".npz" if name.endswith(".label") else name
+    return name == WORKERS or _NAME.fullmatch(checkpoint) is not None
+
+
+class CheckpointStore:
+    """Checkpoints in one folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when missing.
+    num_workers : int, default 1
+        How many tasks train; noted beside the checkpoints.
+    job : str, optional
+        The job's id, for the names of what is arriving.
+    owner : FolderLock, optional
+        What keeps other jobs from the folder, until `close`.
+
+    Attributes
+    ----------
+    lost : JobExists or None
+        Set once another job has taken the checkpoints over, which a lock of this machine rules out.
+    """
+
+    lost: JobExists | None = None
+
+    def __init__(
+        self, folder: Path, num_workers: int = 1, job: str = "", owner: FolderLock | None = None
+    ) -> None:
+        self.folder = folder
+        self._num_workers, self._job, self._owner = num_workers, job, owner
+        self._lock = threading.Lock()
+        self._newest_label: str | None = None
+        make_folders(self.folder)
+        for unfinished in folder.glob(".incoming-*"):  # of a driver that was killed
+            unfinished.unlink()
+        self.begin(0)
+
+    def begin(self, generation: int) -> None:
+        """Take no checkpoint of another generation from now on, nor one that is under way."""
+        with self._lock:
+            self._incoming = f".incoming-{self._job}-{generation}-"
+            for unfinished in self.folder.glob(f".incoming-{self._job}-*"):
+                unfinished.unlink()
+
+    def incoming(self, generation: int, rank: int) -> Path:
+        """Return where a checkpoint that is arriving is written.
+
+        Raises
+        ------
+        GridflowError
+            It comes from an agent that was lost, and the others have gone on without.
+        """
+        name = f".incoming-{self._job}-{generation}-{rank:d}-{uuid.uuid4().hex}"
+        if not name.startswith(self._incoming):
+            raise GridflowError(f"generation {generation} is over")
+        return self.folder / name
+
+    def commit(self, path: Path, place: Place, label: str | None = None) -> str:
+        """Make a checkpoint that arrived whole the newest one; return its name.
+
+        The label says which of the rows that are pushed it covers; it lies beside it before it
+        counts.
+
+        Raises
+        ------
+        GridflowError
+            Another generation has begun while it arrived.
+        """
+        name = f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
+        with self._lock:
+            if not path.name.startswith(self._incoming):
+                path.unlink(missing_ok=True)
+                raise GridflowError(f"{name} comes too late: its generation is over")
+            if self.workers != self._num_workers:
+                write_whole(self.folder / WORKERS, str(self._num_workers))
+            self._write_label(name, label)
+            path.rename(self.folder / name)
+            sync(self.folder)  # so that the rename lasts, too
+            for old in self._all()[:-_KEPT]:
+                with contextlib.suppress(OSError):  # tried again after the next one
+                    self.path(old.name).unlink()
+                    self._label_of(old.name).unlink(missing_ok=True)
+            self._newest_label = label
+        return name
+
+    @property
+    def label(self) -> str | None:
+        """The label of the newest checkpoint, None if it has none."""
+        with self._lock:
+            if self._newest_label is None:
+                newest = self._all()[-1:]
+                path = self._label_of(newest[0].name) if newest else None
+                if path is not None and path.exists():
+                    with open_file(path) as file:
+                        self._newest_label = file.read().decode()
+            return self._newest_label
+
+    def label_name(self, name: str) -> str:
+        """Return the name of the file with a checkpoint's label."""
+        return self._label_of(name).name
+
+    def _label_of(self, name: str) -> Path:
+        return self.path(name).with_suffix(".label")
+
+    def _write_label(self, name: str, label: str | None) -> None:
+        path = self._label_of(name)
+        path.unlink(missing_ok=True)
+        if label is not None:
+            write_whole(path, label)
+
+    def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
+        """Return the newest checkpoint that can be read, and what is wrong with newer ones.
+
+        Those that can't be read keep their bytes under another name, for whoever looks into it.
+
+        Raises
+        ------
+        GridflowError
+            None of those that are there can be read: to begin anew silently would lose them.
+        """
+        wrong: list[str] = []
+        with self._lock:
+            for checkpoint in reversed(self._all()):
+                path = self.path(checkpoint.name)
+                problem = _problem(path)
+                if problem is None:
+                    return checkpoint, wrong
+                wrong.append(f"{checkpoint.name} can't be read ({problem})")
+                path.rename(path.with_suffix(".unreadable"))
+                self._label_of(checkpoint.name).unlink(missing_ok=True)
+                self._newest_label = None  # what it covered isn't covered any more
+        if wrong:
+            raise GridflowError(
+                f"no checkpoint in {self.folder} can be read: {'; '.join(wrong)}. They were "
+                "renamed to *.unreadable; another run() with this checkpoint_dir begins anew."
+            )
+        return None, wrong
+
+    @property
+    def workers(self) -> int | None:
+        """How many tasks trained when the newest checkpoint was made; None if nobody noted it."""
+        try:
+            with open_file(self.folder / WORKERS) as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return None
+
+    def stored(self, name: str) -> Path:
+        """Return the file of a checkpoint that somebody asks for by its name.
+
+        Raises
+        ------
+        GridflowError
+            It isn't the name of one.
+        """
+        if _NAME.fullmatch(name) is None:
+            raise GridflowError(f"{name!r} isn't the name of a checkpoint.")
+        return self.path(name)
+
+    def path(self, name: str) -> Path:
+        """Return a checkpoint's file; `open_file` refuses it if it is a link."""
+        if Path(name).name != name:
+            raise GridflowError(f"{name!r} isn't the name of a file.")
+        return self.folder / name
+
+    def close(self) -> None:
+        """Let other jobs have the folder."""
+        if self._owner is not None:
+            self._owner.release()
+
+    def clear(self) -> None:
+        """Delete them all: the job succeeded.
+
+        Raises
+        ------
+        GridflowError
+            Some are left.
+        """
+        problem: OSError | None = None
+        with self._lock:
+            for path in (*self.folder.glob("checkpoint-*"), self.folder / WORKERS):
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    problem = error
+        if problem is not None:
+            raise GridflowError(f"{problem}. {GO_ON}") from problem
+
+    def _all(self) -> list[CommittedCheckpoint]:
+        found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted(
+            (CommittedCheckpoint(m[0], Place(*map(int, m.groups()))) for m in found if m),
+            key=lambda checkpoint: checkpoint.place,
+        )
+
+
+def _problem(path: Path) -> str | None:
+    """Return what is wrong with a checkpoint's bytes, by the checksums in the file; None: nothing.
+
+    What they mean is the training process's matter.
+    """
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # noqa: BLE001 (of many kinds, and none of them is documented)
+        return f"{type(error).__name__}: {error}"
+    return None if damaged is None else f"its part {damaged} is damaged"

@@ -1,0 +1,356 @@
+"""The folders that jobs leave in the driver: logs, results, event files. Made, listed, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import weakref
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._agent.procfs import began
+from gridflow._coordinator.record import read_result
+from gridflow._files.local import (
+    check_no_links,
+    check_own,
+    make_folders,
+    private_folder,
+    read_json,
+    user_name,
+    write_whole,
+)
+from gridflow.errors import InvalidArgument, JobExists
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+_log = logging.getLogger(__name__)
+#: Says in a job's folder which process is its driver.
+_DRIVER_FILE: Final = "driver.json"
+#: Held while a run that has an id goes on.
+_LOCK_FILE: Final = "lock"
+_SECONDS_PER_DAY: Final = 86_400
+#: What lives in this process and reads from a job's folder: results, models.
+_users: weakref.WeakKeyDictionary[object, Path] = weakref.WeakKeyDictionary()
+_running: set[Path] = set()
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """A job's folder.
+
+    Attributes
+    ----------
+    path : Path
+    began : float
+        Seconds since 1970.
+    in_use : bool
+        Whether its driver still runs, or lives on another host, where nobody here can look.
+    """
+
+    path: Path
+    began: float
+    in_use: bool
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.path.name
+
+    def result(self) -> dict[str, Any]:
+        """Return what its ``result.json`` says; nothing while it runs, and if it was killed."""
+        return read_result(self.path) or {}
+
+    def size(self) -> int:
+        """Return the bytes of all its files."""
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += (Path(folder) / name).lstat().st_size
+        return total
+
+    def delete(self) -> None:
+        """Delete it with all that it holds."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """A job's driver: its process, and when that began."""
+
+    host: str
+    pid: int
+    began: int
+
+    @classmethod
+    def of_job(cls, path: Path) -> _Driver | None:
+        """Return what a job's folder says; None, with a warning, where that can't be read."""
+        file = path / _DRIVER_FILE
+        content = read_json(file)
+        try:
+            return cls(str(content["host"]), int(content["pid"]), int(content["began"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            if content is not None:
+                _log.warning("%s names no driver and is skipped", file)
+            return None
+
+    @property
+    def lives_elsewhere(self) -> bool:
+        """Whether it isn't this process, which knows its own users, and may still run."""
+        if self.host != socket.gethostname():
+            return True
+        return self.pid != os.getpid() and 0 < began(self.pid) == self.began
+
+
+def default_folder() -> Path:
+    """Return where jobs without a ``job_dir=`` have their folders."""
+    return Path(tempfile.gettempdir()) / f"gridflow-jobs-{user_name()}"
+
+
+def make_in_default(job: str, keep: int | None) -> Path:
+    """Make a job's folder in the default one, and delete all but the latest others.
+
+    Raises
+    ------
+    UnsafePath
+        Another user made the default folder, or can write to it.
+    """
+    folder = private_folder(default_folder())
+    if keep is not None:
+        prune(folder, keep)
+    return make(folder, job)
+
+
+def make(folder: Path, job: str) -> Path:
+    """Make a job's folder.
+
+    Raises
+    ------
+    UnsafePath
+        Another user has made the folder around it, where any user can.
+    """
+    make_folders(folder)
+    path = folder / job
+    path.mkdir(0o700)
+    try:
+        _note_driver(path)
+    except BaseException:  # a full disk; without a driver nobody would ever delete it
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return path
+
+
+def check(path: Path) -> None:
+    """Refuse the folder of a run, if it is there, where another user could have put things into it.
+
+    Raises
+    ------
+    UnsafePath
+        Another user owns it or can write to it, or links lie in it.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        check_own(path)
+        check_no_links(path)
+
+
+def _note_driver(path: Path) -> None:
+    driver = _Driver(socket.gethostname(), os.getpid(), began(os.getpid()))
+    write_whole(path / _DRIVER_FILE, json.dumps(asdict(driver)))
+
+
+class Claim:
+    """A run's folder, kept from other drivers until `release` or the end of this process.
+
+    By a lock of the file system, which goes with its process however that ends. On network file
+    systems whose locks don't reach other hosts, only drivers of this host are kept away.
+
+    Parameters
+    ----------
+    folder : Path
+        Where runs have theirs.
+    run_id : str
+
+    Raises
+    ------
+    JobExists
+        Another driver runs it, or another job of this one.
+    UnsafePath
+        Another user owns the run's folder or can write to it.
+
+    Attributes
+    ----------
+    path : Path
+        The run's folder, made when it is missing.
+    """
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self.path = folder / run_id
+        make_folders(self.path, 0o700)
+        check(self.path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._lock = os.open(self.path / _LOCK_FILE, flags, 0o600)
+        _claims.add(self)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise JobExists(
+                f"the run {run_id!r} is going on in {self.path}, {_whose(self.path)}: wait for its "
+                "end, or give another run_id=."
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        try:
+            _note_driver(self.path)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._lock >= 0:
+            with contextlib.suppress(OSError):  # a process that was forked may hold it, too
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the lock's file: who else has it open keeps the lock."""
+        descriptor, self._lock = self._lock, -1
+        _claims.discard(self)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+#: Of this process. What it forks (multiprocessing) would hold them on after its end.
+_claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for claim in list(_claims):
+        claim.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _whose(path: Path) -> str:
+    driver = _Driver.of_job(path)
+    return f"by process {driver.pid} on {driver.host}" if driver else "by another driver"
+
+
+def note_user(user: object, path: Path) -> None:
+    """Keep a job's folder as long as an object lives that reads from it."""
+    _users[user] = path
+
+
+@contextlib.contextmanager
+def running(path: Path) -> Iterator[None]:
+    """Keep a job's folder during a block."""
+    _running.add(path)
+    try:
+        yield
+    finally:
+        _running.discard(path)
+
+
+def find(folder: Path) -> list[JobFolder]:
+    """Return the jobs' folders in a folder, the latest first."""
+    found = []
+    used = {*_users.values(), *_running}
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                file = path / _DRIVER_FILE
+                if path.is_dir() and not path.is_symlink() and file.is_file():
+                    driver = _Driver.of_job(path)
+                    if driver is not None:
+                        in_use = path in used or driver.lives_elsewhere
+                        found.append(JobFolder(path, file.stat().st_mtime, in_use))
+    return sorted(found, key=lambda job: job.began, reverse=True)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the latest folders, and those in use."""
+    for job in find(folder)[keep:]:
+        if not job.in_use:
+            job.delete()
+
+
+# The command line --------------------------------------------------------------------------------
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """List jobs' folders, or delete some: ``gridflow jobs``."""
+    folder = Path(arguments.dir) if arguments.dir else default_folder()
+    if not arguments.dir and folder.exists():
+        private_folder(folder)
+    before = time.time() - arguments.days * _SECONDS_PER_DAY
+    jobs = [job for job in find(folder) if job.began <= before]
+    if arguments.delete is None:
+        _print(jobs, as_json=arguments.json)
+        return 0
+    chosen = _chosen(jobs, arguments.delete, folder)
+    size = sum(job.size() for job in chosen)
+    for job in chosen:
+        job.delete()
+    sys.stdout.write(f"{len(chosen)} deleted, {_megabytes(size)}\n")
+    return 0
+
+
+def _chosen(jobs: list[JobFolder], ids: list[str], folder: Path) -> list[JobFolder]:
+    by_id = {job.id: job for job in jobs}
+    for each in ids:
+        if each not in by_id:
+            raise InvalidArgument(
+                f"there is no job {each!r} in {folder}; gridflow jobs lists them."
+            )
+        if by_id[each].in_use:
+            raise InvalidArgument(f"the driver of job {each!r} still runs, or on another host.")
+    return [job for job in jobs if not job.in_use and (not ids or job.id in ids)]
+
+
+def _print(jobs: list[JobFolder], *, as_json: bool) -> None:
+    if as_json:
+        listed = [
+            {
+                "id": job.id,
+                "began": job.began,
+                "in_use": job.in_use,
+                "result": job.result() or None,
+                "bytes": job.size(),
+                "path": str(job.path),
+            }
+            for job in jobs
+        ]
+        sys.stdout.write(json.dumps(listed, indent=2) + "\n")
+        return
+    for job in jobs:
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.began))
+        use = "in use" if job.in_use else "ended"
+        sys.stdout.write(
+            f"{job.id}  {began}  {use:<6}  {_ending(job):<27}  {_megabytes(job.size()):>10}  "
+            f"{job.path}\n"
+        )
+
+
+def _ending(job: JobFolder) -> str:
+    result = job.result()
+    error = result.get("error")
+    if isinstance(error, dict):
+        return f"{error.get('kind')} ({result.get('exit_code')})"
+    return str(result.get("state", ""))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

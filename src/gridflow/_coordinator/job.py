@@ -1,0 +1,69 @@
+"""One job, as the coordinator is given it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gridflow._coordinator.policies import RestartPolicy
+    from gridflow._files.systems import Where
+    from gridflow._spec.job import JobSpec
+    from gridflow._spec.network import Network
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """One job, checked and ready to run.
+
+    Attributes
+    ----------
+    id : str
+        Unique; part of the names of folders and of the Spark job's tag.
+    spec : JobSpec
+        What the tasks have to know.
+    program : bytes
+        What `gridflow._spec.program.dump` returned.
+    modules : bytes
+        What `gridflow._spec.modules.pack` returned; empty: none.
+    data : mapping of str
+        Datasets in the form that the launcher takes.
+    left_out : mapping of dataset to mapping of column to reason
+        Columns that the launcher doesn't feed.
+    job_dir, checkpoint_dir : Path
+        In the driver.
+    network : Network
+        Where the coordinator listens.
+    restart : RestartPolicy
+    checkpoint_mirror : Where or None
+        Where the checkpoints lie besides, in another file system.
+    tensorboard_mirror : Where or None
+        The same of event files.
+    logs : {'all', 'chief', 'none'}
+        Whose output is shown.
+    show_progress : bool
+    notice : str
+        What is said at its beginning.
+    run_id : str or None
+        What its user calls it; a run that has succeeded isn't trained again.
+    """
+
+    id: str
+    spec: JobSpec
+    program: bytes
+    modules: bytes
+    data: Mapping[str, Any]
+    left_out: Mapping[str, Mapping[str, str]]
+    job_dir: Path
+    checkpoint_dir: Path
+    network: Network
+    restart: RestartPolicy
+    checkpoint_mirror: Where | None = None
+    tensorboard_mirror: Where | None = None
+    logs: str = "all"
+    show_progress: bool = True
+    notice: str = ""
+    run_id: str | None = None

@@ -1,0 +1,346 @@
+"""A lease on a folder of checkpoints in HDFS or an object store: one job at a time owns it.
+
+These have no locks, and pyarrow can't ask them to create a file exclusively. So a lease is files,
+with T the owner's token (a number that only grows) and J its job:
+
+    owner-T-J.claim   J wants the folder, or has it; rewritten while J lives
+    owner-T-J.won     J has it; owners with smaller tokens have lost it
+    owner-T-J.json    which checkpoints count: those taken over, and those with T-J in their names
+    owner-T-J.done    J has succeeded: none counts any more
+
+A claim is dead when its content hasn't changed for `LEASE_SECONDS` while another job watched it:
+no clocks are compared. Who wants the folder writes a claim, and then lists the folder; it has won
+if there are no other claims but dead ones with smaller tokens. Of two that claim at the same moment
+the second to write sees the first, so at most one wins, however long either of them stands still.
+
+Who has lost the folder without knowing (its process was frozen, its network cut) may still write
+checkpoints. They don't count: its successor's record doesn't name them. It looks for a successor
+after each one, before it tells anybody that the checkpoint has arrived.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gridflow._coordinator.owner import about, taken, whose
+from gridflow._files import transfer
+from gridflow.errors import GridflowError, JobExists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gridflow._files.systems import Where
+
+#: For so long a claim has to stay unchanged before another job takes its folder over.
+LEASE_SECONDS: Final = 30.0
+#: A claim is rewritten, and looked at, so often in that time.
+_BEATS, _LOOKS = 6, 30
+_OWNER_FILE: Final = re.compile(r"owner-(\d{8,})-([^.]+)\.(claim|won|json|done)")
+#: In the name of a checkpoint: who wrote it, and how many it had written before.
+_MARK: Final = re.compile(r"\.(\d{8,})-([^.]+)\.\d{6,}(?=\.|$)")
+
+
+class Owner(NamedTuple):
+    """One that owns a folder, did, or wants to; the later ones are greater."""
+
+    token: int
+    job: str
+
+    def __str__(self) -> str:
+        return f"{self.token:08}-{self.job}"
+
+
+def _owner(name: str) -> Owner | None:
+    """Return whose file this is; None: it is no owner's."""
+    found = _OWNER_FILE.fullmatch(name)
+    return Owner(int(found[1]), found[2]) if found else None
+
+
+def _owners(names: Iterable[str], kind: str = "") -> set[Owner]:
+    """Return those that have a file of a kind, or any."""
+    return {owner for name in names if name.endswith(kind) and (owner := _owner(name))}
+
+
+def without_mark(name: str) -> str:
+    """Return a checkpoint's name without what tells its owner."""
+    return _MARK.sub("", name)
+
+
+class Lease:
+    """A folder in another file system, kept from other jobs until `release`.
+
+    Parameters
+    ----------
+    folder : Where
+    job : str
+        The job's id: unique, and said to those who are refused.
+    say : callable
+        Tells the user.
+    seconds : float, optional
+        How long a claim has to stay unchanged before it is dead. Default: `LEASE_SECONDS`.
+
+    Raises
+    ------
+    JobExists
+        Another job has it, and lives.
+    GridflowError
+        The folder can't be written or read.
+
+    Attributes
+    ----------
+    owner : Owner
+        This one.
+    accepted : tuple of str
+        The checkpoints of owners before that count, with all that lies beside them.
+    lost : JobExists or None
+        Set once another job has taken the folder over.
+    """
+
+    def __init__(
+        self, folder: Where, job: str, say: Callable[[str], None], seconds: float | None = None
+    ) -> None:
+        self.lost: JobExists | None = None
+        self.place = folder.complete(folder.path)
+        self._folder, self._job, self._say = folder, job, say
+        self._seconds = LEASE_SECONDS if seconds is None else seconds
+        self._lock = threading.RLock()
+        self._beat = self._written = 0
+        self._closed = threading.Event()
+        try:
+            self.owner = self._win()
+            try:
+                self.accepted = self._take_over()
+            except BaseException:
+                self._withdraw(self.owner)
+                raise
+        except JobExists:
+            raise
+        except GridflowError as error:
+            raise GridflowError(f"checkpoint_dir={self.place!r} can't be used: {error}") from error
+        self._thread = threading.Thread(target=self._keep, name="gridflow-lease", daemon=True)
+        self._thread.start()
+
+    def new_mark(self) -> str:
+        """Return what the names of this owner's next files have before their suffix."""
+        self._written += 1
+        return f".{self.owner}.{self._written:06}"
+
+    def check(self) -> list[str]:
+        """Return the names in the folder.
+
+        What this owner has put there before the call, its successor finds.
+
+        Raises
+        ------
+        JobExists
+            Another job has taken the folder over.
+        GridflowError
+            The folder can't be listed.
+        """
+        with self._lock:
+            if self.lost is not None:
+                raise self.lost
+            names = self._names()
+            if not names:
+                transfer.check_folder(self._folder)  # or a share may not be mounted just now
+            self._look_for_successor(names, "claim", "won", "json")
+            return names
+
+    def finish(self) -> None:
+        """Note that the job has succeeded: from now on none of the checkpoints counts."""
+        self.check()
+        self._write("done", about(self._job))
+
+    def release(self, *, is_empty: bool) -> None:
+        """Let others have the folder at once.
+
+        Parameters
+        ----------
+        is_empty : bool
+            Whether no checkpoints are left.
+        """
+        self._closed.set()
+        self._thread.join(self._seconds)
+        kinds = ["won", "claim"]  # the claim last: once it is gone the folder is free
+        if is_empty and self.lost is None:
+            kinds = ["json", "done", *kinds]
+        self._delete(*(f"owner-{self.owner}.{kind}" for kind in kinds))
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _win(self) -> Owner:
+        """Wait until no other owner lives; raise if one does."""
+        watch = _Watch(self._seconds)
+        mine: Owner | None = None
+        has_said = False
+        try:
+            while True:
+                names = self._names()
+                waiting = self._living(watch, _owners(names, "claim"), mine)
+                top = max((each.token for each in _owners(names) if each != mine), default=0)
+                if mine is not None and not waiting and mine.token > top:
+                    self.owner = mine
+                    self._write("won", about(self._job))
+                    return mine
+                if mine is not None and (not waiting or min(waiting) < mine):
+                    self._withdraw(mine)  # the other goes first
+                    mine = None
+                if mine is None and not waiting:
+                    mine = Owner(top + 1, self._job)
+                    self._write_claim(mine)
+                    continue
+                if not has_said and mine is None:
+                    has_said = True
+                    who = whose(self._read(f"owner-{min(waiting)}.claim"), min(waiting).job)
+                    self._say(
+                        f"waiting: checkpoint_dir={self.place!r} belongs to {who}. This job takes "
+                        f"it over if that one gives no sign of life for {self._seconds:g} seconds"
+                    )
+                time.sleep(self._seconds / _LOOKS)
+        except BaseException:
+            if mine is not None:
+                self._withdraw(mine)
+            raise
+
+    def _living(self, watch: _Watch, claims: set[Owner], mine: Owner | None) -> list[Owner]:
+        """Return those of the others that may live; raise if one does."""
+        for other in watch.look(claims, mine):
+            content = self._read(f"owner-{other}.claim")
+            if watch.has_changed(other, content):
+                raise taken(self.place, whose(content, other.job))
+        return watch.waiting()
+
+    def _withdraw(self, owner: Owner) -> None:
+        with contextlib.suppress(GridflowError):  # it dies
+            self._delete(f"owner-{owner}.won", f"owner-{owner}.claim")
+
+    def _take_over(self) -> tuple[str, ...]:
+        """Note which checkpoints count from now on; return them."""
+        names = self._names()
+        self._look_for_successor(names, "claim", "won")
+        accepted = tuple(sorted(self._that_count(names)))
+        self._write("json", {**about(self._job), "accepted": accepted})
+        self._beat = 1  # for those who watch the claim
+        self._write_claim(self.owner)
+        self.check()
+        dead = {each for each in names if (owner := _owner(each)) and owner < self.owner}
+        with contextlib.suppress(GridflowError):  # the next one deletes them, and this one's
+            self._delete(*dead, *(each for each in names if each.startswith(".incoming-")))
+        return accepted
+
+    def _that_count(self, names: list[str]) -> set[str]:
+        """Return the checkpoints that count, with what lies beside them."""
+        found = {name for name in names if name.startswith("checkpoint-")}
+        before = max(_owners(names, "json"), default=None)
+        if before is None:  # they come from a gridflow that knew no owners
+            return {name for name in found if not _MARK.search(name)}
+        if before in _owners(names, "done"):
+            return set()
+        record = transfer.read(self._at(f"owner-{before}.json"))
+        try:
+            accepted = {str(name) for name in json.loads(record)["accepted"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise GridflowError(
+                f"owner-{before}.json is damaged, which says what checkpoints count. Delete the "
+                "folder to begin anew."
+            ) from error
+        return {name for name in found if name in accepted or f".{before}." in name}
+
+    def _look_for_successor(self, names: list[str], *kinds: str) -> None:
+        """Raise if another job has taken the folder over, whose files don't count any more."""
+        later = [each for each in _owners(names, "won") if each > self.owner]
+        if not later and {f"owner-{self.owner}.{kind}" for kind in kinds} <= {*names}:
+            return
+        who = "another job, which has ended since,"
+        if later:
+            who = whose(self._read(f"owner-{max(later)}.won"), max(later).job)
+        self.lost = JobExists(
+            f"{who[0].upper()}{who[1:]} has taken over checkpoint_dir={self.place!r}: it saw no "
+            f"sign of life of job {self._job} there for {self._seconds:g} seconds. So this job "
+            "ends, and checkpoints that it makes from now on don't count."
+        )
+        raise self.lost
+
+    def _keep(self) -> None:
+        """Show that this owner lives."""
+        is_refused = False
+        while not self._closed.wait(self._seconds / _BEATS):
+            try:
+                with self._lock:
+                    self.check()
+                    self._beat += 1
+                    self._write_claim(self.owner)
+                is_refused = False
+            except JobExists:
+                return
+            except GridflowError as error:
+                if not is_refused:
+                    self._say(f"the lease of checkpoint_dir= can't be renewed: {error}")
+                is_refused = True
+
+    def _write_claim(self, owner: Owner) -> None:
+        # In place: a file that is renamed over it would let it vanish for a moment on HDFS.
+        content = {**about(self._job), "beat": self._beat}
+        transfer.write(self._at(f"owner-{owner}.claim"), content, in_place=True)
+
+    def _write(self, kind: str, content: dict[str, Any]) -> None:
+        transfer.write(self._at(f"owner-{self.owner}.{kind}"), content)
+
+    def _read(self, name: str) -> bytes:
+        """Return a file's content; nothing where it is gone, or being written."""
+        try:
+            return transfer.read(self._at(name))
+        except GridflowError:
+            return b""
+
+    def _delete(self, *names: str) -> None:
+        problem: GridflowError | None = None
+        for name in names:
+            try:
+                transfer.delete(self._at(name))
+            except GridflowError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    def _names(self) -> list[str]:
+        return transfer.names_in(self._folder)
+
+    def _at(self, name: str) -> Where:
+        return self._folder.at(f"{self._folder.path.rstrip('/')}/{name}")
+
+
+class _Watch:
+    """Claims of others, and for how long each has stayed as it is."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._contents: dict[Owner, bytes] = {}
+        self._unchanged: dict[Owner, float] = {}
+        self._looked_at = time.monotonic()
+
+    def look(self, there: set[Owner], mine: Owner | None) -> list[Owner]:
+        """Begin another look at those that are there, but for one's own."""
+        now = time.monotonic()
+        # One that comes late, as this process stood still, doesn't tell that the others did.
+        passed = min(now - self._looked_at, 2 * self._seconds / _LOOKS)
+        self._looked_at = now
+        before, others = self._unchanged, there - {mine}
+        self._unchanged = {each: before.get(each, -passed) + passed for each in others}
+        return sorted(self._unchanged)
+
+    def has_changed(self, owner: Owner, content: bytes) -> bool:
+        """Note a claim's content; return whether it was another before."""
+        before = self._contents.get(owner)
+        if content:
+            self._contents[owner] = content
+        return bool(before and content and before != content)
+
+    def waiting(self) -> list[Owner]:
+        """Return those that aren't known to be dead."""
+        return [each for each, seconds in self._unchanged.items() if seconds < self._seconds]

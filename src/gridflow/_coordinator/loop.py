@@ -1,0 +1,463 @@
+"""The job's loop in the driver: events in, the machine's instructions carried out.
+
+Longer than other modules: all that the pure state machine leaves to others is done here, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+import warnings
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._agent.environment import describe
+from gridflow._coordinator import events as ev
+from gridflow._coordinator import record
+from gridflow._coordinator.console import Console
+from gridflow._coordinator.event_files import EventFiles
+from gridflow._coordinator.machine import JobMachine
+from gridflow._coordinator.phases import Phase
+from gridflow._coordinator.progress import JobReport, TaskProgress
+from gridflow._coordinator.pushing import StreamDesk
+from gridflow._coordinator.record import Ending, Outcome
+from gridflow._coordinator.remote_checkpoints import store_of
+from gridflow._coordinator.rpc_handler import RpcHandler
+from gridflow._files.local import write_whole
+from gridflow._spec import strategies
+from gridflow._spec.backends import needed
+from gridflow._spec.place import Place
+from gridflow._spec.roles import TRAINING_ROLES
+from gridflow._wire import commands
+from gridflow._wire.clock import Clock
+from gridflow._wire.identity import Identity, make_identities
+from gridflow._wire.payload import AgentPayload
+from gridflow._wire.server import CoordinatorServer, listen
+from gridflow.errors import JobCancelled, StartTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gridflow._coordinator.checkpoints import CommittedCheckpoint
+    from gridflow._coordinator.job import PreparedJob
+    from gridflow._launch.base import Launch, Launcher
+    from gridflow._spec.cluster import Task
+    from gridflow._wire.failures import Attempt
+    from gridflow.errors import GridflowError
+
+_TICK_SECONDS: Final = 0.1
+#: A loop that has looked at nothing for so long stood still.
+_STANDSTILL_SECONDS: Final = 1.0
+#: The header of what a task returned that ran no function (a worker of parameter servers).
+_NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
+#: When agents have not come up by then, the user learns what keeps them.
+_OBSTACLE_SECONDS: Final = 5.0
+
+
+class JobRun:
+    """Run one job to its end.
+
+    Parameters
+    ----------
+    job : PreparedJob
+    launcher : Launcher
+    """
+
+    is_recorded = False
+
+    def __init__(self, job: PreparedJob, launcher: Launcher) -> None:
+        self.job, self._launcher = job, launcher
+        spec, training = job.spec, job.spec.training
+        self.spec = spec
+        self._num_workers = spec.num_workers
+        self._console = Console(
+            spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
+        )
+        try:
+            self._checkpoints = store_of(
+                job.checkpoint_dir,
+                job.checkpoint_mirror,
+                self._num_workers,
+                job.id,
+                self._console.say,
+            )
+        except BaseException:
+            self._console.close()
+            raise
+        # A pause of half of what is forgiven to agents is one of the driver's.
+        self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
+        self._desk = RpcHandler(
+            spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out, self._clock
+        )
+        #: For those who push rows.
+        self.streams = StreamDesk(self._desk, self._checkpoints)
+        self._machine = JobMachine(
+            spec.parts,
+            spec.deadlines,
+            job.restart,
+            needs=needed(training.backend, training.strategy),
+            environment=describe(),
+            start_timeout=spec.start_timeout,
+            saves_together=strategies.of(training.strategy).exchanges_gradients,
+        )
+        self._latest: CommittedCheckpoint | None = None
+        self._resumed: dict[int, Place] = {}
+        self._finish: ev.Finish | None = None
+        self._obstacle = ""
+        self._look_at = 0.0
+        self._launches: dict[int, Launch] = {}
+        self._moved = threading.Condition()
+        self._been: list[str] = [Phase.GATHERING.value]
+
+    def run(self) -> Outcome:
+        """Block until the job has ended, and everything that it started; note how it did.
+
+        Raises
+        ------
+        GridflowError
+            What the job failed with.
+        JobCancelled
+            After `cancel`, and an orderly end.
+        """
+        began = time.time()
+        try:
+            try:
+                # Of a run that has failed before, under the same id.
+                (self.job.job_dir / record.RESULT).unlink(missing_ok=True)
+                outcome = self._run()
+            except BaseException as error:
+                self._note_end(began, error)
+                raise
+            self._settle(began, outcome)
+            return outcome
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let other jobs have the checkpoints' folder; end logs and output, which come last."""
+        self._clean_up("checkpoint_dir= can't be given back", self._checkpoints.close)
+        self._clean_up("the logs can't be closed", self._console.close)
+
+    def _settle(self, began: float, outcome: Outcome) -> None:
+        """Do what is left after success; the result counts, whatever of this fails.
+
+        The checkpoints go last: a driver that is killed before has to find either.
+        """
+        is_known = True
+        if self.job.run_id is not None:
+            is_known = self._clean_up(
+                "the result can't be kept for another start under this run_id",
+                lambda: record.write_outcome(self.job.job_dir, outcome),
+            )
+        if is_known:  # result.json alone would keep such a start from training, with no result
+            is_known = self._note_end(began, None)
+        if is_known or self.job.run_id is None:
+            self._clean_up(
+                "the job has succeeded, but its checkpoints can't be deleted",
+                self._checkpoints.clear,
+            )
+
+    def _note_end(self, began: float, error: BaseException | None) -> bool:
+        """Write ``result.json``; return whether that was possible."""
+        job, desk = self.job, self._desk
+        ending = Ending(began, time.time(), error, self._attempts(), desk.history, desk.last_step)
+        return self._clean_up(
+            f"{record.RESULT} can't be written",
+            lambda: record.write(job.job_dir, record.RESULT, record.describe(job, ending)),
+        )
+
+    def _clean_up(self, problem: str, step: Callable[[], object]) -> bool:
+        """Do a step of the job's end; where that fails, say so: the job has ended as it has."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 (stores and launchers raise errors of all kinds)
+            words = f"{problem}: {error}"
+            self._console.say(words)
+            with contextlib.suppress(Warning):  # where the user has made errors of them
+                warnings.warn(f"job {self.job.id}: {words}", RuntimeWarning, stacklevel=2)
+            return False
+        return True
+
+    def _run(self) -> Outcome:
+        job = self.job
+        if job.notice:
+            self._console.say(job.notice)
+        function, modules = job.job_dir / "function", job.job_dir / "modules"
+        place, local = job.tensorboard_mirror, job.job_dir / "tensorboard"
+        mirrored = EventFiles(local, place, self._console.say) if place is not None else None
+        try:
+            self._latest = self._latest_checkpoint()  # raises before anything is launched
+            ours, agents = make_identities()
+            self.streams.identity = agents
+            write_whole(function, job.program)
+            write_whole(modules, job.modules)
+            server = listen(job.network, ours, self._desk)
+            try:
+                self._loop(self._payload(agents, server.port))
+            finally:
+                stop = partial(_shut_down, server, job.spec.deadlines.shutdown)
+                self._clean_up("the coordinator can't be stopped", stop)
+        finally:
+            for launch in self._launches.values():
+                self._clean_up("a launch can't be closed", launch.close)
+            self._clean_up("the launcher can't be closed", self._launcher.close)
+            if mirrored is not None:
+                limit = job.spec.deadlines.shutdown
+                self._clean_up("event files can't be copied", partial(mirrored.close, limit))
+            for path in (function, modules):
+                self._clean_up("a file can't be deleted", partial(path.unlink, missing_ok=True))
+        return self._outcome()
+
+    # From other threads --------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """End the job in order; the second time, without waiting for its agents."""
+        self._console.say("cancelled: ending all tasks")
+        self._desk.events.put(ev.Interrupted(self._clock.now()))
+
+    @property
+    def state(self) -> str:
+        """Where the job stands (`gridflow._coordinator.phases.Phase`)."""
+        return self._been[-1]
+
+    def report(self) -> JobReport:
+        """Return how far the job has come."""
+        known = dict(self._desk.progress)
+        return JobReport(
+            state=self.state,
+            generation=self._machine.generation,
+            tasks={
+                str(task): TaskProgress(
+                    place=Place(report.fit, report.epoch, report.step),
+                    steps_per_epoch=report.steps_per_epoch,
+                    phase=report.phase,
+                    logs=report.logs,
+                )
+                for rank, task in enumerate(self.job.spec.tasks)
+                if (report := known.get(rank)) is not None
+            },
+            epochs=len(self._desk.history),
+            failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
+            tensorboard_url=self._desk.tensorboard_url,
+        )
+
+    @property
+    def log_paths(self) -> dict[Task, Path]:
+        """The file of each task's output."""
+        return self._console.paths
+
+    def has_been(self, state: str, timeout: float | None, give_up: Callable[[], bool]) -> bool:
+        """Wait until the job has come to a state, `give_up` says so, or time is over."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._moved:
+            # In slices: a wait without a limit would keep Ctrl-C from the main thread.
+            while not (state in self._been or give_up()):
+                left = _TICK_SECONDS if end is None else min(end - time.monotonic(), _TICK_SECONDS)
+                if left <= 0:
+                    break
+                self._moved.wait(left)
+            return state in self._been
+
+    def wake(self) -> None:
+        """Let those who wait in `has_been` look again."""
+        with self._moved:
+            self._moved.notify_all()
+
+    def _note_move(self) -> None:
+        phase = self._machine.phase.value
+        if phase != self._been[-1]:
+            with self._moved:
+                self._been.append(phase)
+                self._moved.notify_all()
+
+    # The listener of launches, called from their threads -----------------------------------------
+
+    def agent_lost(self, launch: int, rank: int, detail: str) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.AgentLost(self._clock.now(), launch, rank, detail))
+
+    def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.AgentLeaving(self._clock.now(), launch, rank, detail))
+
+    def slots_came(self, launch: int) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.SlotsCame(self._clock.now(), launch))
+
+    def has_agents(self, launch: int) -> bool:
+        """Return whether any agent of a launch has registered."""
+        return self._desk.has_agents(launch)
+
+    def executors(self, launch: int) -> dict[int, str]:
+        """Return the executors of its agents, by rank, where they know them."""
+        return self._desk.executors(launch)
+
+    def launch_ended(
+        self, launch: int, error: GridflowError | None, *, outlived: bool = False
+    ) -> None:
+        """Pass it on as an event."""
+        self._desk.events.put(ev.LaunchEnded(self._clock.now(), launch, error, outlived))
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _loop(self, payload: AgentPayload) -> None:
+        last_tick = self._clock.now()
+        self._clock.take_standstill()  # pauses before the job don't count
+        todo = self._machine.begin(last_tick)
+        while self._finish is None:
+            for instruction in todo:
+                self._carry_out(instruction, payload)
+            event = self._next_event()
+            self._note_standstill(event.at)
+            todo = self._machine.handle(event)
+            if not isinstance(event, ev.Tick) and event.at - last_tick > _TICK_SECONDS:
+                # However busy the agents are, deadlines are looked at: as of this event, since
+                # what came after it is still to be handled.
+                last_tick = event.at
+                todo = todo + self._machine.handle(ev.Tick(last_tick))
+            if isinstance(event, ev.Tick):
+                self._look_for_obstacles(event.at)
+            if (lost := self._checkpoints.lost) is not None:
+                todo = todo + self._machine.handle(ev.DriverFailed(event.at, lost))
+            self._note_move()
+
+    def _note_standstill(self, at: float) -> None:
+        """Say that the driver stood still, where its agents could have been missed for that."""
+        seconds = self._clock.take_standstill()
+        if not seconds:
+            return
+        self._machine.handle(ev.DriverStoodStill(at, seconds))
+        limit = self.job.spec.deadlines.heartbeat
+        # Before anybody has to be heard of, the loop may have waited for the launch itself.
+        if seconds >= limit and self._machine.phase is not Phase.GATHERING:
+            self._console.say(
+                f"the driver stood still for {seconds:.0f} seconds: it was stopped or suspended, "
+                "or C code held Python's GIL. That time counts in no deadline."
+            )
+
+    def _look_for_obstacles(self, at: float) -> None:
+        """Say what keeps agents from coming up: once, and keep the last answer for the error."""
+        if self._machine.phase is not Phase.GATHERING or at < self._look_at:
+            return
+        self._look_at = at + _OBSTACLE_SECONDS
+        found = self._launches[self._machine.launch].obstacle()
+        if found and not self._obstacle:
+            self._console.say(f"waiting: {found}")
+        self._obstacle = found
+
+    def _next_event(self) -> ev.Event:
+        try:
+            return self._desk.events.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            return ev.Tick(self._clock.now())
+
+    def _carry_out(self, instruction: ev.Instruction, payload: AgentPayload) -> None:
+        match instruction:
+            case ev.BeginLaunch(launch):
+                self._desk.new_launch(launch)
+                self._obstacle, self._look_at = "", self._clock.now() + _OBSTACLE_SECONDS
+                now = replace(payload, launch=launch, generation=self._machine.generation)
+                self._launches[launch] = self._launcher.launch(now, self.job.data, self)
+            case ev.CancelLaunch(launch):
+                self._launches[launch].cancel()
+            case ev.ReplaceExecutor(launch, rank):
+                executor = self._desk.executors(launch).get(rank)
+                if executor is not None:
+                    self._launcher.replace_executor(executor)
+            case ev.StartGeneration():
+                self._start(instruction)
+            case ev.Send(command, ranks):
+                self._desk.send(command, ranks)
+            case ev.Say(text):
+                self._console.say(text)
+            case ev.Finish():
+                self._finish = instruction
+
+    def _start(self, begun: ev.StartGeneration) -> None:
+        self._checkpoints.begin(begun.generation)  # none comes after the look at the newest
+        if begun.generation > 0:  # until then none was made, and the first look read all of it
+            self._latest = self._latest_checkpoint()
+        latest = self._latest
+        if latest is not None:
+            self._resumed[begun.generation] = latest.place
+        if begun.generation > 0 or latest:
+            where = latest.place if latest else "the beginning"
+            ended = [each.failure for each in self._machine.attempts[-1:] if each.failure]
+            why = f"{ended[0].task}: {ended[0].summary}. " if ended else ""
+            self._console.say(f"{why}Generation {begun.generation} starts from {where}")
+        if latest:
+            self._compare_workers()
+        resume = latest.name if latest else None
+        place = latest.place if latest else None
+        self._desk.start(commands.Start(begun.generation, begun.addresses, resume, place))
+
+    def _latest_checkpoint(self) -> CommittedCheckpoint | None:
+        latest, unreadable = self._checkpoints.latest()
+        for words in unreadable:
+            self._console.say(f"{words}: the one before it is taken")
+        return latest
+
+    def _compare_workers(self) -> None:
+        """Say it when a checkpoint was made by another number of workers."""
+        before, now = self._checkpoints.workers, self._num_workers
+        if before not in {None, now}:
+            self._console.say(
+                f"the checkpoint was made with {before} workers, and {now} go on from it: a step "
+                "has other rows now, so the rest isn't exactly what those would have trained"
+            )
+
+    def _payload(self, identity: Identity, port: int) -> AgentPayload:
+        job = self.job
+        return AgentPayload(
+            job=job.id,
+            launch=1,
+            generation=0,
+            spec=job.spec,
+            coordinator=job.network.address(port),
+            identity=identity,
+            datasets=tuple(job.data),
+            has_modules=bool(job.modules),
+        )
+
+    def _attempts(self) -> tuple[Attempt, ...]:
+        return tuple(
+            replace(attempt, resumed_at=self._resumed.get(attempt.generation))
+            for attempt in self._machine.attempts
+        )
+
+    def _outcome(self) -> Outcome:
+        if self._finish is None:
+            raise AssertionError("the loop ended without a Finish")
+        error = self._finish.error
+        if isinstance(error, StartTimeout) and self._obstacle:
+            raise StartTimeout(f"{error}\n{self._obstacle}", error.failures)
+        if error is not None:
+            raise error
+        if self._finish.interrupted:
+            ends = {Phase.CLOSING.value, Phase.CLOSED.value}
+            last = next(phase for phase in reversed(self._been) if phase not in ends)
+            raise JobCancelled(f"job {self.job.id} was cancelled while it was {last}.")
+        return Outcome(
+            results=tuple(
+                self._desk.results.get(place, _NO_VALUE)
+                for place, task in enumerate(self.job.spec.tasks)
+                if task.role in TRAINING_ROLES
+            ),
+            history=self._desk.history,
+            ledger=self._desk.ledger,
+            attempts=self._attempts(),
+            log_paths=self._console.paths,
+            tensorboard_url=self._desk.tensorboard_url,
+            evaluation=self._desk.evaluation,
+        )
+
+
+def _shut_down(server: CoordinatorServer, timeout: float) -> None:
+    """Stop the server; gRPC waits for calls in flight, which a frozen peer may never end."""
+    thread = threading.Thread(target=server.shutdown, name="gridflow-shutdown", daemon=True)
+    thread.start()
+    thread.join(timeout)

@@ -1,0 +1,667 @@
+"""The job's state machine: ``handle(event) -> instructions``, without I/O, clock or threads.
+
+::
+
+    GATHERING --all registered--> STARTING --all ready--> TRAINING --all done--> CLOSING --> CLOSED
+        |                            |                     |   +-- EVALUATING --^   ^
+        +----------- failure --------+---------------------+                        |
+                     |                                                              |
+                 COLLECTING --no restart left---------------------------------------+
+                     |
+                 CLEARING --agents alive--> STARTING (next generation)
+                     |
+                 RELAUNCHING --agents gone--> GATHERING (next generation, next launch)
+
+`gridflow._coordinator.phases` has the table of where each phase may lead, and how long it may last.
+
+An agent whose executor will be taken away (`AgentLeaving`) lets the group make a checkpoint and go
+straight to RELAUNCHING, as long as the policy allows it. Otherwise, or where no checkpoint can be
+made, it is left alone until it is gone: then that is no failure of the program's, either.
+
+The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
+connection is noticed before the death that caused it. `choose_cause` picks it then.
+
+"All done" means the tasks that are awaited (`gridflow._spec.tasks`): servers are ended, not
+awaited. An evaluator may look at the last checkpoint in EVALUATING; whatever becomes of it, the
+training has succeeded by then. A process that the others can do without is replaced while they
+go on.
+
+Longer than other modules: what an event does in one phase can only be judged beside what it does in
+the others.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from gridflow._coordinator import events as ev
+from gridflow._coordinator.alarms import Alarms
+from gridflow._coordinator.checkpoint_barrier import CheckpointBarrier
+from gridflow._coordinator.environments import environment_failures
+from gridflow._coordinator.member import Member
+from gridflow._coordinator.phases import COLLECT_SECONDS, STAGES, Phase
+from gridflow._coordinator.policies import (
+    MaxRestarts,
+    RestartPolicy,
+    choose_cause,
+    to_error,
+)
+from gridflow._coordinator.steps import RETURNED, Ask, StepWatch
+from gridflow._spec.failures import KINDS, PREEMPTED, FailureKind
+from gridflow._spec.options import START_TIMEOUT
+from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
+from gridflow._wire import commands, reports
+from gridflow._wire.failures import Attempt, TaskFailure
+from gridflow.errors import DataError, RunTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gridflow._spec.option_groups import Deadlines
+    from gridflow._spec.tasks import Part
+    from gridflow._wire.headers import Registration
+    from gridflow.errors import GridflowError
+
+#: Silence after which an agent is dead that its launch left behind: it calls once a second or more
+#: often, and ends its training process as soon as it is told to.
+GONE_SECONDS: Final = 5.0
+#: The same of one that was seen to die, from then on: what it leaves has to hear of that.
+DIED_SECONDS: Final = 2.0
+#: How often in a generation the process of one task is replaced; then something else is wrong.
+MOST_REPLACEMENTS: Final = 5
+
+
+class JobMachine:
+    """The state of one job.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        What each task does, those that train first, by rank.
+    deadlines : Deadlines
+    policy : RestartPolicy
+        Whether a failure is followed by another generation.
+    needs : sequence of str
+        Packages without which tasks are refused.
+    environment : mapping of str to str, optional
+        The driver's versions. Default: gridflow's alone.
+    saves_together : bool, default False
+        Whether it takes all ranks to make a checkpoint; else the first one makes it.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        deadlines: Deadlines,
+        policy: RestartPolicy | None = None,
+        *,
+        start_timeout: float = START_TIMEOUT,
+        needs: Sequence[str] = ("tensorflow",),
+        environment: Mapping[str, str] | None = None,
+        saves_together: bool = False,
+    ) -> None:
+        self.parts = tuple(parts)
+        self.tasks = tuple(part.task for part in self.parts)
+        self.deadlines, self.start_timeout = deadlines, start_timeout
+        self.policy = policy or MaxRestarts(0)
+        self.needs = needs
+        self.environment = environment or {"gridflow": importlib.metadata.version("gridflow")}
+        self.phase = Phase.GATHERING
+        self.generation = 0
+        self.launch = 0
+        self.attempts: list[Attempt] = []
+        self.failures: list[TaskFailure] = []
+        trains = tuple(r for r, part in enumerate(self.parts) if part.task.role in TRAINING_ROLES)
+        self._savers = trains if saves_together else trains[:1]
+        self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
+        self._evaluators = tuple(
+            rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
+        )
+        self._saving: CheckpointBarrier | None = None
+        self._become([Member() for _ in self.tasks])
+        self._since, self._deadline = 0.0, 0.0
+        self._generation_began = 0.0
+        self._run_deadline: float | None = None
+        self._launch_alive = False
+        self._outlived = False
+        self._cancelled = False
+        self._error: GridflowError | None = None
+        self._interrupted = False
+        self._standstill: ev.DriverStoodStill | None = None
+
+    def begin(self, at: float) -> list[ev.Instruction]:
+        """Return the first instructions."""
+        if self.deadlines.run is not None:
+            self._run_deadline = at + self.deadlines.run
+        self._put_off_deadline(at)
+        return self._begin_launch(at)
+
+    def handle(self, event: ev.Event) -> list[ev.Instruction]:
+        """Take an event, return what is to be done."""
+        if self.phase is Phase.CLOSED:
+            return []
+        match event:
+            case ev.Heard():
+                return self._heard(event)
+            case ev.DriverStoodStill():
+                if event.seconds >= self.deadlines.heartbeat:
+                    self._standstill = event
+                return []
+            case ev.Interrupted():
+                return self._interrupt(event.at)
+            case ev.LaunchEnded():
+                return self._launch_ended(event)
+            case ev.Registered():
+                return self._registered(event.at, event.agent)
+            case ev.AgentLost() | ev.AgentLeaving():
+                return self._departure(event)
+            case ev.TaskWaits() if event.generation == self.generation:
+                doing = event.function and f"waits in {event.function}"
+                self._steps.absent(event.rank, doing)
+            case ev.SlotsCame() if event.launch == self.launch and self.phase is Phase.GATHERING:
+                self._put_off_deadline(event.at)
+            case ev.RowsUnfit() if not self._ending and not self.failures:
+                return self._close(event.at, DataError(event.reason))
+            case ev.DriverFailed() if not self._ending:
+                return self._close(event.at, event.error)
+        return self._go_on(event.at)
+
+    def _go_on(self, at: float) -> list[ev.Instruction]:
+        return self._advance(at) or self._check_deadlines(at)
+
+    # What an agent says of itself and of its task ------------------------------------------------
+
+    def _heard(self, event: ev.Heard) -> list[ev.Instruction]:
+        at, sender, report = event.at, event.sender, event.report
+        if sender.launch != self.launch:
+            return []
+        member = self._members[sender.rank]
+        match report:
+            case None:
+                if member.agent == sender.agent:
+                    member.last_heard = at
+                return []  # by far the most frequent: what may follow, follows at the next tick
+            case reports.ExecutorFrozen(detail):
+                # Also when the job is ending: as long as it is there, its task and its slot are.
+                replace_it = ev.ReplaceExecutor(self.launch, sender.rank)
+                lost = self._agent_lost(at, sender.rank, detail, died=False)
+                return [replace_it, *lost]
+            case reports.Gone():
+                member.gone |= member.agent == sender.agent
+                return self._go_on(at)
+        if report.generation != self.generation:
+            return []
+        return self._task_says(at, sender.rank, report)
+
+    def _task_says(self, at: float, rank: int, report: ev.OfTask) -> list[ev.Instruction]:
+        member = self._members[rank]
+        match report:
+            case reports.StepsDue():
+                member.last_step, member.armed = at, report.due
+                member.together = report.together
+                self._steps.stepped(rank)
+                return []
+            case reports.CanSave() | reports.Saved():
+                return self._saving_goes_on(at, rank, report)
+            case reports.Failed(failure):
+                return self._task_failed(at, rank, failure)
+            case reports.Ready():
+                member.ready, member.up_by = True, None
+                self._unready.discard(rank)
+            case reports.Succeeded() | reports.Joined():
+                member.succeeded, member.armed = True, False
+                self._unfinished.discard(rank)
+                if isinstance(report, reports.Succeeded):
+                    self._steps.absent(rank, RETURNED)
+            case reports.Cleared():
+                member.cleared = True
+            case reports.Stack():
+                member.stack, member.waiting = report.stack, report.waiting
+                member.in_step = report.in_step
+                if report.idle is not None:
+                    member.last_step = max(member.last_step, at - report.idle)
+        return self._go_on(at)
+
+    def _registered(self, at: float, agent: Registration) -> list[ev.Instruction]:
+        if agent.launch != self.launch:
+            return []
+        member = self._members[agent.rank]
+        if member.agent and member.agent != agent.agent and self.phase is not Phase.RELAUNCHING:
+            # Spark started the task again by itself: the agent that was there before is gone.
+            detail = "its agent was replaced by a second attempt of the Spark task"
+            return self._agent_lost(at, agent.rank, detail)
+        member.agent, member.host, member.address = agent.agent, agent.host, agent.address
+        member.environment = agent.environment
+        member.last_heard = at
+        self._unregistered.discard(agent.rank)
+        self._silence.watch(agent.rank)
+        return self._advance(at)
+
+    # How agents and launches end -----------------------------------------------------------------
+
+    def _departure(self, event: ev.AgentLost | ev.AgentLeaving) -> list[ev.Instruction]:
+        if event.launch != self.launch:
+            return []
+        if isinstance(event, ev.AgentLost):
+            return self._agent_lost(event.at, event.rank, event.detail)
+        return self._agent_leaving(event.at, event.rank, event.detail)
+
+    def _agent_lost(
+        self, at: float, rank: int, detail: str, *, died: bool = True
+    ) -> list[ev.Instruction]:
+        member = self._members[rank]
+        if member.lost or self._ending:
+            return []
+        member.lost, member.died = True, died
+        if died:
+            member.last_heard = at
+        return self._fail(at, self._loss(at, rank, detail))
+
+    def _agent_leaving(self, at: float, rank: int, detail: str) -> list[ev.Instruction]:
+        member = self._members[rank]
+        if member.leaving or member.lost or self._ending:
+            return []
+        member.leaving = detail
+        if self.phase in {Phase.GATHERING, Phase.STARTING} and self._may_move():
+            return self._move(at)
+        if self.phase is not Phase.TRAINING or self._saving is not None:
+            return []
+        stays = self._may_move()
+        patience = self.deadlines.heartbeat
+        self._saving = CheckpointBarrier(self._savers, self.generation, patience, stays)
+        then = "moves" if stays else "goes on while it can (max_preemptions allows no move)"
+        words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
+        return [ev.Say(words), *self._saving.tick(at)]
+
+    def _saving_goes_on(
+        self, at: float, rank: int, report: reports.CanSave | reports.Saved
+    ) -> list[ev.Instruction]:
+        saving = self._saving
+        if saving is None or self.phase is not Phase.TRAINING:
+            return []
+        if isinstance(report, reports.CanSave):
+            return saving.answered(at, rank, report.step)
+        return self._move(at) if saving.stays else []
+
+    def _may_move(self) -> bool:
+        return self.policy.restart([*self._causes(), self._preemption()])
+
+    def _preemption(self) -> TaskFailure:
+        rank = next(rank for rank, member in enumerate(self._members) if member.leaving)
+        return self._failure(rank, PREEMPTED, self._members[rank].leaving)
+
+    def _move(self, at: float) -> list[ev.Instruction]:
+        """Leave the executors that are taken away, before they are."""
+        self._note_attempt(at, self._preemption())
+        return self._next_generation(at)
+
+    def _task_failed(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
+        if self._ending:
+            return []
+        member = self._members[rank]
+        member.armed = False
+        if not failure.host:  # the driver has seen it, not the task
+            failure = replace(failure, host=member.host)
+        if member.leaving and KINDS[failure.kind].is_executors:
+            words = f"{member.leaving}. {failure.summary}"
+            failure = replace(failure, kind=PREEMPTED, summary=words)
+        if self._can_replace(rank, failure):
+            return self._replace(at, rank, failure)
+        return self._fail(at, failure)
+
+    def _launch_ended(self, event: ev.LaunchEnded) -> list[ev.Instruction]:
+        if event.launch != self.launch:
+            return []
+        self._launch_alive, self._outlived = False, event.outlived
+        if self.phase is Phase.CLOSING:
+            return self._leave(event.at)
+        if self.phase is Phase.EVALUATING:
+            return self._close(event.at, None)
+        if self.phase is Phase.RELAUNCHING:
+            return self._gather(event.at)
+        if self.phase is Phase.GATHERING and event.error is not None:
+            # It never came to life as a whole: the launcher's own error says best why.
+            return self._close(event.at, event.error)
+        known = any(not failure.consequence for failure in self.failures)
+        if isinstance(event.error, DataError) and not known:
+            return self._close(event.at, event.error)  # rows that can't be had come no better again
+        for member in self._members:
+            member.lost = True
+        if known:
+            return self._advance(event.at)
+        detail = f"all agents ended early: {event.error or 'without an error'}"
+        leaving = (rank for rank, member in enumerate(self._members) if member.leaving)
+        return self._fail(
+            event.at, self._loss(event.at, next(leaving, self._silent_rank()), detail)
+        )
+
+    # The way forward -----------------------------------------------------------------------------
+
+    def _advance(self, at: float) -> list[ev.Instruction]:
+        match self.phase:
+            case Phase.GATHERING if not self._unregistered:
+                return self._start(at)
+            case Phase.STARTING if not self._unready:
+                self._enter(Phase.TRAINING, at)
+                return self._advance(at)
+            case Phase.TRAINING if self._unfinished.isdisjoint(self._awaited):
+                return self._trained(at)
+            case Phase.EVALUATING if self._unfinished.isdisjoint(self._evaluators):
+                return self._close(at, None)
+            case Phase.COLLECTING:
+                return self._collect(at)
+            case Phase.CLEARING if all(m.cleared or m.lost for m in self._members):
+                return self._next_generation(at)
+        return []
+
+    def _enter(self, phase: Phase, at: float) -> None:
+        """Go to a phase, for as long as it may last."""
+        if phase not in STAGES[self.phase].leads_to:
+            raise AssertionError(f"{self.phase.value} doesn't lead to {phase.value}")
+        self.phase, self._since = phase, at
+        self._put_off_deadline(at)
+
+    def _put_off_deadline(self, at: float) -> None:
+        self._deadline = at + STAGES[self.phase].lasts(self.deadlines, self.start_timeout)
+
+    def _gather(self, at: float) -> list[ev.Instruction]:
+        self._enter(Phase.GATHERING, at)
+        return self._begin_launch(at)
+
+    def _begin_launch(self, at: float) -> list[ev.Instruction]:
+        self.launch += 1
+        self._become([Member() for _ in self.tasks])
+        self._generation_began = at
+        self._launch_alive, self._cancelled, self._outlived = True, False, False
+        return [ev.BeginLaunch(self.launch)]
+
+    def _start(self, at: float) -> list[ev.Instruction]:
+        members = zip(self.tasks, self._members, strict=True)
+        failures = environment_failures(
+            {task: (member.host, member.environment) for task, member in members},
+            self.generation,
+            needs=self.needs,
+            driver=self.environment,
+        )
+        if failures:
+            self._note_attempt(at, failures[0])
+            return self._close(at, to_error(failures))
+        self._enter(Phase.STARTING, at)
+        addresses = tuple(member.address for member in self._members)
+        return [ev.StartGeneration(self.generation, addresses)]
+
+    def _next_generation(self, at: float) -> list[ev.Instruction]:
+        self.generation += 1
+        self.failures = []
+        self._generation_began = at
+        if self._launch_alive and not any(m.lost or m.leaving for m in self._members):
+            self._become(
+                [
+                    Member(m.agent, m.host, m.address, m.environment, last_heard=m.last_heard)
+                    for m in self._members
+                ]
+            )
+            return self._start(at)
+        self._enter(Phase.RELAUNCHING, at)
+        if not self._launch_alive:
+            return self._gather(at)
+        return [ev.Send(commands.Close()), ev.CancelLaunch(self.launch)]
+
+    def _trained(self, at: float) -> list[ev.Instruction]:
+        self._note_attempt(at, None)
+        if self._unfinished.isdisjoint(self._evaluators):
+            return self._close(at, None)
+        self._enter(Phase.EVALUATING, at)
+        return [ev.Send(commands.EndEvaluation(), self._evaluators)]
+
+    def _become(self, members: list[Member]) -> None:
+        """Begin a launch or a generation with these members.
+
+        What most events ask for is counted from here on, so that their cost doesn't grow with the
+        group.
+        """
+        self._members, self._saving = members, None
+        everyone = range(len(members))
+        self._unregistered = {rank for rank in everyone if not members[rank].agent}
+        self._unready, self._unfinished = set(everyone), set(everyone)
+        self._silence = Alarms(self._silent_at)
+        names = [str(task) for task in self.tasks]
+        self._steps = StepWatch(members, self._awaited, names, self.deadlines)
+        self._replacements = Alarms(lambda rank: members[rank].up_by)
+        for rank in everyone:
+            self._silence.watch(rank)
+
+    def _silent_at(self, rank: int) -> float | None:
+        member = self._members[rank]
+        if not member.agent or member.lost:
+            return None
+        return member.last_heard + self.deadlines.heartbeat
+
+    # Failure -------------------------------------------------------------------------------------
+
+    def _can_replace(self, rank: int, failure: TaskFailure) -> bool:
+        member = self._members[rank]
+        return (
+            self.phase is Phase.TRAINING
+            and self.parts[rank].is_replaced
+            and KINDS[failure.kind].is_replaced
+            and member.replacements < MOST_REPLACEMENTS
+            and not member.lost
+        )
+
+    def _replace(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
+        member = self._members[rank]
+        member.replacements += 1
+        member.ready, member.up_by = False, at + self.start_timeout
+        self._replacements.watch(rank)
+        words = f"{failure.task}: {failure.summary}. It is started again; the others go on."
+        return [ev.Say(words), ev.Send(commands.Replace(self.generation), (rank,))]
+
+    def _fail(self, at: float, failure: TaskFailure) -> list[ev.Instruction]:
+        if self.phase is Phase.EVALUATING:
+            words = f"{failure.task}, after the training had succeeded: {failure.summary}"
+            return [ev.Say(words), *self._close(at, None)]
+        self.failures.append(failure)
+        if self.phase is Phase.CLEARING:
+            return self._advance(at)
+        if self.phase is not Phase.COLLECTING:
+            self._enter(Phase.COLLECTING, at)
+        return self._collect(at)
+
+    def _collect(self, at: float) -> list[ev.Instruction]:
+        """Wait for the root cause, then decide."""
+        known = {failure.task for failure in self.failures}
+        everyone = all(
+            str(task) in known or member.succeeded or member.lost
+            for task, member in zip(self.tasks, self._members, strict=True)
+        )
+        causes = [failure for failure in self.failures if not failure.consequence]
+        until = self._since + COLLECT_SECONDS if causes else self._deadline
+        is_clear = bool(causes) and (everyone or self._needs_no_more(causes))
+        if at < until and not is_clear:
+            return self._notice_silent(at)
+        self.failures = choose_cause(self.failures)
+        self._note_attempt(at, self.failures[0])
+        if not self.policy.restart(self._causes()):
+            return self._close(at, to_error(tuple(self.failures)))
+        self._enter(Phase.CLEARING, at)
+        return [ev.Send(commands.Clear(self.generation, restart=True)), *self._advance(at)]
+
+    def _needs_no_more(self, causes: Sequence[TaskFailure]) -> bool:
+        """Return whether a restart follows, whatever else may be reported.
+
+        No peer's failure ends a process by SIGKILL: that was the lack of memory, or a person.
+        """
+        killed = any(failure.signal == "SIGKILL" for failure in causes)
+        first = choose_cause(causes)[0]
+        return killed and self.policy.restart([*self._causes(), first])
+
+    def _causes(self) -> list[TaskFailure]:
+        """Return what ended each generation so far."""
+        return [attempt.failure for attempt in self.attempts if attempt.failure is not None]
+
+    def _notice_silent(self, at: float) -> list[ev.Instruction]:
+        limit = self.deadlines.heartbeat
+        for rank in self._silence.due(at):
+            self._members[rank].lost = True
+            detail = f"its agent was not heard of for {limit:g} seconds (Deadlines.heartbeat)"
+            return self._fail(at, self._loss(at, rank, detail))
+        return []
+
+    def _check_deadlines(self, at: float) -> list[ev.Instruction]:
+        if self._run_deadline is not None and at > self._run_deadline and not self._ending:
+            return self._run_timed_out(at)
+        match self.phase:
+            case Phase.GATHERING | Phase.STARTING if at > self._deadline:
+                return self._start_timed_out(at)
+            case Phase.GATHERING | Phase.STARTING:
+                return self._notice_silent(at)
+            case Phase.TRAINING:
+                asked = [] if self._saving is None else self._saving.tick(at)
+                late = self._notice_silent(at) or self._check_up(at) or self._check_steps(at)
+                return asked + late
+            case Phase.EVALUATING:
+                return self._check_evaluation(at)
+            case Phase.CLEARING if at > self._deadline:
+                for member in self._members:
+                    member.lost = member.lost or not member.cleared
+                return self._advance(at)
+            case Phase.CLEARING:
+                for member in self._members:
+                    silent = at - member.last_heard > self.deadlines.heartbeat
+                    member.lost = member.lost or (silent and not member.cleared)
+                return self._advance(at)
+            case Phase.RELAUNCHING if at > self._deadline:
+                return self._close(at, to_error(tuple(self._last_failures())))
+            case Phase.CLOSING:
+                return self._check_closing(at)
+        return []
+
+    def _check_closing(self, at: float) -> list[ev.Instruction]:
+        if not self._launch_alive:
+            return self._leave(at)
+        if at <= self._deadline:
+            return []
+        if self._cancelled:
+            return self._finish(at)
+        self._cancelled = True
+        self._put_off_deadline(at)
+        return [ev.CancelLaunch(self.launch)]
+
+    def _check_evaluation(self, at: float) -> list[ev.Instruction]:
+        if at <= self._deadline:
+            return self._notice_silent(at)
+        limit = self.deadlines.shutdown
+        words = f"the evaluator was not done in {limit:g} seconds (Deadlines.shutdown)"
+        return [ev.Say(words), *self._close(at, None)]
+
+    def _check_up(self, at: float) -> list[ev.Instruction]:
+        """Look whether the processes that replace dead ones have come up."""
+        for rank in self._replacements.due(at):
+            limit = self.start_timeout
+            text = f"was started again and did not come up within {limit:g} seconds"
+            self._members[rank].up_by = None
+            return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
+        return []
+
+    def _check_steps(self, at: float) -> list[ev.Instruction]:
+        found = self._steps.check(at)
+        if found is None:
+            return []
+        if isinstance(found, Ask):
+            return [ev.Send(commands.Inspect(self.generation))]
+        failure = self._failure(found.rank, "steps", found.summary)
+        return self._fail(at, replace(failure, traceback=found.stack))
+
+    def _run_timed_out(self, at: float) -> list[ev.Instruction]:
+        words = f"the job was not done in {self.deadlines.run:g} seconds (Deadlines.run)"
+        if self.phase is Phase.EVALUATING:
+            return [ev.Say(f"{words}; its training had succeeded"), *self._close(at, None)]
+        if not self.attempts or self.attempts[-1].generation != self.generation:
+            self._note_attempt(at, None)
+        return self._close(at, RunTimeout(words))
+
+    def _start_timed_out(self, at: float) -> list[ev.Instruction]:
+        limit = self.start_timeout
+        if self.phase is Phase.GATHERING:
+            missing = [r for r, member in enumerate(self._members) if not member.agent]
+            text = f"did not register within {limit:g} seconds (start_timeout)"
+        else:
+            missing = [r for r, member in enumerate(self._members) if not member.ready]
+            text = f"did not come up within {limit:g} seconds (start_timeout)"
+        failures = [self._failure(rank, "start", text) for rank in missing]
+        self.failures.extend(failures)
+        self._note_attempt(at, failures[0])
+        return self._close(at, to_error(tuple(failures)))
+
+    # The end -----------------------------------------------------------------------------------
+
+    def _interrupt(self, at: float) -> list[ev.Instruction]:
+        self._interrupted = True
+        if self.phase is Phase.CLOSING:
+            self._cancelled = True
+            return [ev.CancelLaunch(self.launch)]
+        if not self.attempts or self.attempts[-1].generation != self.generation:
+            self._note_attempt(at, None)
+        return self._close(at, None)
+
+    def _close(self, at: float, error: GridflowError | None) -> list[ev.Instruction]:
+        self._enter(Phase.CLOSING, at)
+        self._error = error
+        close = ev.Send(commands.Close())
+        if not self._launch_alive:
+            return [close, *self._leave(at)]
+        whole = all(member.agent and not member.lost for member in self._members)
+        if not whole:  # some can't hear, or would still come: end them from outside
+            self._cancelled = True
+            return [close, ev.CancelLaunch(self.launch)]
+        return [close]
+
+    def _leave(self, at: float) -> list[ev.Instruction]:
+        """Finish, once no agent is left behind that may still have a training process."""
+        waits = self._outlived and at <= self._deadline
+        if waits and any(self._may_live(member, at) for member in self._members):
+            return []
+        return self._finish(at)
+
+    def _may_live(self, member: Member, at: float) -> bool:
+        patience = DIED_SECONDS if member.died else GONE_SECONDS
+        return bool(member.agent) and not member.gone and at - member.last_heard <= patience
+
+    def _finish(self, at: float) -> list[ev.Instruction]:
+        self._enter(Phase.CLOSED, at)
+        return [ev.Finish(self._error, self._interrupted)]
+
+    @property
+    def _ending(self) -> bool:
+        return self.phase in {Phase.RELAUNCHING, Phase.CLOSING, Phase.CLOSED}
+
+    def _last_failures(self) -> list[TaskFailure]:
+        return [a.failure for a in self.attempts[-1:] if a.failure is not None]
+
+    def _note_attempt(self, at: float, failure: TaskFailure | None) -> None:
+        self.attempts.append(Attempt(self.generation, at - self._generation_began, failure))
+
+    def _silent_rank(self) -> int:
+        heard = [member.last_heard for member in self._members]
+        return heard.index(min(heard))
+
+    def _loss(self, at: float, rank: int, detail: str) -> TaskFailure:
+        """Return the failure of an agent that is gone, whether or not that was announced."""
+        pause, limit = self._standstill, self.deadlines.heartbeat
+        if pause is not None and at - pause.at < 2 * limit:
+            detail += (
+                f". The driver itself had stood still for {pause.seconds:.0f} seconds: agents wait "
+                f"for a silent driver for {self.deadlines.driver:g}"
+            )
+        leaving = self._members[rank].leaving
+        if leaving:
+            failure = self._failure(rank, PREEMPTED, f"{leaving}. Now {detail}")
+            return replace(failure, hint="Restarts(max_preemptions=) says how often to move away.")
+        return self._failure(rank, "lost", detail)
+
+    def _failure(self, rank: int, kind: FailureKind, summary: str) -> TaskFailure:
+        host = self._members[rank].host
+        return TaskFailure(str(self.tasks[rank]), host, kind, summary, self.generation)

@@ -1,0 +1,188 @@
+"""The progress bar: below the lines of a terminal, or in a place of its own in a notebook."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._coordinator.outlet import show
+from gridflow._spec.printable import is_terminal, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tqdm import tqdm
+
+    from gridflow._spec.cluster import Task
+    from gridflow._wire.reports import Progress
+
+#: Of the bar in a notebook, whose width can't be known.
+_NOTEBOOK_COLUMNS: Final = 100
+_NOTEBOOK_SECONDS: Final = 0.5
+
+
+class ProgressBar:
+    """One bar for the group: the slowest of the ranks that are in the chief's epoch moves it.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        By rank.
+    moved : callable
+        Called with each part that went out.
+    """
+
+    def __init__(self, tasks: Sequence[Task], moved: Callable[[], None]) -> None:
+        self._tasks, self._moved = tasks, moved
+        self._bar: tqdm[Any] | None = None
+        self._place = _place()
+        self._leader = len(tasks)
+        self._epoch = -1
+        self._steps: dict[int, int] = {}
+        self._rows = 0
+        self._began = 0.0
+
+    def write(self, text: str) -> None:
+        """Print lines above the bar."""
+        if self._bar is None or not isinstance(self._place, _Drawing):
+            show(sys.stdout, text + "\n", self._moved)
+            return
+        self._bar.clear()
+        self._put_up()
+        show(sys.stdout, text + "\n", self._moved)
+        self._bar.refresh()
+        self._put_up()
+
+    def update(self, rank: int, report: Progress) -> None:
+        """Take a rank's report of a step."""
+        if report.phase != "train" or self._place is None:
+            return
+        self._leader = min(self._leader, rank)
+        epoch, step = report.epoch, report.step
+        if rank == self._leader and (epoch != self._epoch or step < self._steps.get(rank, 0)):
+            self._open(epoch, report.steps_per_epoch)
+        if epoch != self._epoch:
+            return  # it is behind, or trains by itself: a bar can show one epoch
+        self._steps[rank] = step
+        self._rows += report.rows
+        if self._bar is None:
+            return
+        slowest = min(self._steps, key=lambda each: self._steps[each])
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        # A name is the program's: nothing in it moves the bar to another line.
+        words = {
+            printable(" ".join(name.split())): f"{value:.4g}" for name, value in report.logs.items()
+        }
+        if self._rows:
+            words["rows/s"] = f"{self._rows / seconds:,.0f}"
+        if len(self._steps) > 1:
+            words["slowest"] = str(self._tasks[slowest])
+        self._bar.set_postfix(words, refresh=False)
+        self._bar.update(max(0, self._steps[slowest] - self._bar.n))
+        self._put_up()
+
+    def close_epoch(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+            self._put_up()
+
+    def _put_up(self) -> None:
+        if isinstance(self._place, _Drawing):
+            show(sys.stderr, self._place.take(), self._moved)
+
+    def _open(self, epoch: int, total: int | None) -> None:
+        from tqdm import tqdm
+
+        self.close_epoch()
+        self._epoch, self._began = epoch, time.monotonic()
+        self._steps, self._rows = {}, 0
+        options: dict[str, Any] = {"file": self._place, "dynamic_ncols": True}
+        if isinstance(self._place, _Cell):
+            options = {
+                "file": self._place,
+                "ncols": _NOTEBOOK_COLUMNS,
+                "ascii": False,
+                "mininterval": _NOTEBOOK_SECONDS,
+            }
+        options |= {"total": total, "desc": f"epoch {epoch + 1}", "unit": "step", "leave": False}
+        self._bar = tqdm(**options)
+
+
+class _Drawing:
+    """What tqdm draws for the terminal, until it is written there.
+
+    tqdm draws under a lock that all bars of the process share, and that its own thread waits for
+    when the interpreter ends: it isn't held while the terminal is stopped.
+    """
+
+    def __init__(self, terminal: Any) -> None:
+        self._terminal = terminal
+        self._pieces: list[str] = []
+        #: By which tqdm knows whether it may draw with blocks.
+        self.encoding = getattr(terminal, "encoding", None)
+
+    def fileno(self) -> int:
+        """Return the terminal's, of which tqdm asks the width."""
+        number: int = self._terminal.fileno()
+        return number
+
+    def write(self, text: str) -> None:
+        """Take a piece."""
+        self._pieces.append(text)
+
+    def flush(self) -> None:
+        """Do nothing: `take` does."""
+
+    def take(self) -> str:
+        """Return what was drawn since."""
+        pieces, self._pieces = self._pieces, []
+        return "".join(pieces)
+
+
+class _Cell:
+    """A line in a notebook's output that is written anew in its place.
+
+    A bar in the standard streams would be torn apart there: each line of the other stream begins a
+    new piece of output, and tqdm's own widget needs a package that may be missing.
+    """
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        self._display = display
+        self._handle: Any = None
+
+    def write(self, text: str) -> None:
+        """Show what a terminal would show in its line."""
+        shown = {"text/plain": text.strip("\r\n ")}
+        if self._handle is None:
+            self._handle = self._display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+    def flush(self) -> None:
+        """Do nothing: it is shown by then."""
+
+
+def _place() -> _Cell | _Drawing | None:
+    """Return where a bar can be drawn that doesn't litter: a notebook, a terminal, or None."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and "IPKernelApp" in getattr(shell, "config", {}):
+        from IPython.display import display
+
+        return _Cell(display)
+    if is_terminal(sys.stderr) and not _is_piped(sys.stdout):
+        return _Drawing(sys.stderr)
+    return None
+
+
+def _is_piped(stream: Any) -> bool:
+    """Return whether what is printed may come to the terminal past the bar, as with ``| tee``."""
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -1,0 +1,216 @@
+"""What a job leaves in its folder for others to read: ``result.json``, and what it returned.
+
+``result.json`` is for programs of any kind, described in ``docs/outcomes.md``. ``outcome.json`` is
+gridflow's own: with it a run that has succeeded under an id is not trained again.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._feed.ledger import Ledger
+from gridflow._files.local import open_own, read_json, write_whole
+from gridflow._spec.cluster import Task
+from gridflow._spec.failures import exit_code
+from gridflow._spec.place import Place
+from gridflow._wire.failures import Attempt, TaskFailure
+from gridflow.errors import GridflowError, JobCancelled, UnsafePath
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gridflow._coordinator.job import PreparedJob
+    from gridflow._wire.reports import Progress
+
+RESULT: Final = "result.json"
+OUTCOME: Final = "outcome.json"
+#: Of both files. Fields may be added; one that goes, or changes its meaning, makes it 2.
+VERSION: Final = 1
+SUCCEEDED: Final = "succeeded"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job that succeeded left behind."""
+
+    results: tuple[dict[str, Any], ...]
+    history: dict[tuple[int, int], dict[str, float]]
+    ledger: Ledger
+    attempts: tuple[Attempt, ...]
+    log_paths: dict[Task, Path]
+    tensorboard_url: str | None
+    evaluation: dict[Place, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended.
+
+    Attributes
+    ----------
+    began : float
+        Seconds since 1970.
+    ended : float
+    error : BaseException or None
+    attempts : sequence of Attempt
+    history : mapping of (fit, epoch) to losses and metrics
+    last_step : Progress or None
+        Of the chief.
+    """
+
+    began: float
+    ended: float
+    error: BaseException | None
+    attempts: Sequence[Attempt]
+    history: Mapping[tuple[int, int], Mapping[str, float]]
+    last_step: Progress | None
+
+
+def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
+    """Return what ``result.json`` says."""
+    error, training = ending.error, job.spec.training
+    history = dict(ending.history)
+    return {
+        "version": VERSION,
+        "gridflow": importlib.metadata.version("gridflow"),
+        "job": job.id,
+        "run_id": job.run_id,
+        "state": _state(error),
+        "exit_code": exit_code(error),
+        "error": None if error is None else _error(error),
+        "began": _moment(ending.began),
+        "ended": _moment(ending.ended),
+        "seconds": round(ending.ended - ending.began, 3),
+        "strategy": training.strategy,
+        "backend": training.backend,
+        "tasks": [str(task) for task in job.spec.tasks],
+        "attempts": [_attempt(attempt) for attempt in ending.attempts],
+        "preemptions": sum(attempt.is_preempted for attempt in ending.attempts),
+        "epochs": len(history),
+        "place": _place(ending.last_step),
+        "history": _finite(history[max(history)]) if history else {},
+    }
+
+
+def _state(error: BaseException | None) -> str:
+    if error is None:
+        return SUCCEEDED
+    return "cancelled" if isinstance(error, JobCancelled) else "failed"
+
+
+def _error(error: BaseException) -> dict[str, Any]:
+    failures: tuple[TaskFailure, ...] = getattr(error, "failures", ())
+    first = failures[0].to_dict() if failures else None
+    if first is not None:  # the message has them
+        del first["traceback"], first["log_tail"]
+    return {"kind": type(error).__name__, "message": str(error), "first": first}
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "generation": attempt.generation,
+        "seconds": round(attempt.seconds, 3),
+        "resumed_at": attempt.resumed_at and attempt.resumed_at._asdict(),
+        "failure": attempt.failure and f"{attempt.failure.task}: {attempt.failure.summary}",
+    }
+
+
+def _place(step: Progress | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
+    place = Place(step.fit, step.epoch, step.step)
+    return {**place._asdict(), "steps_per_epoch": step.steps_per_epoch}
+
+
+def _finite(logs: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON knows no NaN and no infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in logs.items()}
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+    """Write a file that is there whole, or not at all.
+
+    Raises
+    ------
+    OSError
+        There is no room, or no right to.
+    """
+    write_whole(folder / name, json.dumps(content, indent=2) + "\n")
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Return what a job's ``result.json`` says; None if there is none that can be read."""
+    content = read_json(folder / RESULT)
+    return content if isinstance(content, dict) else None
+
+
+def write_outcome(folder: Path, outcome: Outcome) -> None:
+    """Keep what a job that succeeded returned, beside the values themselves."""
+    content = {
+        "version": VERSION,
+        "results": outcome.results,
+        "history": [[*place, logs] for place, logs in outcome.history.items()],
+        "ledger": outcome.ledger.to_dict(),
+        "attempts": [asdict(attempt) for attempt in outcome.attempts],
+        "logs": {str(task): path.name for task, path in outcome.log_paths.items()},
+        "evaluation": [[*place, logs] for place, logs in outcome.evaluation.items()],
+    }
+    write(folder, OUTCOME, content)
+
+
+def read_outcome(folder: Path) -> Outcome:
+    """Read what `write_outcome` has written.
+
+    Raises
+    ------
+    GridflowError
+        It can't be read, or was written by a later gridflow.
+    """
+    path = folder / OUTCOME
+    try:
+        with open_own(path) as file:
+            content = json.loads(file.read())
+        _check_version(content["version"])
+        return Outcome(
+            results=tuple(content["results"]),
+            history={(fit, epoch): logs for fit, epoch, logs in content["history"]},
+            ledger=Ledger.from_dict(content["ledger"]),
+            attempts=tuple(map(_read_attempt, content["attempts"])),
+            log_paths={
+                Task.parse(task): folder / "logs" / name for task, name in content["logs"].items()
+            },
+            tensorboard_url=None,
+            evaluation={Place(*place): logs for *place, logs in content["evaluation"]},
+        )
+    except UnsafePath:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise GridflowError(
+            f"the run in {folder} has succeeded, but what it returned can't be read "
+            f"({type(error).__name__}: {error}). Delete the folder to train it anew."
+        ) from error
+
+
+def _check_version(version: Any) -> None:
+    if version != VERSION:
+        raise ValueError(f"its version is {version}, and this gridflow's is {VERSION}")
+
+
+def _read_attempt(fields: dict[str, Any]) -> Attempt:
+    failure, place = fields["failure"], fields["resumed_at"]
+    return Attempt(
+        fields["generation"],
+        fields["seconds"],
+        None if failure is None else TaskFailure.from_dict(failure),
+        None if place is None else Place(*place),
+    )

@@ -1,0 +1,376 @@
+"""Checkpoints that lie in HDFS or an object store, too: those of another driver, and for the next.
+
+They come to the driver as all do, which copies each of them there. A new driver on another machine
+fetches what lies there, so what a checkpoint covers counts once its copy is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gridflow._coordinator.checkpoints import GO_ON, WORKERS, CheckpointStore, is_kept
+from gridflow._coordinator.lease import Lease, without_mark
+from gridflow._coordinator.owner import FolderLock
+from gridflow._files import transfer
+from gridflow._files.systems import absolute_path, scheme_of, where
+from gridflow.errors import GridflowError, JobExists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow._coordinator.checkpoints import CommittedCheckpoint
+    from gridflow._files.systems import Where
+    from gridflow._spec.place import Place
+
+#: After a copy was refused, until it is tried again: twice as long each time, up to the most.
+_AGAIN_SECONDS: Final = 1.0
+_MOST_SECONDS: Final = 30.0
+#: At the job's end, for a copy that is under way.
+_CLOSE_SECONDS: Final = 60.0
+
+
+def places(given: str | Path | None, job_dir: Path, base: str) -> tuple[Path, Where | None]:
+    """Return the checkpoints' folder in the driver, and where else they lie, if they do.
+
+    Parameters
+    ----------
+    given : str or Path or None
+        As it was given; None: a folder of the job.
+    job_dir : Path
+    base : str
+        The file system of paths such as ``hdfs:///here`` that don't name their host.
+    """
+    own = job_dir / "checkpoints"
+    if given is None:
+        return own, None
+    if not scheme_of(str(given)):
+        return Path(given), None
+    place = absolute_path(str(given), base)
+    return (own, where(place)) if scheme_of(place) else (Path(place), None)
+
+
+def place_of(given: str | Path | None, base: str) -> Where | None:
+    """Return the folder that event files are copied to, if they are.
+
+    Raises
+    ------
+    InvalidArgument, MissingDependency, GridflowError
+        There is no such file system, or it can't be reached.
+    """
+    if given is None:
+        return None
+    place = where(absolute_path(str(given), base))
+    transfer.names_in(place)
+    return place
+
+
+def store_of(
+    folder: Path,
+    mirror: Where | None,
+    num_workers: int,
+    job: str = "",
+    say: Callable[[str], None] | None = None,
+) -> CheckpointStore:
+    """Return the store of a job's checkpoints, with its mirror if there is one.
+
+    Parameters
+    ----------
+    folder : Path
+    mirror : Where or None
+    num_workers : int
+    job : str, optional
+        The job's id. It owns the checkpoints until the store is closed; without an id nobody does.
+    say : callable, optional
+        Tells the user.
+
+    Raises
+    ------
+    JobExists
+        Another job has these checkpoints.
+    GridflowError
+        They can't be read or written where they lie.
+    """
+    say = say or (lambda _: None)
+    if mirror is None:
+        lock = FolderLock(folder, job, say) if job else None
+        try:
+            return CheckpointStore(folder, num_workers, job, lock)
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+    lease = Lease(mirror, job, say) if job else None
+    try:
+        return MirroredCheckpoints(folder, mirror, num_workers, job, lease, say)
+    except BaseException:
+        if lease is not None:
+            with contextlib.suppress(GridflowError):
+                lease.release(is_empty=not lease.accepted)
+        raise
+
+
+class _Copy(NamedTuple):
+    """A checkpoint that lies there: its file's name without the suffix, and its label."""
+
+    stem: str
+    label: str | None
+
+    @property
+    def files(self) -> set[str]:
+        """The names of its files."""
+        return {f"{self.stem}.npz"} | ({f"{self.stem}.label"} if self.label is not None else set())
+
+
+class MirroredCheckpoints(CheckpointStore):
+    """Checkpoints in a folder of the driver, and in one that outlives its machine.
+
+    Where the other file system refuses a checkpoint it is copied later, and training goes on; its
+    label doesn't count before that.
+
+    Parameters
+    ----------
+    folder : Path
+        In the driver, for this job alone.
+    mirror : Where
+        The folder in the other file system. What is there comes to the driver first.
+    num_workers : int, default 1
+        How many tasks train.
+    job : str, optional
+        The job's id.
+    lease : Lease, optional
+        What keeps other jobs from the folder there, until `close`.
+    say : callable, optional
+        Tells the user.
+
+    Raises
+    ------
+    GridflowError
+        The other folder can't be read.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        mirror: Where,
+        num_workers: int = 1,
+        job: str = "",
+        lease: Lease | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(folder, num_workers, job)
+        self._mirror, self._lease, self._say = mirror, lease, say or (lambda _: None)
+        self._mirror_lock = threading.RLock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._problem = self._refused = ""
+        self._is_left = False
+        #: The labels of those that aren't there yet.
+        self._missing: dict[str, str | None] = {}
+        #: Those that are there. Never changed, as other threads read it, but replaced.
+        self._copies: dict[str, _Copy] = {}
+        for path in folder.iterdir():  # of a driver before: what lies there is newer, if it differs
+            if is_kept(path.name):
+                path.unlink()
+        self._fetch()
+
+    @property
+    def lost(self) -> JobExists | None:  # type: ignore[override]
+        """Set once another job has taken the folder over."""
+        return None if self._lease is None else self._lease.lost
+
+    @property
+    def label(self) -> str | None:
+        """The label of the newest checkpoint that lies there: the next driver finds no other."""
+        copies = self._copies
+        return copies[max(copies)].label if copies else None
+
+    def commit(self, path: Path, place: Place, label: str | None = None) -> str:
+        """Make a checkpoint the newest one, here and there; where that fails, there later."""
+        with self._mirror_lock:
+            name = super().commit(path, place, label)
+            self._missing[name] = label
+            self._copy()
+        return name
+
+    def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
+        """Return the newest one that can be read; others get their new names there, too."""
+        try:
+            return super().latest()
+        finally:
+            with self._mirror_lock:
+                self._put_aside()
+
+    def clear(self) -> None:
+        """Delete them all, here and there; what can't be deleted there doesn't count any more."""
+        with self._mirror_lock:
+            self._missing, self._copies = {}, {}
+            self._is_left = True
+            advice = GO_ON
+            if self._lease is not None:
+                with contextlib.suppress(GridflowError):  # then all have to be deleted
+                    self._lease.finish()
+                    advice = "They don't count any more."
+            refused = self._delete(lambda name: name == WORKERS or name.startswith("checkpoint-"))
+            if refused:
+                raise GridflowError(f"{refused}. {advice}")
+            self._is_left = False
+        super().clear()
+
+    def close(self) -> None:
+        """Try a last time to copy what is missing there, and let other jobs have the folder."""
+        self._closed.set()
+        # A store that doesn't answer may keep the lock for minutes.
+        if self._mirror_lock.acquire(timeout=_CLOSE_SECONDS):
+            try:
+                if self._missing and self.lost is None:
+                    self._copy()
+            except JobExists:
+                pass  # the job has ended by now
+            finally:
+                self._mirror_lock.release()
+        if self._missing:
+            self._say(
+                f"the last checkpoint could not be copied to {self._place}: {self._problem}. It "
+                f"lies in {self.folder}"
+            )
+        if self._lease is not None:
+            self._lease.release(is_empty=not self._copies and not self._is_left)
+
+    # Each of these with the mirror's lock held ---------------------------------------------------
+
+    def _fetch(self) -> None:
+        """Bring here what counts there."""
+        there = set(transfer.names_in(self._mirror))
+        if self._lease is not None:
+            found = there.intersection(self._lease.accepted)
+        else:
+            found = set(filter(is_kept, there))
+        # The later one last, should a place have two.
+        for remote in sorted(
+            (name for name in found if name.endswith(".npz")),
+            key=lambda name: (without_mark(name), name != without_mark(name), name),
+        ):
+            stem = remote.removesuffix(".npz")
+            name = f"{without_mark(stem)}.npz"
+            self.path(self.label_name(name)).unlink(missing_ok=True)
+            label = None
+            if f"{stem}.label" in found:
+                here = self.path(self.label_name(name))
+                transfer.fetch(self._at(f"{stem}.label"), here)
+                label = here.read_text(encoding="utf-8")
+            transfer.fetch(self._at(remote), self.path(name))
+            self._copies = {**self._copies, name: _Copy(stem, label)}
+        if self._copies and WORKERS in there:
+            transfer.fetch(self._at(WORKERS), self.path(WORKERS))
+
+    def _copy(self) -> None:
+        """Copy what isn't there; in a while, if it is refused."""
+        name = min(self._missing, default="a checkpoint")
+        try:
+            self._check()
+            for name in sorted(self._missing):
+                if self.path(name).exists():
+                    copy = self._put(name, self._missing[name])
+                    self._check()  # otherwise it may have come too late for the next owner
+                    self._copies = {**self._copies, name: copy}
+                del self._missing[name]
+        except JobExists:
+            raise
+        except GridflowError as error:
+            if not self._problem:
+                self._say(f"{name} can't be copied, and is tried again: {error}")
+            self._problem = str(error)
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(
+                    target=self._copy_later, name="gridflow-mirror", daemon=True
+                )
+                self._thread.start()
+            return
+        if self._problem:
+            self._problem = ""
+            self._say(f"the checkpoints are at {self._place} again")
+        self._forget()
+
+    def _copy_later(self) -> None:
+        pause = _AGAIN_SECONDS
+        while not self._closed.wait(pause):
+            with self._mirror_lock:
+                try:
+                    if not self._closed.is_set():
+                        self._copy()
+                except JobExists:
+                    return
+                if not self._missing:
+                    self._thread = None
+                    return
+            pause = min(2 * pause, _MOST_SECONDS)
+
+    def _put(self, name: str, label: str | None) -> _Copy:
+        """Copy one. Itself the last: what says how to read it is there before it counts."""
+        stem = name.removesuffix(".npz")
+        if self._lease is not None:
+            stem += self._lease.new_mark()
+        transfer.put(self.path(WORKERS), self._at(WORKERS))
+        if label is not None:
+            transfer.put(self.path(self.label_name(name)), self._at(f"{stem}.label"))
+        transfer.put(self.path(name), self._at(f"{stem}.npz"))
+        return _Copy(stem, label)
+
+    def _put_aside(self) -> None:
+        """Do there what `latest` has done here with those that can't be read."""
+        gone = [name for name in self._copies if not self.path(name).exists()]
+        if not gone:
+            return
+        try:
+            for name in gone:
+                aside = self.path(name).with_suffix(".unreadable")
+                if aside.exists():
+                    transfer.put(aside, self._at(aside.name))
+        except GridflowError as error:
+            self._say(f"{error}")
+        self._forget()
+
+    def _forget(self) -> None:
+        """Delete there what isn't here any more, and what an owner before adds after its time."""
+        self._copies = {name: c for name, c in self._copies.items() if self.path(name).exists()}
+        kept = {name for copy in self._copies.values() for name in copy.files}
+
+        def is_old(name: str) -> bool:
+            return name.startswith("checkpoint-") and not (
+                name in kept or name.endswith(".unreadable")
+            )
+
+        refused = self._delete(is_old)
+        if refused and not self._refused:
+            self._say(f"old checkpoints are left: {refused}")
+        self._refused = refused
+
+    def _delete(self, is_chosen: Callable[[str], bool]) -> str:
+        """Delete files there; return what is refused, if anything is."""
+        refused = ""
+        try:
+            names = self._check()
+        except JobExists:
+            raise
+        except GridflowError as error:
+            return str(error)
+        for name in filter(is_chosen, names):
+            try:
+                transfer.delete(self._at(name))
+            except GridflowError as error:
+                refused = refused or str(error)
+        return refused
+
+    def _check(self) -> list[str]:
+        """Return the names there; raise if another job has taken the folder over."""
+        return transfer.names_in(self._mirror) if self._lease is None else self._lease.check()
+
+    @property
+    def _place(self) -> str:
+        return self._mirror.complete(self._mirror.path)
+
+    def _at(self, name: str) -> Where:
+        return self._mirror.at(f"{self._mirror.path.rstrip('/')}/{name}")

@@ -1,0 +1,447 @@
+"""Where the agents' messages arrive and their commands wait.
+
+The server's threads come in here; the job's loop takes the events out. What concerns only the
+record of a job (logs, history, ledger, files) is kept here, what concerns its state becomes an
+event for the state machine.
+
+Longer than other modules: whatever an agent can say is told apart here, once.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._coordinator import events as ev
+from gridflow._coordinator import rows
+from gridflow._coordinator.fits import Fits
+from gridflow._coordinator.job_files import JobFiles
+from gridflow._coordinator.meetings import Meetings
+from gridflow._coordinator.rows import LaunchRows
+from gridflow._coordinator.steps import RETURNED
+from gridflow._coordinator.stops import Stops
+from gridflow._coordinator.streams import LaunchStreams
+from gridflow._feed.ledger import DatasetCounts, Ledger
+from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
+from gridflow._wire import commands, headers, ranks, reports
+from gridflow._wire.clock import Clock
+from gridflow._wire.failures import TaskFailure
+from gridflow._wire.headers import AN_AGENT
+from gridflow._wire.messages import parse
+from gridflow.errors import GridflowError, WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from gridflow._coordinator.checkpoints import CheckpointStore
+    from gridflow._coordinator.console import Console
+    from gridflow._coordinator.meetings import Answer
+    from gridflow._coordinator.rows import RowsAction
+    from gridflow._spec.place import Place
+    from gridflow._spec.tasks import Part
+    from gridflow._wire.commands import Command
+    from gridflow._wire.headers import Sender
+    from gridflow._wire.messages import Report
+
+
+_ALIKE: Final = (
+    "all ranks have to restore the same: by ctx.callbacks(), or from files that all of them read, "
+    "see 'Programs with checkpoints of their own'"
+)
+_JOINED: Final = "has joined its TensorFlow server"
+
+
+@dataclass
+class _Mailbox:
+    """What goes to and comes from one rank's agent in the present launch."""
+
+    agent: str = ""
+    executor: str = ""
+    heard: int = 0
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    sent: int = 0
+
+
+class RpcHandler:
+    """The handler of the coordinator's server.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        What each task does, by its place.
+    job_dir : Path
+        Where logs, results, TensorBoard files and the function lie in the driver.
+    checkpoints : CheckpointStore
+    console : Console
+    left_out : mapping of dataset to mapping of column to reason, optional
+        Columns of which the launcher knows that they aren't fed.
+    clock : Clock, optional
+        By which events have their times.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        job_dir: Path,
+        checkpoints: CheckpointStore,
+        console: Console,
+        left_out: Mapping[str, Mapping[str, str]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or Clock()
+        self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self.ledger = Ledger()
+        self.history: dict[tuple[int, int], dict[str, float]] = {}
+        self.evaluation: dict[Place, dict[str, float]] = {}
+        self.results: dict[int, dict[str, Any]] = {}
+        self.tensorboard_url: str | None = None
+        #: The last sign of progress, by rank.
+        self.progress: dict[int, reports.Progress] = {}
+        #: The last step of the chief; what it reports later isn't training any more.
+        self.last_step: reports.Progress | None = None
+        self.job_dir = job_dir
+        self._tasks = tuple(part.task for part in parts)
+        self._evaluators = tuple(
+            place for place, part in enumerate(parts) if part.task.role == EVALUATOR
+        )
+        self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
+        self._pushed = tuple(place for place, part in enumerate(parts) if part.is_pushed)
+        self._checkpoints = checkpoints
+        self._console = console
+        self._files = JobFiles(job_dir, checkpoints)
+        self._lock = threading.Lock()
+        self._launch, self._never_fed = 0, left_out or {}
+        self._rows = LaunchRows(self._fed, self._never_fed)
+        self._streams = LaunchStreams(self._pushed)
+        self._mailboxes = [_Mailbox() for _ in parts]
+        self._members = tuple(
+            place
+            for place, part in enumerate(parts)
+            if part.runs_function and part.task.role in TRAINING_ROLES
+        )
+        self._meetings, self._fits = self._new_meetings(0), Fits(0)
+        self._stops = Stops(0, self._members)
+
+    # For the job's loop --------------------------------------------------------------------------
+
+    def new_launch(self, launch: int) -> None:
+        """Forget the agents of the launch before."""
+        with self._lock:
+            self._launch = launch
+            self._mailboxes = [_Mailbox() for _ in self._tasks]
+            self._rows = LaunchRows(self._fed, self._never_fed)
+            self._streams = LaunchStreams(self._pushed, was=self._streams)
+
+    def has_agents(self, launch: int) -> bool:
+        """Return whether an agent of a launch has registered."""
+        with self._lock:
+            return launch == self._launch and any(box.agent for box in self._mailboxes)
+
+    def executors(self, launch: int) -> dict[int, str]:
+        """Return the executors of the agents of a launch, by rank, where they know them."""
+        with self._lock:
+            boxes = self._mailboxes if launch == self._launch else []
+            return {rank: box.executor for rank, box in enumerate(boxes) if box.executor}
+
+    def start(self, command: commands.Start) -> None:
+        """Let a generation begin on every agent."""
+        with self._lock:
+            self._meetings = self._new_meetings(command.generation)
+            self._fits = Fits(command.generation)
+            self._stops = Stops(command.generation, self._members)
+            self._broadcast(command)
+            for one in self._streams.begin_generation(command.generation):
+                self._broadcast(one)
+
+    def receivers(self, stream: str) -> tuple[str, ...] | None:
+        """Return where rows of a stream can be sent to, by rank; None while some rank isn't ready.
+
+        Empty once the stream has ended.
+        """
+        with self._lock:
+            return self._streams.receivers(stream)
+
+    def silent_tasks(self, stream: str) -> list[str]:
+        """Return the tasks that don't take a stream's rows yet."""
+        with self._lock:
+            return [str(self._tasks[place]) for place in self._streams.silent(stream)]
+
+    def tasks_without_rows(self, stream: str) -> list[str]:
+        """Return the tasks that are fed, and have not had a row of a stream."""
+        counts = self.ledger.counts
+        return [
+            str(self._tasks[place])
+            for place in self._pushed
+            if not ((stream, place) in counts and counts[stream, place].rows)
+        ]
+
+    def part_streams(self) -> None:
+        """Let checkpoints be made at the ends of sections only."""
+        with self._lock:
+            for command in self._streams.part():
+                self._broadcast(command)
+
+    def end_section(self, label: str) -> None:
+        """Let the rows that have come be trained on, and a checkpoint be made that says so."""
+        with self._lock:
+            for command in self._streams.end_section(label):
+                self._broadcast(command)
+
+    def has_section(self, label: str) -> bool:
+        """Return whether that has happened."""
+        if self._checkpoints.label == label:
+            return True
+        with self._lock:
+            return self._streams.is_trained
+
+    def end_streams(self) -> None:
+        """Let no more rows be pushed."""
+        with self._lock:
+            for command in self._streams.end():
+                self._broadcast(command)
+
+    def send(self, command: Command, ranks: Iterable[int] | None = None) -> None:
+        """Leave a command for the agents of some ranks; None: for every agent."""
+        with self._lock:
+            for rank in range(len(self._mailboxes)) if ranks is None else ranks:
+                self._send(rank, command)
+
+    def _broadcast(self, command: Command) -> None:
+        for rank in range(len(self._mailboxes)):
+            self._send(rank, command)
+
+    def _send(self, rank: int, command: Command) -> None:
+        box = self._mailboxes[rank]
+        box.sent += 1
+        box.commands.append({**commands.COMMANDS.encode(command), "id": box.sent})
+
+    # Called by the server's threads --------------------------------------------------------------
+
+    def register(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Note an agent; one of an earlier launch is told to end."""
+        one = parse(AN_AGENT, "a registration", message, headers.Registration)
+        with self._lock:
+            if one.launch != self._launch or one.rank >= len(self._mailboxes):
+                return {"accepted": False}
+            box = self._mailboxes[one.rank]
+            if box.agent not in ("", one.agent):
+                box = self._mailboxes[one.rank] = _Mailbox()
+            box.agent, box.executor = one.agent, one.executor
+            self.events.put(ev.Registered(self._clock.now(), one))
+        return {"accepted": True}
+
+    def sync(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take reports (each once, however often they are sent), return the waiting commands."""
+        one = parse(AN_AGENT, "reports", message, headers.Exchange)
+        numbers = one.numbers
+        # All that follows from a report is done before the lock is let go: once a new launch has
+        # begun, what an agent of the one before has said must not count for it.
+        with self._lock:
+            if not self._is_present(one):
+                ends = [{"id": 1, "kind": "close"}]
+                return {"heard": max(numbers, default=0), "commands": ends}
+            box, has_room = self._mailboxes[one.rank], self._console.has_room
+            self.events.put(ev.Heard(self._clock.now(), one))
+            for number, report in zip(numbers, one.reports, strict=True):
+                if number <= box.heard:
+                    continue
+                if report.get("kind") == reports.Log.kind and not has_room:
+                    break  # not heard, it is sent again, and those after it are, too
+                box.heard = number
+                self._take(one, report)
+            box.commands = [c for c in box.commands if c["id"] > one.done]
+            return {"heard": box.heard, "commands": list(box.commands)}
+
+    def _is_present(self, sender: Sender) -> bool:
+        """Return whether an agent is that of its rank in the present launch; under the lock."""
+        if sender.launch != self._launch or sender.rank >= len(self._mailboxes):
+            return False
+        return self._mailboxes[sender.rank].agent == sender.agent
+
+    def receive_file(self, header: dict[str, Any]) -> Path:
+        """Return where a file is to be written, until it is whole."""
+        upload = headers.UPLOADS.decode(header)
+        self._refuse_strangers(upload)
+        if isinstance(upload, headers.LoanFile) and not self._rows.is_lent(upload.name):
+            raise WireError(f"nobody was asked to lend rows of {upload.name!r}.")
+        return self._files.incoming(upload)
+
+    def file_received(self, header: dict[str, Any], path: Path) -> None:
+        """Commit a file that has come whole, if its sender hasn't been given up meanwhile."""
+        upload = headers.UPLOADS.decode(header)
+        if isinstance(upload, headers.CheckpointFile):
+            self._refuse_strangers(upload)
+            name = self._checkpoints.commit(path, upload.place, upload.label)
+            self.send(commands.Fetch(name, upload.place), self._evaluators)
+            with self._lock:
+                for rank in self._pushed if self._streams.is_used else ():
+                    self._send(rank, commands.Committed(upload.generation, upload.place))
+            return
+        # Not the lock that reports wait for: disks may be slow.
+        with self._files.lock:
+            self._refuse_strangers(upload)
+            self._files.keep(upload, path)
+        if isinstance(upload, headers.LoanFile):
+            with self._lock:
+                if self._is_present(upload):
+                    self._settle(self._rows.arrived(upload.name))
+
+    def _refuse_strangers(self, sender: Sender) -> None:
+        with self._lock:
+            if not self._is_present(sender):
+                raise GridflowError("this agent was given up: its files aren't taken any more.")
+
+    def find_file(self, header: dict[str, Any]) -> Path:
+        """Return the function, the modules beside it, a checkpoint or a loan."""
+        return self._files.find(headers.DOWNLOADS.decode(header))
+
+    # Each of these with the lock held ------------------------------------------------------------
+
+    def _take(self, sender: Sender, data: dict[str, Any]) -> None:
+        """Handle a report; one that can't be ends the job, and those after it are heard, too."""
+        try:
+            fields = {name: value for name, value in data.items() if name != "seq"}
+            self._report(sender, reports.REPORTS.decode(fields))
+        except Exception as error:  # noqa: BLE001 (a report is counted as heard: none may be lost)
+            words = "".join(traceback.format_exception(error))
+            problem = GridflowError(
+                f"the driver could not take the report {data.get('kind')!r} of "
+                f"{self._tasks[sender.rank]}: {type(error).__name__}: {error}\n{words}"
+            )
+            self.events.put(ev.DriverFailed(self._clock.now(), problem))
+
+    def _report(self, sender: Sender, report: Report) -> None:
+        rank = sender.rank
+        if isinstance(report, ev.OfTask | ev.OfAgent):
+            self.events.put(ev.Heard(self._clock.now(), sender, report))
+        match report:
+            case reports.Succeeded():
+                self.results[rank] = report.result
+                self._meet(self._meetings.left(rank, RETURNED, report.generation))
+                self._send_each(self._stops.left(rank, report.generation))
+            case reports.Joined():
+                self._meet(self._meetings.left(rank, _JOINED, report.generation))
+            case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
+                self._settle(self._rows.take(rank, report))
+            case _ if isinstance(report, ranks.AMONG_RANKS):
+                self._among_ranks(sender, report)
+            case (
+                reports.Receiving()
+                | reports.Streamed()
+                | reports.FeedingStopped()
+                | reports.SectionTrained()
+            ):
+                self._stream(rank, report)
+            case _:
+                self._note(rank, report)
+
+    def _new_meetings(self, generation: int) -> Meetings:
+        return Meetings(generation, self._members, [str(task) for task in self._tasks])
+
+    def _among_ranks(self, sender: Sender, report: Report) -> None:
+        """Do what follows where ranks do something together."""
+        rank = sender.rank
+        match report:
+            case ranks.FitBegins():
+                self._send_each(self._fits.begins(rank, report))
+            case ranks.CanStop():
+                self._send_each(self._stops.named(rank, report))
+            case ranks.FitStarts():
+                problem = self._fits.starts(rank, report)
+                if problem:
+                    self._fail(sender, report.generation, problem)
+            case ranks.Meet():
+                told = self._meetings.came(rank, report)
+                self._say_waiting(rank, report.generation)
+                self._meet(told)
+            case ranks.MeetingGivenUp():
+                self._meet(self._meetings.given_up(rank, report.number, report.generation))
+
+    def _send_each(self, told: Iterable[tuple[int, Command]]) -> None:
+        for rank, command in told:
+            self._send(rank, command)
+
+    def _fail(self, sender: Sender, generation: int, problem: str) -> None:
+        task = str(self._tasks[sender.rank])
+        words = f"{problem}: gradients of different models would mix"
+        failure = TaskFailure(task, "", "exception", words, generation, hint=_ALIKE)
+        self.events.put(ev.Heard(self._clock.now(), sender, reports.Failed(failure)))
+
+    def _meet(self, told: Iterable[Answer]) -> None:
+        """Tell ranks what came of a meeting."""
+        for answer in told:
+            self._send(answer.rank, answer.command)
+            self._say_waiting(answer.rank, answer.command.generation)
+
+    def _say_waiting(self, rank: int, generation: int) -> None:
+        where = self._meetings.waiting(rank)
+        self.events.put(ev.TaskWaits(self._clock.now(), rank, generation, where))
+
+    def _stream(self, rank: int, report: Report) -> None:
+        """Do what follows from rows that are pushed."""
+        found: list[Command] = []
+        match report:
+            case reports.Receiving():
+                self._streams.receiving(rank, report)
+            case reports.Streamed():
+                for name, counts in report.counts.items():
+                    self.ledger.set_counts(name, rank, DatasetCounts(**counts))
+                if (reason := self._streams.contradiction(report)) is not None:
+                    self.events.put(ev.RowsUnfit(self._clock.now(), reason))
+                found = self._streams.streamed(rank, report)
+            case reports.FeedingStopped():
+                found = self._streams.end()
+            case reports.SectionTrained():
+                self._streams.trained(rank, report)
+        for command in found:
+            self._broadcast(command)
+
+    def _note(self, rank: int, report: Report) -> None:
+        """Take what only the record of the job is concerned with."""
+        match report:
+            case reports.Log():
+                self._console.log(self._tasks[rank], report.lines)
+            case reports.Progress():
+                self.progress[rank] = report
+                if rank == 0 and report.phase == "train":
+                    self.last_step = report
+                self._console.progress(rank, report)
+            case reports.EpochEnded() if rank == 0:
+                place = report.fit, report.epoch
+                known = self.history.get(place, {})
+                self.history[place] = report.logs
+                # It comes again where callbacks have added something.
+                new = {name: v for name, v in report.logs.items() if known.get(name) != v}
+                if not report.restored:
+                    self._console.epoch(report.epoch, new or report.logs)
+            case reports.EpochFed():
+                self.ledger.add(report.record)
+            case reports.Pulled():
+                counts = DatasetCounts(**report.counts)
+                self.ledger.set_counts(report.dataset, report.rank, counts)
+            case reports.Evaluated():
+                self.evaluation[report.place] = report.logs
+                self._console.evaluation(report.place, report.logs)
+            case reports.BoardServed():
+                self.tensorboard_url = report.url
+                self._console.say(f"TensorBoard: {report.url}")
+
+    def _settle(self, actions: list[RowsAction]) -> None:
+        """Do what follows from who has which rows."""
+        for action in actions:
+            match action:
+                case rows.SendTo():
+                    self._send(action.rank, action.command)
+                case rows.SendAll():
+                    for place, counts in enumerate(self._rows.counts):
+                        for name, count in counts.items():
+                            self.ledger.set_counts(name, place, count)
+                    self._broadcast(action.command)
+                case rows.Forget():
+                    self._files.loan(action.dataset).unlink(missing_ok=True)
+                case rows.Unfit():
+                    self.events.put(ev.RowsUnfit(self._clock.now(), action.reason))

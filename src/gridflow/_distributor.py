@@ -1,0 +1,497 @@
+"""`TensorflowDistributor`: the class that users start with.
+
+Longer than other modules: a third of it is the reference of all options, in one place.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow._spec import backends, strategies
+from gridflow._spec.arguments import (
+    check_command_options,
+    check_distribution,
+    check_run_id,
+    named_datasets,
+    patched,
+    roles_of,
+    says_what_moved,
+)
+from gridflow._spec.gpus import GpuOptions, describe, needs_of
+from gridflow._spec.job import HostOptions, JobSpec, TrainingOptions
+from gridflow._spec.network import Network
+from gridflow._spec.option_groups import (
+    Deadlines,
+    Distribution,
+    LaunchOptions,
+    Programs,
+    Spool,
+    TensorBoard,
+)
+from gridflow._spec.options import (
+    LOG_CHOICES,
+    START_TIMEOUT,
+    LogChoice,
+    choose,
+    option_group,
+    read_environment,
+    time_limit,
+    whole_number,
+)
+from gridflow._spec.tasks import Role, default_strategy, make_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gridflow._coordinator.folders import Claim
+    from gridflow._coordinator.policies import Restarts
+    from gridflow._feed.encodings import Form
+    from gridflow._handle import JobHandle
+    from gridflow._launch.base import Launcher, Placement
+    from gridflow._result import Result
+    from gridflow._spec.backends import Backend
+    from gridflow._spec.cluster import Task
+    from gridflow._spec.plan import Plan
+    from gridflow._spec.strategies import Strategy
+
+
+class TensorflowDistributor:
+    """Run a training function on several workers, on the Spark cluster at hand.
+
+    Parameters
+    ----------
+    num_workers : int, optional
+        Tasks that train, each in a process of its own: the short way for
+        ``roles=[Role("worker", num_workers)]``. Default 1.
+    strategy : str, optional
+        ``multi_worker_mirrored`` (default for more than one worker): one model, synchronous.
+        ``mirrored``: one worker, all its GPUs. ``none`` (default for one worker): each worker for
+        itself, on its share of the rows. ``parameter_server`` (default with role ``ps``): one
+        model on parameter servers, trained by the workers asynchronously, on behalf of the chief.
+        ``server``: a TensorFlow server in each task, for classic programs. ``command`` (default
+        where a role has one): a program of its own in each task.
+    roles : sequence of Role, optional
+        Instead of ``num_workers``, which tasks there are; see ``docs/distribution.md``.
+    gpus : int or float, optional
+        GPUs of each worker; a fraction such as 0.25: that many tasks share one, each limited to
+        its part of the memory. 0: none, hidden. Default: those of Spark's task resources, else
+        none. Beside ``roles`` say it there: ``Role("worker", 4, gpus=1)``. See ``docs/gpus.md``.
+    backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
+        What Keras 3 trains with; see ``docs/backends.md``. JAX and torch know the strategies
+        ``multi_worker_mirrored`` and ``none``.
+    launcher : Launcher, optional
+        Default: `SparkLauncher` on the session of the data, else the active one, else the default
+        one. `LocalLauncher` needs no Spark. Or a name: ``local``, ``spark``, or that of a launcher
+        which another package brings (entry points of the group ``gridflow.launchers``).
+    seed : int, optional
+        For shuffling, and for ``keras.utils.set_random_seed`` before the function runs.
+    env : dict, optional
+        Environment variables of the training processes.
+    max_restarts : int, default 0
+        How often the group is started again after a failure, from the last checkpoint.
+    checkpoint_dir : str or Path, optional
+        Folder in the driver; or with its scheme one in HDFS or an object store, such as
+        ``"hdfs:///models/flights"``, see ``docs/files.md``. A run that finds a checkpoint there
+        goes on from it; one that succeeds deletes them. One job at a time has the folder. Default:
+        in the job's own folder.
+    checkpoint_every : int, optional
+        Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
+    nulls : {'error', 'drop'} or dict, default 'error'
+        What becomes of nulls: refuse columns that have some once ``ctx.dataset()`` asks for them,
+        drop rows with a null in any column (the ledger counts them), or fill them with a value per
+        column.
+    columns : dict of str to Padded, Ragged, Sparse or Keys, optional
+        How arrays of any length, sparse vectors, and maps, become tensors:
+        ``{"tokens": Padded(128)}``; see ``docs/concepts.md``.
+    job_dir : str or Path, optional
+        Where logs, results and event files are put in the driver, a folder for each job. Default:
+        a folder in the temporary folder.
+    run_id : str, optional
+        What whoever starts this run calls it, such as an Airflow run's id; needs `job_dir`, where
+        the run has a folder of this name. Started again under it, a run that has succeeded isn't
+        trained again: its result is returned, and nothing is launched. One that has failed, or
+        whose driver was killed, goes on from its checkpoints. See ``docs/outcomes.md``.
+    tensorboard : bool or TensorBoard, default False
+        Serve TensorBoard beside the chief and print its URL; a `TensorBoard` can have the event
+        files copied to another file system.
+    logs : {'all', 'chief', 'none'}, default 'all'
+        Whose output is shown. Files in ``job_dir`` hold all of it in any case.
+    progress : bool, default True
+        Draw the progress bar.
+    start_timeout : float, default 300
+        Seconds for all tasks to register, and again for all to come up. Under dynamic allocation
+        counted anew with each executor that comes.
+    deadlines : Deadlines, optional
+        How long a running job may take: heartbeats, steps, its end, and all of it.
+    restarts : Restarts, optional
+        Which failures it is started again after, and how often it moves away from executors that
+        are taken back.
+    gpu_options : GpuOptions, optional
+        How much memory of its GPUs a task may take.
+    distribution : Distribution, optional
+        How gradients are exchanged, and how variables are spread over parameter servers.
+    programs : Programs, optional
+        What scripts and commands are given that aren't functions.
+    spool : Spool, optional
+        Where rows are kept on each host, and how many.
+    launch_options : LaunchOptions, optional
+        How tasks are launched, and what stays behind: warm processes, slots, jobs' folders.
+    network : Network, optional
+        Where the coordinator in the driver listens, and where executors find it.
+
+    Raises
+    ------
+    InvalidArgument
+        With what was given, and what is allowed.
+
+    Examples
+    --------
+    >>> from gridflow import LocalLauncher, TensorflowDistributor
+    >>> def whoami(ctx):
+    ...     return ctx.num_workers
+    >>> distributor = TensorflowDistributor(2, strategy="none", launcher=LocalLauncher())
+    >>> distributor.run(whoami).value
+    2
+    """
+
+    @says_what_moved
+    def __init__(
+        self,
+        num_workers: int | None = None,
+        strategy: Strategy | None = None,
+        *,
+        roles: Sequence[Role] | None = None,
+        gpus: float | None = None,
+        backend: Backend = "tensorflow",
+        launcher: Launcher | str | None = None,
+        seed: int | None = None,
+        env: Mapping[str, str] | None = None,
+        max_restarts: int = 0,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_every: int | None = None,
+        nulls: str | Mapping[str, Any] = "error",
+        columns: Mapping[str, Form] | None = None,
+        job_dir: str | Path | None = None,
+        run_id: str | None = None,
+        tensorboard: bool | TensorBoard = False,
+        logs: LogChoice = "all",
+        progress: bool = True,
+        start_timeout: float = START_TIMEOUT,
+        deadlines: Deadlines | None = None,
+        restarts: Restarts | None = None,
+        gpu_options: GpuOptions | None = None,
+        distribution: Distribution | None = None,
+        programs: Programs | None = None,
+        spool: Spool | None = None,
+        launch_options: LaunchOptions | None = None,
+        network: Network | None = None,
+    ) -> None:
+        from gridflow._coordinator.policies import Restarts
+        from gridflow._feed.normalize import FeedOptions
+        from gridflow._launch.registry import launcher_of
+
+        distribution = option_group("distribution", distribution, Distribution)
+        programs = option_group("programs", programs, Programs)
+        gpu_options = option_group("gpu_options", gpu_options, GpuOptions)
+        board = TensorBoard.of(tensorboard)
+        roles = roles_of(num_workers, roles, gpus)
+        name: str = strategy or default_strategy(roles)
+        choose("strategy", name, strategies.STRATEGIES)
+        tasks = make_tasks(roles, name)
+        check_command_options(
+            name,
+            roles,
+            {
+                "seed": seed is not None,
+                "checkpoint_every": checkpoint_every,
+                "tensorboard": board.serve,
+                "gpu_options": gpu_options.memory,
+            },
+        )
+        environment = read_environment("env=", env or {})
+        environment |= patched(name, patches=programs.patches)
+        for role in roles:
+            backends.check(backend, name, tasks, {**environment, **role.env})
+        check_distribution(name, backend, distribution, programs)
+        if checkpoint_every is not None:
+            whole_number("checkpoint_every", checkpoint_every, 1)
+        if seed is not None:
+            whole_number("seed", seed, 0)
+        self.spec = JobSpec(
+            tasks=tasks,
+            training=TrainingOptions(
+                strategy=name,
+                backend=backend,
+                seed=seed,
+                checkpoint_every=checkpoint_every,
+                tensorboard=board,
+                distribution=distribution,
+                programs=programs,
+            ),
+            feed=FeedOptions(nulls, dict(columns or {})),  # type: ignore[arg-type]
+            hosts=HostOptions(
+                environment,
+                option_group("spool", spool, Spool),
+                option_group("launch_options", launch_options, LaunchOptions),
+            ),
+            start_timeout=time_limit("start_timeout", start_timeout),
+            deadlines=option_group("deadlines", deadlines, Deadlines),
+            gpus=needs_of(tasks, roles, name, env or {}),
+            gpu_options=gpu_options,
+            roles=tuple(roles),
+        )
+        strategies.check_workers(name, self.num_workers)
+        self.spec.feed.check_strategy(name)
+        self._launcher = launcher_of(launcher)
+        self._network = option_group("network", network, Network)
+        self._restart = option_group("restarts", restarts, Restarts).policy_with(max_restarts)
+        self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
+        self._run_id = check_run_id(run_id, job_dir)
+        choose("logs", logs, LOG_CHOICES)
+        self._logs, self._progress = logs, progress
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Those that train first, by rank."""
+        return self.spec.tasks
+
+    @property
+    def num_workers(self) -> int:
+        """How many tasks train."""
+        return self.spec.num_workers
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name."""
+        return self.spec.training.strategy
+
+    def plan(
+        self,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
+        *args: Any,
+        data: Any = None,
+        **kwargs: Any,
+    ) -> Plan:
+        """Check everything that `run` checks before it launches, and say what it would do.
+
+        Takes what `run` takes, waits for executors that are still to come as it does, and raises
+        what it raises at the call.
+        """
+        from gridflow._spec.plan import Plan
+
+        _, program, modules, datasets, placement = self._check(train_fn, args, data, kwargs)
+        spec = self.spec
+        return Plan(
+            spec.tasks,
+            spec.training.strategy,
+            placement.target,
+            placement.slots,
+            len(program),
+            tuple(datasets),
+            spec.start_timeout,
+            spec.deadlines,
+            tuple(None if need.amount is None else float(need.amount) for need in spec.gpus),
+            {
+                "modules": f"{len(modules):,} bytes beside the script",
+                "gpus": describe(spec.tasks, spec.gpus),
+                "coordinator": str(self._network.or_else(placement.host, placement.advertise)),
+                **placement.details,
+            },
+            spec.training.backend,
+            placement.left_out,
+        )
+
+    def run(
+        self,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
+        *args: Any,
+        data: Any = None,
+        **kwargs: Any,
+    ) -> Result:
+        """Run the function on every worker and return what they returned, the chief's first.
+
+        Parameters
+        ----------
+        train_fn : callable, str, Path or list of str
+            A function, closures and those of a notebook included; it gets its `TrainingContext`
+            if its first parameter is named ``ctx``. Or the path of a script. Modules and packages
+            beside the script that Python runs (for a notebook: in the working directory) travel
+            along: the tasks can import them. Under ``strategy="command"`` the words of a command,
+            such as ``["python", "/app/train.py"]``.
+        *args, **kwargs
+            Passed on to the function; the command line of a script or command.
+        data : DataFrame or dict of str to DataFrame, optional
+            Rows for ``ctx.dataset(name)``; a single DataFrame is named ``train``. Also pandas,
+            pyarrow, numpy arrays, tuples of them (``x, y``), and under a dataset's name dicts of
+            them by column. `LocalLauncher` takes these only.
+
+        Returns
+        -------
+        Result
+
+        Raises
+        ------
+        InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots, NotEnoughGpus
+            At the call, before anything is launched.
+        JobExists
+            Another job has the `run_id` or `checkpoint_dir`: at the call; or it has taken the
+            `checkpoint_dir` over since.
+        StartTimeout, EnvironmentMismatch, DataError, TrainingFailed, TaskLost, StepTimeout
+            Naming the first task that failed, its host, exit, traceback and last log lines.
+        KeyboardInterrupt
+            After Ctrl-C, once everything has ended.
+        """
+        handle = self._start(train_fn, args, data, kwargs, is_fed_later=False)
+        handle.is_never_fed = True
+        return handle.result_in_foreground()
+
+    def start(
+        self,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
+        *args: Any,
+        data: Any = None,
+        **kwargs: Any,
+    ) -> JobHandle:
+        """Start what `run` runs, and return at once with a handle on it.
+
+        Several jobs may run at the same time, from one distributor and launcher or several.
+
+        Parameters
+        ----------
+        train_fn, *args, data, **kwargs
+            As for `run`.
+
+        Returns
+        -------
+        JobHandle
+            ``handle.result()`` is what `run` returns.
+
+        Raises
+        ------
+        InvalidArgument, SchemaError, UnpicklableFunction, NotEnoughSlots, NotEnoughGpus
+            At the call, before anything is launched. All else is raised by the handle.
+        JobExists
+            Another job has the `run_id` or `checkpoint_dir`. One in HDFS or an object store whose
+            owner gives no sign of life is waited for first, for 30 seconds.
+        """
+        return self._start(train_fn, args, data, kwargs, is_fed_later=data is None)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
+        args: tuple[Any, ...],
+        data: Any,
+        kwargs: dict[str, Any],
+        *,
+        is_fed_later: bool,
+    ) -> JobHandle:
+        from gridflow._coordinator.job import PreparedJob
+        from gridflow._coordinator.loop import JobRun
+        from gridflow._coordinator.remote_checkpoints import place_of, places
+        from gridflow._handle import JobHandle
+
+        before = self._before()
+        if before is not None:
+            return before
+        launcher, program, modules, datasets, placement = self._check(train_fn, args, data, kwargs)
+        name = uuid.uuid4().hex[:10]
+        notice = f"to be fed later: {placement.full}" if is_fed_later and placement.full else ""
+        job_dir, claim = self._make_job_dir(name)
+        run: JobRun | None = None
+        try:
+            if claim is not None and (before := self._before()) is not None:
+                claim.release()  # another driver has come to its end in the meantime
+                launcher.close()
+                return before
+            folder = placement.default_folder or str(Path.cwd())
+            checkpoints, mirror = places(self._checkpoint_dir, job_dir, folder)
+            spec = replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder))
+            job = PreparedJob(
+                id=name,
+                spec=spec,
+                program=program,
+                modules=modules,
+                data=datasets,
+                left_out=placement.left_out,
+                job_dir=job_dir,
+                checkpoint_dir=checkpoints,
+                checkpoint_mirror=mirror,
+                tensorboard_mirror=place_of(spec.training.tensorboard.copy_to, folder),
+                network=self._network.or_else(placement.host, placement.advertise),
+                restart=self._restart,
+                logs=self._logs,
+                show_progress=self._progress,
+                notice=notice,
+                run_id=self._run_id,
+            )
+            run = JobRun(job, launcher)
+            return JobHandle(run, launcher, job_dir, claim)
+        except BaseException:
+            if run is not None:
+                run.close()
+            if claim is not None:
+                claim.release()
+            raise
+
+    def _before(self) -> JobHandle | None:
+        """Return the run that has succeeded under the same id, None if there is none."""
+        if self._run_id is None or self._job_dir is None:
+            return None
+        from gridflow._coordinator import folders, recorded
+        from gridflow._handle import JobHandle
+        from gridflow._launch.local import LocalLauncher
+
+        job_dir = Path(self._job_dir) / self._run_id
+        folders.check(job_dir)
+        run = recorded.find(job_dir, self.spec)
+        return None if run is None else JobHandle(run, LocalLauncher(), job_dir)
+
+    def _check(
+        self,
+        train_fn: Callable[..., Any] | str | Path | Sequence[str],
+        args: tuple[Any, ...],
+        data: Any,
+        kwargs: dict[str, Any],
+    ) -> tuple[Launcher, bytes, bytes, dict[str, Any], Placement]:
+        from gridflow._launch import registry
+        from gridflow._spec.modules import pack
+        from gridflow._spec.program import dump, folder_of, for_job, make_program
+
+        datasets = named_datasets(data)
+        made = for_job(make_program(train_fn, args, kwargs), self.spec, datasets)
+        program = dump(made)
+        if self._launcher is not None:
+            launcher = self._launcher.for_job()
+        else:
+            from gridflow._launch.spark.launcher import SparkLauncher
+            from gridflow._launch.spark.session import session_of
+
+            launcher = SparkLauncher(session_of(datasets.values()))
+        if self.spec.hosts.launch.detached:
+            launcher = registry.detached(launcher)
+        placement = launcher.place(
+            len(self.tasks),
+            datasets,
+            self.spec.start_timeout,
+            fed=self.spec.fed,
+            gpus=self.spec.gpus,
+        )
+        if placement.columns:
+            self.spec.feed.check_columns(placement.columns)
+            placement = replace(placement, left_out=self.spec.feed.still_out(placement.left_out))
+        return launcher, program, pack(folder_of(made)), datasets, placement
+
+    def _make_job_dir(self, job: str) -> tuple[Path, Claim | None]:
+        from gridflow._coordinator import folders
+
+        if self._job_dir is not None and self._run_id is not None:
+            claim = folders.Claim(Path(self._job_dir), self._run_id)
+            return claim.path, claim
+        if self._job_dir is not None:
+            return folders.make(Path(self._job_dir), job), None
+        return folders.make_in_default(job, self.spec.hosts.launch.keep_jobs), None

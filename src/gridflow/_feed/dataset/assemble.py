@@ -1,0 +1,221 @@
+"""From windows of a plan to the arrays of batches: one copy, out of the mapped spool. Pure numpy.
+
+What is handed out is never written again: TensorFlow aliases an aligned numpy array instead of
+copying it, and keeps it as long as it likes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from gridflow._feed.long_texts import LONG_BYTES, LongTexts, are_long
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gridflow._feed.dataset.reading import Reader
+    from gridflow._feed.plan.epochs import BatchPlan, Window
+    from gridflow._feed.plan.grants import FirstPlan
+    from gridflow._feed.selection import Tensor
+
+__all__ = ["aligned_empty", "assemble", "is_own", "window_rows_for"]
+
+_SHUFFLE_BYTES: Final = 64 << 20
+_ORDERED_BYTES: Final = 4 << 20
+#: So many times as many rows in order where they are long texts: a window costs a millisecond.
+_MORE_TEXT: Final = 8
+_WINDOW_ROWS: Final = 65_536
+#: From so many on they are copied together instead of one by one.
+_MANY_COLUMNS: Final = 64
+#: As what texts are bytes without a copy: other offsets would take one.
+_BYTES: Final = {
+    pa.string(): pa.binary(),
+    pa.binary(): pa.binary(),
+    pa.binary_view(): pa.binary_view(),
+}
+
+
+def window_rows_for(row_bytes: int, text_bytes: int = 0, *, shuffle: bool) -> int:
+    """Return how many rows to hold at a time: 65,536, or fewer when they are wide.
+
+    Parameters
+    ----------
+    row_bytes, text_bytes : int
+        Of a row, and those of them that are text.
+    shuffle : bool
+    """
+    if shuffle:
+        return max(1, min(_WINDOW_ROWS, _SHUFFLE_BYTES // max(1, row_bytes)))
+    if text_bytes >= LONG_BYTES:  # isn't copied before its batch is asked for
+        row_bytes -= text_bytes - text_bytes // _MORE_TEXT
+    return max(1, min(_WINDOW_ROWS, _ORDERED_BYTES // max(1, row_bytes)))
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an uninitialised array that begins at a multiple of 64 bytes.
+
+    The memory is Arrow's, whose pool keeps what was freed: TensorFlow tells malloc to give memory
+    back at once, and the page faults of fresh memory would cost more than the copy itself.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or not size:
+        return np.empty(shape, dtype)
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8).view(dtype).reshape(shape)
+
+
+def is_own(array: np.ndarray) -> bool:
+    """Return whether an array lies in memory of `aligned_empty`, which is used once."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, pa.Buffer) and base.is_mutable
+
+
+def assemble(
+    reader: Reader,
+    tensors: Sequence[Tensor],
+    plan: BatchPlan | FirstPlan,
+    start_batch: int = 0,
+    stop_batch: int | None = None,
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the batches of an epoch, several at a time; those before a last one, if one is given.
+
+    Each item is a tuple with an array for each tensor, of shape (batches, batch size, ...): those
+    batches of a window of the plan that have the same size. A ragged tensor has two: the lengths of
+    its rows, of shape (batches, batch size), and all their items.
+    """
+    left = plan.steps if stop_batch is None else stop_batch
+    left -= start_batch
+    for window in reader.follow(plan.windows(start_batch)):
+        arrays = [_array(reader, tensor, window) for tensor in tensors]
+        begin = 0
+        for size, alike in _alike(window.batch_rows, _rows_at_once(arrays)):
+            batches = min(alike, left)
+            if not batches:
+                return
+            left -= batches
+            yield tuple(
+                part
+                for array, tensor in zip(arrays, tensors, strict=True)
+                for part in _cut(array, tensor, begin, batches, size)
+            )
+            begin += batches * size
+
+
+def _rows_at_once(arrays: Sequence[Any]) -> int | None:
+    """Return how many rows of a window to hand out together, None for all."""
+    return min((each.at_once for each in arrays if isinstance(each, LongTexts)), default=None)
+
+
+def _alike(batch_rows: Sequence[int], most: int | None) -> Iterator[tuple[int, int]]:
+    """Yield the size of batches, and how many of them follow each other; of `most` rows or one."""
+    for size, alike in itertools.groupby(batch_rows):
+        left = sum(1 for _ in alike)
+        step = left if most is None else max(1, most // max(1, size))
+        while left:
+            yield size, min(step, left)
+            left -= min(step, left)
+
+
+def _array(reader: Reader, tensor: Tensor, window: Window) -> Any:
+    if tensor.is_ragged:
+        return _lists(reader, tensor, window)
+    if tensor.is_text:
+        return _text(reader, tensor, window)
+    return _numbers(reader, tensor, window)
+
+
+def _cut(array: Any, tensor: Tensor, begin: int, batches: int, size: int) -> Iterator[np.ndarray]:
+    rows = batches * size
+    if not tensor.is_ragged:
+        yield array[begin : begin + rows].reshape(batches, size, *tensor.row_shape)
+        return
+    lists = array.slice(begin, rows)
+    yield lists.value_lengths().to_numpy().reshape(batches, size)
+    items: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
+    yield items if tensor.is_text else items.view(tensor.numpy_dtype)
+
+
+def _lists(reader: Reader, tensor: Tensor, window: Window) -> pa.Array:
+    """Return the rows of a window as lists of any length."""
+    column = tensor.columns[0]
+    found = []
+    for piece in window.pieces:
+        lists: Any = reader.column(piece.chunk, column)
+        found.append(lists.slice(piece.start, piece.stop - piece.start))
+    lists = pa.concat_arrays(found)
+    if tensor.is_text:
+        lists = lists.cast(pa.large_list(pa.large_binary()))
+    if window.positions is None:
+        return lists
+    rows = np.empty(len(window.positions), np.int64)
+    wanted = window.positions >= 0
+    rows[window.positions[wanted]] = np.flatnonzero(wanted)
+    return lists.take(pa.array(rows[: window.rows]))
+
+
+def _numbers(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray:
+    out = aligned_empty((window.rows, *tensor.row_shape), tensor.numpy_dtype)
+    flat = out.reshape(window.rows, -1) if tensor.stacked else None
+    is_wide = _is_wide(reader, tensor)
+    for piece in window.pieces:
+        stop = piece.at + piece.stop - piece.start
+        rows: slice | np.ndarray = slice(piece.start, piece.stop)
+        to: slice | np.ndarray = slice(piece.at, stop)
+        if window.positions is not None:
+            to = window.positions[to]
+            if window.rows < len(window.positions) and (wanted := to >= 0).sum() < len(to):
+                to = to[wanted]
+                rows = np.flatnonzero(wanted) + piece.start
+        if flat is None:
+            out[to] = reader.column(piece.chunk, tensor.columns[0])[rows]
+            continue
+        if is_wide:
+            matrix = reader.matrix(piece.chunk, tensor.columns, piece.start, piece.stop)
+            flat[to] = matrix if isinstance(rows, slice) else matrix[rows - piece.start]
+            continue
+        at = 0
+        for column, width in zip(tensor.columns, tensor.widths, strict=True):
+            source = reader.column(piece.chunk, column)[rows]
+            if width == 1:
+                flat[to, at] = source.reshape(-1)
+            else:
+                flat[to, at : at + width] = source.reshape(-1, width)
+            at += width
+    return out
+
+
+def _is_wide(reader: Reader, tensor: Tensor) -> bool:
+    """Return whether many columns of one type, one number each, lie beside each other."""
+    if len(tensor.columns) < _MANY_COLUMNS or any(width != 1 for width in tensor.widths):
+        return False
+    kinds = {reader.schema.field(number).type for number in reader.numbers(tensor.columns)}
+    return len(kinds) == 1 and not pa.types.is_fixed_size_list(kinds.pop())
+
+
+def _text(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray | LongTexts:
+    column = tensor.columns[0]
+    flat = []
+    for piece in window.pieces:
+        array: Any = reader.column(piece.chunk, column)
+        values = array.slice(piece.start, piece.stop - piece.start)
+        for _ in tensor.row_shape:
+            values = values.flatten()
+        flat.append(values.cast(_BYTES.get(values.type, pa.large_binary())))
+    if are_long(flat):
+        return LongTexts(flat, tensor.row_shape, window.rows, window.positions)
+    # A window may hold more than the 2 GiB of 32-bit offsets.
+    wide = [values.cast(pa.large_binary()) for values in flat]
+    items: np.ndarray = pa.concat_arrays(wide).to_numpy(zero_copy_only=False)
+    items = items.reshape(-1, *tensor.row_shape)
+    if window.positions is None:
+        return items
+    out = np.empty((window.rows, *tensor.row_shape), object)
+    wanted = window.positions >= 0
+    out[window.positions[wanted]] = items[wanted]
+    return out

@@ -1,0 +1,111 @@
+"""The dataset of a mirrored strategy, with what a plain ``tf.data.Dataset`` has besides."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._feed.dataset.evaluation_view import chain
+from gridflow._spec.options import whole_number
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow._feed.dataset.source import Source
+
+
+#: What to write instead of methods that plain datasets have besides.
+_INSTEAD: Final = {
+    "batch": "give ctx.dataset() the batch_size=",
+    "filter": "choose the rows in the DataFrame",
+    "prefetch": "give ctx.dataset() prefetch=",
+    "repeat": "each epoch of fit starts over, and with steps_per_epoch= the rows start over",
+    "shuffle": "give ctx.dataset() shuffle=True",
+    "unbatch": "map(function) is given whole batches",
+}
+
+
+@functools.cache
+def _fed(base: Any) -> Any:
+    """Return the class, made of TensorFlow's own one: tf_keras knows datasets by that alone."""
+
+    class FedDataset(base):  # type: ignore[misc]
+        """Batches of this rank, one for each of its replicas in a step.
+
+        An epoch for each iteration.
+        """
+
+        source: Source
+        again: Callable[[Source], Any]
+        #: The plan gives all ranks equal steps: none has to ask the others, in each step, whether
+        #: they have a batch, too.
+        _enable_get_next_as_optional = property(lambda _: False)
+
+        @property
+        def cardinality(self) -> int:
+            """Steps of an epoch.
+
+            TensorFlow reports the elements of the inner dataset, of which a step takes one for each
+            replica; Keras would go on past the end.
+            """
+            known = int(super().cardinality)
+            return known // self.source.replicas if known > 0 else known
+
+        def __getattr__(self, name: str) -> Any:
+            instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(
+                f"the dataset of a mirrored strategy has no attribute {name!r}{instead}"
+            )
+
+        def __iter__(self) -> Any:
+            """Return an epoch's batches, each in parts for the replicas."""
+            here = inspect.currentframe()  # Keras's layers ask in no other way than plain loops do
+            caller = here.f_back if here is not None else None
+            if caller is not None and caller.f_code.co_name == "adapt":
+                raise InvalidArgument(
+                    "the dataset of a mirrored strategy gives each replica a part of this rank's "
+                    "rows. layer.adapt() takes ctx.adapt_dataset(name, features=…): the rows of "
+                    "all ranks, the same on each."
+                )
+            return super().__iter__()
+
+        def __len__(self) -> int:
+            """Return the steps of an epoch, the same on all ranks."""
+            if self.cardinality < 0:
+                raise TypeError("an epoch's steps aren't known before all rows have arrived.")
+            return self.cardinality
+
+        def map(self, function: Callable[..., Any]) -> Any:
+            """Return a dataset whose batches went through a function.
+
+            Parameters
+            ----------
+            function : callable
+                As for ``tf.data.Dataset.map``: it is given ``x``, ``x, y`` or
+                ``x, y, sample_weight`` of a batch, that of one replica where there are several.
+            """
+            before = self.source.function
+            return self.again(replace(self.source, function=chain(before, function)))
+
+        def take(self, steps: int) -> Any:
+            """Return a dataset of the first steps of each epoch."""
+            steps = whole_number("steps", steps, 1)
+            if self.cardinality >= 0:
+                steps = min(steps, len(self))
+            return self.again(replace(self.source, first_steps=steps))
+
+    return FedDataset
+
+
+def distributed(
+    strategy: Any, source: Source, prefetch: int, again: Callable[[Source], Any]
+) -> Any:
+    """Return the dataset of a source; ``again`` makes one like it of another source."""
+    found: Any = strategy.distribute_datasets_from_function(lambda _: source.dataset(prefetch))
+    base: Any = type(found)
+    found.__class__ = _fed(base)
+    found.source, found.again = source, again
+    return found

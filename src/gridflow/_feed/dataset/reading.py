@@ -1,0 +1,48 @@
+"""What reads the rows of one rank, from its spool or from files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    import pyarrow as pa
+
+    from gridflow._feed.normalize import TensorSpec
+    from gridflow._feed.plan.epochs import Window
+
+__all__ = ["Reader"]
+
+
+class Reader(Protocol):
+    """Rows of one dataset in numbered *chunks*; see `gridflow._feed.store.SpoolReader`."""
+
+    dataset: str
+    schema: pa.Schema
+    specs: dict[str, TensorSpec]
+    chunk_rows: tuple[int, ...]
+
+    @property
+    def chunks_together(self) -> int:
+        """See `gridflow._feed.plan.epochs.BatchPlan`."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that can be read."""
+
+    def row_bytes(self, columns: list[str] | None = None) -> int:
+        """Return about how many bytes a row of these columns has, at least 1."""
+
+    def column(self, chunk: int, name: str) -> np.ndarray | pa.Array:
+        """Return a column of a chunk: numbers in numpy, text as an Arrow array."""
+
+    def matrix(self, chunk: int, names: Sequence[str], start: int, stop: int) -> Any:
+        """Return some rows of columns of numbers, as (rows, columns)."""
+
+    def numbers(self, names: Sequence[str]) -> list[int]:
+        """Return the places of columns in the schema."""
+
+    def follow(self, windows: Iterator[Window]) -> Iterator[Window]:
+        """Give the windows of an epoch, and have read what they need."""

@@ -1,0 +1,381 @@
+"""From rows that are pushed to batches: in the order in which they come, until no more will.
+
+A rank's agent keeps the rows in segments (`gridflow._feed.store.stream`). They are mapped, made
+into batches by one copy, and given back; so a stream may be longer than any disk. Imports
+TensorFlow only where a dataset is made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gridflow._feed.dataset.assemble import assemble, window_rows_for
+from gridflow._feed.dataset.incremental import EarlySource
+from gridflow._feed.dataset.source import made, shared
+from gridflow._feed.dataset.stream_counting import counted
+from gridflow._feed.ledger import EpochRecord
+from gridflow._feed.normalize import tensor_specs
+from gridflow._feed.plan.epochs import BatchPlan
+from gridflow._feed.selection import named, refuse_left_out, select
+from gridflow._feed.store.stream_reader import StreamReader, StreamRows, only
+from gridflow.errors import GridflowError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+
+    from gridflow._feed.plan.streams import StreamArrivals
+    from gridflow._feed.selection import Columns
+
+__all__ = ["StreamProgress", "StreamSource", "distribute", "source_of"]
+
+_LOOK_SECONDS = 0.2
+_SHORT_SECONDS = 0.005
+#: For rows that the agent has, to be known here.
+_ROWS_SECONDS = 60.0
+
+
+@dataclass
+class StreamProgress:
+    """How far a stream has been handed out; datasets made of one another share it.
+
+    Attributes
+    ----------
+    has_begun : bool
+        Whether somebody reads it.
+    consumer : StreamArrivals or None
+        Where those are who take the batches, behind those who make them.
+    steps, rows : int
+        Steps of its section that were handed out, and rows of the sections before it; of rows that
+        are asked all that were answered.
+    is_fit : bool
+        Whether a fit takes them.
+    iterator
+        That of a fit, for the next epoch or fit to go on with.
+    rest : BatchPlan or None
+        That of the last steps, once they have begun.
+    is_told : bool
+        Whether the ledger has its account.
+    asked : deque of (segment, rows, rows left in the segment, what the segment is called)
+        Batches that wait for their answers, in order.
+    """
+
+    has_begun: bool = False
+    consumer: StreamArrivals | None = None
+    steps: int = 0
+    rows: int = 0
+    is_fit: bool = False
+    iterator: Any = None
+    asked: deque[tuple[int, int, int, str]] = field(default_factory=deque)
+    rest: BatchPlan | None = None
+    is_told: bool = False
+
+
+@dataclass
+class StreamSource(EarlySource):
+    """A `Source` of rows that are pushed, in one pass; its first epoch is the only one."""
+
+    stream: StreamReader = None  # type: ignore[assignment]  # (no field before it lacks a default)
+    #: Returns the number of segments that have come; waits for more than those given, so long.
+    segments: Callable[[int, float], int] = None  # type: ignore[assignment]
+    #: Is told how many rows were taken.
+    on_taken: Callable[[int], None] = None  # type: ignore[assignment]
+    #: Rows that generations before this one had.
+    rows_before: int = 0
+    #: Whether each batch is to be answered; it then never holds rows of two segments.
+    is_asked: bool = False
+    arrivals: StreamArrivals = None  # type: ignore[assignment]
+    progress: StreamProgress = field(default_factory=StreamProgress)
+
+    #: Is told of a section whose rows were all trained on.
+    on_section: Callable[[int], None] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        # Before anybody makes a batch: those who take them begin where these begin.
+        if self.progress.consumer is None:
+            self.progress.consumer = self.arrivals.another()
+
+    @property
+    def consumer(self) -> StreamArrivals:
+        """Where those are who take the batches."""
+        assert self.progress.consumer is not None
+        return self.progress.consumer
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no more rows will come, and all were handed out."""
+        if not self.consumer.is_last:
+            return False
+        if self.is_asked:
+            return not (self.stream.rows or self.progress.asked)
+        return self.progress.steps >= self.consumer.steps()
+
+    @property
+    def name(self) -> str:
+        """The stream's."""
+        return self.stream.name
+
+    def has_next(self, seconds: float | None = None) -> bool | None:
+        """Return whether a step comes, once that is known; None if time is over.
+
+        Sections whose steps have all been made are ended on the way.
+        """
+        while True:
+            known = self.consumer.has_step(self.progress.steps, seconds)
+            if known is not False or self.consumer.is_last:
+                return known
+            self.on_section(self.consumer.section)
+            self.progress.rows += self.consumer.advance()
+            self.progress.steps = 0
+
+    def rows_trained(self) -> int:
+        """Return how many rows the steps that were made have had, since the generation began."""
+        steps, consumer = self.progress.steps, self.consumer
+        before = self.progress.rows
+        if self.is_asked:
+            return before
+        if not consumer.are_complete or steps <= consumer.full():
+            return before + steps * self.batch_size
+        if steps >= consumer.steps():
+            return before + consumer.counts()[consumer.own]
+        plan, full = self.progress.rest, consumer.full()
+        assert plan is not None
+        begun = plan.rows_before((steps - full) * self.replicas)
+        return before + full * self.batch_size + min(plan.rows, begun)
+
+    def complete(self) -> StreamSource:
+        """Refuse: a stream has no second pass."""
+        raise InvalidArgument(
+            "rows of ctx.stream() come only once, for training: to evaluate or to predict use "
+            "ctx.dataset(), or evaluate each batch in a custom loop."
+        )
+
+    def steps_if_known(self) -> int | None:
+        """Return None: a fit is told of each step."""
+        return None
+
+    def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the rows window by window, as they come."""
+        if self.progress.has_begun:
+            raise InvalidArgument(
+                "the rows of ctx.stream() come only once, and have already been read. To train "
+                "on them "
+                "several times let feed(epochs=…) send them again, and fit with epochs=1."
+            )
+        self.progress.has_begun = True
+        yield from self._asked() if self.is_asked else self._trained()
+
+    def dataset(self, prefetch: int = 2) -> Any:
+        """Return the ``tf.data.Dataset``, whose iterators count."""
+        dataset = super().dataset(prefetch)
+        return counted(dataset, self) if self.replicas == 1 else dataset
+
+    def numpy_batches(self) -> Iterator[Any]:
+        """Yield the batches as numpy arrays, for what isn't TensorFlow."""
+        for windows in self.epoch():
+            self.has_next(0.0)
+            for arrays in zip(*windows, strict=True):
+                self.has_next(0.0)
+                self.progress.steps += 1
+                batch = self.selection.pack(arrays)
+                parts = batch if isinstance(batch, tuple) else (batch,)
+                yield batch if self.function is None else self.function(*parts)
+
+    def static_rows(self) -> int | None:
+        """Return the rows of an element, None where they may come to differ."""
+        if self.is_asked:
+            return None
+        return super().static_rows()
+
+    def window(self, *, shuffle: bool) -> int:  # noqa: ARG002 (never shuffled)
+        """Return how many rows to hold at a time."""
+        _, batch = self.stream.segment()
+        size = int(only(self.stream.name, batch, self.selection.columns).nbytes)
+        return int(window_rows_for(size // max(1, batch.num_rows), shuffle=False))
+
+    def _trained(self) -> Iterator[tuple[np.ndarray, ...]]:
+        fed = left = 0
+        taken = self.stream.taken
+        completed = False
+        try:
+            while True:
+                before = self.stream.taken
+                for batches in self._section():
+                    fed += len(batches[0]) * len(batches[0][0]) if len(batches[0]) else 0
+                    yield batches
+                rest = self.arrivals.counts()[self.arrivals.own] - self.stream.taken + before
+                self._look()
+                if rest:  # tail="drop"
+                    left += rest
+                    self.stream.take(rest)
+                    taken += rest
+                if self.arrivals.is_last:
+                    break
+                self.arrivals.advance()
+            completed = True
+            used = self.stream.taken - taken
+            self._tell(fed, fed - used, left)
+        finally:
+            if not completed:
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Give the account of a stream that nobody reads on; from any thread."""
+        give_up = time.monotonic() + _LOOK_SECONDS
+        while self.is_used_up and not self.progress.is_told and time.monotonic() < give_up:
+            time.sleep(_SHORT_SECONDS)  # who makes batches comes to the end a moment later
+        trained = self.rows_trained()
+        self._tell(trained, 0, max(0, self.stream.found - trained), complete=False)
+
+    def _section(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the batches of a section."""
+        done = 0
+        while True:
+            steps = self.arrivals.steps_beyond(done, _LOOK_SECONDS)
+            limit = self.arrivals.full() if steps is None else steps
+            if done < limit:
+                count = min(limit - done, max(1, self._fitting_rows() // self.batch_size))
+                yield from self._full(count)
+                done += count
+            elif steps is None:
+                break
+            else:
+                yield self._nothing()
+        own = self.arrivals.counts()[self.arrivals.own]
+        yield from self._rest(self.arrivals.steps() - done, own - done * self.batch_size)
+
+    def _full(self, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield full batches, and give their rows back."""
+        rows, size = steps * self.batch_size, self.batch_size // self.replicas
+        self._await(rows)
+        chunks = StreamRows(self.stream.name, self.stream.next(rows), self.selection.columns)
+        plan = BatchPlan(chunks.chunk_rows, size, steps * self.replicas, "drop", window_rows=rows)
+        yield from assemble(chunks, self.selection.tensors, plan)
+        self._take(rows)
+
+    def _rest(self, steps: int, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the last batches: what is left, dealt out to the steps that all ranks make."""
+        if not steps:
+            return
+        self._await(rows)
+        batches = self.stream.next(rows) if rows else [self.stream.last]
+        chunks = StreamRows(self.stream.name, batches, self.selection.columns)
+        plan = BatchPlan(
+            chunks.chunk_rows, self.batch_size // self.replicas, steps * self.replicas, self.tail
+        )
+        self.progress.rest = plan
+        yield from assemble(chunks, self.selection.tensors, plan)
+        self._take(rows)
+
+    def _asked(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield batches that are to be answered, each of rows of one segment."""
+        while True:
+            ended = self.arrivals.is_last
+            if not self._look(0.0 if ended else _LOOK_SECONDS):
+                if ended:
+                    self._tell(self.stream.taken, 0, 0)
+                    return
+                yield self._nothing()
+                continue
+            number, batch = self.stream.segment()
+            rows = min(batch.num_rows, self.batch_size)
+            chunks = StreamRows(self.stream.name, [batch.slice(0, rows)], self.selection.columns)
+            plan = BatchPlan(chunks.chunk_rows, rows, 1, "drop", window_rows=rows)
+            left = batch.num_rows - rows
+            self.progress.asked.append((number, rows, left, self.stream.asked))
+            yield from assemble(chunks, self.selection.tensors, plan)
+            self._take(rows)
+
+    def _fitting_rows(self) -> int:
+        self._look()
+        return self.window(shuffle=False)
+
+    def _look(self, seconds: float = 0.0) -> bool:
+        """Map what has come; where nothing waits here, wait for some. Return whether there is."""
+        seconds = 0.0 if self.stream.rows else seconds
+        self.stream.look(self.segments(self.stream.mapped, seconds))
+        return self.stream.rows > 0
+
+    def _await(self, rows: int) -> None:
+        """Map rows that are certain; which segment they lie in may be known a moment later."""
+        self._look()
+        give_up = time.monotonic() + _ROWS_SECONDS
+        while self.stream.rows < rows and time.monotonic() < give_up:
+            self.stream.look(self.segments(self.stream.mapped, _LOOK_SECONDS))
+
+    def _take(self, rows: int) -> None:
+        self.stream.take(rows)
+        self.on_taken(self.stream.taken)
+
+    def _tell(self, fed: int, repeated: int, left: int, *, complete: bool = True) -> None:
+        if self.on_epoch is None or self.progress.is_told:
+            return
+        self.progress.is_told = True
+        record = EpochRecord(
+            self.stream.name,
+            self.rank,
+            0,
+            fed,
+            repeated,
+            left,
+            complete=complete,
+            rows_before=self.rows_before,
+        )
+        self.on_epoch(record.to_dict())
+
+    def answered(self, rows: int) -> tuple[int, bool]:
+        """Return the segment of the batch that is answered with so many rows, and if it is whole.
+
+        Raises
+        ------
+        GridflowError
+            There is no such batch, or it has another number of rows.
+        """
+        if not self.progress.asked:
+            raise GridflowError(
+                "ctx.results() answers batches of ctx.stream() that come from infer(), each once "
+                "and in order; there is none that waits for an answer."
+            )
+        segment, wanted, left, where = self.progress.asked.popleft()
+        if rows != wanted:
+            raise GridflowError(
+                f"ctx.results() was given {rows} rows for a batch of {wanted} ({where}): return "
+                f"one row for each row of the batch, in the same order."
+            )
+        self.progress.rows += rows
+        return segment, not left
+
+
+def source_of(
+    stream: StreamReader,
+    *,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    **options: Any,
+) -> StreamSource:
+    """Return the source of a stream that has a row; other parameters are the source's fields."""
+    specs = tensor_specs(stream.schema())
+    refuse_left_out(named(features, label, sample_weight), stream.left_out)
+    selection = select(specs, features, label, sample_weight, stream.name)
+    return StreamSource(
+        reader=None,  # type: ignore[arg-type]  # (its rows are the stream's)
+        selection=selection,
+        steps=0,
+        stream=stream,
+        is_asked=stream.is_asked,
+        **options,
+    )
+
+
+def distribute(strategy: Any, source: StreamSource, prefetch: int) -> tuple[Any, StreamSource]:
+    """Return the dataset in the form that the strategy's ``Model.fit`` wants, and its source."""
+    source = shared(strategy, source)
+    dataset = made(strategy, source, prefetch, None)
+    if hasattr(dataset, "source"):  # distributed: a step takes a batch for each replica
+        dataset = counted(dataset, source)
+    return dataset, source

@@ -1,0 +1,253 @@
+"""Columns that have no tensor by themselves, and how they get one: what a user says, and its work.
+
+Structs need nothing said: their fields are columns by their path. Runs in the agent, on batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridflow._feed.column import is_list, is_text, leaf_type, offsets_of, storage
+from gridflow._feed.sparse import packed
+from gridflow.errors import DataError, InvalidArgument, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Form", "Keys", "Padded", "Ragged", "Sparse", "opened"]
+
+
+class Form:
+    """How a column becomes tensors, where its type alone doesn't say."""
+
+
+@dataclass(frozen=True)
+class Padded(Form):
+    """Arrays of any length, truncated or padded to one length.
+
+    Parameters
+    ----------
+    length : int
+        The number of items per row; further items are cut off.
+    value : optional
+        The value that pads shorter rows at the end. Default: 0, ``False`` or an empty
+        string.
+
+    Examples
+    --------
+    >>> from gridflow import Padded, TensorflowDistributor
+    >>> distributor = TensorflowDistributor(columns={"tokens": Padded(128)})
+    """
+
+    length: int
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length, bool) or not isinstance(self.length, int) or self.length < 1:
+            raise InvalidArgument(f"Padded needs a length of at least 1, got {self.length!r}.")
+
+
+@dataclass(frozen=True)
+class Ragged(Form):
+    """Arrays of any length as a ``tf.RaggedTensor`` of shape (batch, None).
+
+    For arrays of numbers, booleans, strings or bytes. Needs TensorFlow, and doesn't work under
+    ``parameter_server``.
+    """
+
+
+@dataclass(frozen=True)
+class Sparse(Form):
+    """Vectors that are mostly zeros as a ``tf.SparseTensor`` of shape (batch, size), ``float32``.
+
+    For Spark ML vectors, dense and sparse ones mixed, and for structs with the arrays ``indices``
+    and ``values``. Needs TensorFlow, and doesn't work under ``parameter_server``. Without this
+    encoding, vectors are dense.
+
+    Parameters
+    ----------
+    size : int
+        Of the vectors, the same in all rows.
+
+    Examples
+    --------
+    >>> from gridflow import Sparse, TensorflowDistributor
+    >>> distributor = TensorflowDistributor(columns={"words": Sparse(100_000)})
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.size, int) and not isinstance(self.size, bool)
+        if not is_number or not 1 <= self.size < 1 << 31:
+            raise InvalidArgument(
+                f"Sparse needs the size of the vectors, from 1 to 2**31 - 1; got {self.size!r}."
+            )
+
+
+@dataclass(frozen=True, init=False)
+class Keys(Form):
+    """Values of chosen keys of a map, each as a separate column ``"map.key"``.
+
+    Parameters
+    ----------
+    *names
+        The keys.
+    default : optional
+        The value if a row's map lacks a key; by default a null, which is handled as ``nulls=``
+        says.
+
+    Examples
+    --------
+    >>> from gridflow import Keys, TensorflowDistributor
+    >>> distributor = TensorflowDistributor(columns={"counts": Keys("clicks", "views", default=0)})
+    """
+
+    names: tuple[Any, ...]
+    default: Any = None
+
+    def __init__(self, *names: Any, default: Any = None) -> None:
+        if not names:
+            raise InvalidArgument("Keys needs at least one key: Keys('a', 'b').")
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "default", default)
+
+
+def opened(
+    columns: Mapping[str, pa.Array], forms: Mapping[str, Form], dataset: str
+) -> tuple[dict[str, pa.Array], dict[str, DataError | SchemaError]]:
+    """Return the columns that a batch has once structs, maps and forms are taken for what they are.
+
+    Returns
+    -------
+    columns, refused : dict
+        What can be fed, as far as this tells; and those whose form doesn't fit their type, or that
+        are there twice.
+    """
+    if not forms and not any(_is_nested(column.type) for column in columns.values()):
+        return dict(columns), {}
+    found: dict[str, pa.Array] = {}
+    refused: dict[str, DataError | SchemaError] = {}
+    waiting = list(columns.items())[::-1]
+    while waiting:
+        name, column = waiting.pop()
+        where = f"column {name!r} of dataset {dataset!r}"
+        form = forms.get(name)
+        try:
+            parts = None
+            if isinstance(form, Sparse):
+                column = packed(storage(column), form.size, where)
+            else:
+                parts = _parts(name, storage(column), form, where)
+            if isinstance(form, Padded):
+                column = _padded(storage(column), form, where)
+            elif isinstance(form, Ragged):
+                check_ragged(storage(column).type, where)
+        except (DataError, SchemaError) as error:
+            refused[name] = error
+            continue
+        if parts is not None:
+            waiting += parts[::-1]
+            continue
+        if name in found:
+            refused[name] = SchemaError(
+                f"{where} is a duplicate: a top-level column and a part of another column have "
+                f"the same name. Rename one."
+            )
+            continue
+        found[name] = storage(column)
+    return {name: found[name] for name in found if name not in refused}, refused
+
+
+def _parts(
+    name: str, column: pa.Array, form: Form | None, where: str
+) -> list[tuple[str, pa.Array]] | None:
+    """Return the columns that a column consists of, None if it is one itself."""
+    if pa.types.is_struct(column.type):
+        inner = zip(column.type, column.flatten(), strict=True)
+        return [(f"{name}.{field.name}", array) for field, array in inner]
+    if isinstance(form, Keys):
+        return [(f"{name}.{key}", values) for key, values in _of_keys(column, form, where)]
+    return None
+
+
+def check_ragged(kind: pa.DataType, where: str) -> None:
+    """Refuse what can't be a ragged tensor."""
+    if not is_list(kind) or is_list(kind.value_type) or _is_nested(kind.value_type):
+        raise SchemaError(
+            f"{where} has the type {kind}: Ragged() is for arrays of numbers, booleans, text or "
+            "bytes. Flatten arrays of arrays before, or pad them."
+        )
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(kind) or pa.types.is_map(kind))
+
+
+def _of_keys(column: pa.Array, form: Keys, where: str) -> list[tuple[Any, pa.Array]]:
+    if not pa.types.is_map(column.type):
+        raise SchemaError(f"{where} has the type {column.type}: Keys(…) is for maps.")
+    found = []
+    for name in form.names:
+        try:
+            key = pa.scalar(name, column.type.key_type)
+            values = _looked_up(column, key)
+            if form.default is not None:
+                values = pc.fill_null(values, pa.scalar(form.default, values.type))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise SchemaError(
+                f"{where} has the type {column.type}: the key {name!r}, or the default "
+                f"{form.default!r}, doesn't fit it ({error})."
+            ) from error
+        found.append((name, values))
+    return found
+
+
+def _looked_up(column: pa.Array, key: pa.Scalar) -> pa.Array:
+    """Return the value of a key in each row, the last one where it is there twice, else null."""
+    offsets = column.offsets.to_numpy().astype(np.int64, copy=False)
+    found = pc.equal(storage(column.keys), key).to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(found[offsets[0] : offsets[-1]]) + offsets[0]
+    rows = np.searchsorted(offsets, places, side="right") - 1
+    index = np.full(len(column), -1)
+    index[rows] = places
+    is_missing = index < 0
+    if column.null_count:
+        is_missing |= column.is_null().to_numpy(zero_copy_only=False)
+    return storage(column.items).take(pa.array(index, mask=is_missing))
+
+
+def _padded(column: pa.Array, form: Padded, where: str) -> pa.Array:
+    kind = column.type
+    if not is_list(kind) or is_list(kind.value_type) or _is_nested(kind.value_type):
+        raise SchemaError(
+            f"{where} has the type {kind}: Padded(…) is for arrays of numbers, booleans, text or "
+            "bytes."
+        )
+    offsets = offsets_of(column)
+    items, places = storage(column.values), np.arange(form.length)
+    spare = _spare(items.type, form.value, where)
+    # Beyond its own items a row takes the one behind all others.
+    inside = places < np.diff(offsets)[:, None]
+    index = np.where(inside, offsets[:-1, None] + places, len(items)).reshape(-1)
+    values = pa.concat_arrays([items, spare]).take(pa.array(index))
+    mask = column.is_null() if column.null_count else None
+    return pa.FixedSizeListArray.from_arrays(values, form.length, mask=mask)
+
+
+def _spare(kind: pa.DataType, value: Any, where: str) -> pa.Array:
+    if value is None:
+        value = "" if is_text(kind) else 0
+        if pa.types.is_boolean(leaf_type(kind)):
+            value = False
+    if isinstance(value, str) and pa.types.is_binary(kind):
+        value = value.encode()
+    try:
+        return pa.array([value], kind)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaError(f"{where}: the value {value!r} of Padded doesn't fit: {error}") from error

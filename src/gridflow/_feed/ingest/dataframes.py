@@ -1,0 +1,312 @@
+"""From DataFrames to the one stage whose partitions are the agents' rows.
+
+`check` and `stage_frame` run in the driver, on classic Spark and Spark Connect; `Tags` parts the
+rows again in the agents, with pyarrow only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from gridflow._feed.encodings import Sparse
+from gridflow._feed.ingest.base import RankRows, check_name
+from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.partitions import check_partitions, partitions, repartitioned
+from gridflow.errors import InvalidArgument, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterable, Iterator
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+    from gridflow._feed.ingest.partitions import Repartition
+
+__all__ = ["Tags", "check", "plain_frame", "stage_frame"]
+
+#: Names that begin so are the feed's own.
+_RESERVED: Final = "__gridflow_"
+_TAG: Final = f"{_RESERVED}dataset"
+_MAX_DATASETS: Final = 127
+
+_HINTS: Final = {
+    "MapType": "Choose keys of it: columns={'name': Keys('a', 'b')}.",
+    "StructType": "Make arrays of structs arrays of their fields: transform(c, x -> x.a).",
+    "VariantType": "Extract what you need with variant_get.",
+    "NullType": "It contains only nulls: drop it, or cast it.",
+    "TimeType": "Cast it to a number, for example its seconds.",
+    "DayTimeIntervalType": "Cast it to a number, for example its seconds.",
+    "YearMonthIntervalType": "Cast it to a number, for example its months.",
+    "CalendarIntervalType": "Turn it into a number, for example of days.",
+}
+
+
+@dataclass(frozen=True)
+class Tags(RankRows):
+    """How the datasets lie in the staged DataFrame, whose partitions are the ranks' rows.
+
+    Attributes
+    ----------
+    datasets : tuple of str
+        The names; where there are several, a row's tag is its dataset's place here.
+    columns : tuple of tuple of (str, str)
+        For each dataset, its columns' names in the staged DataFrame and in its own.
+    """
+
+    datasets: tuple[str, ...]
+    columns: tuple[tuple[tuple[str, str], ...], ...]
+
+    @property
+    def tag(self) -> str | None:
+        """The column that has a row's tag; None where there is one dataset alone."""
+        return _TAG if len(self.datasets) > 1 else None
+
+    def batches(
+        self, arriving: Iterable[pa.RecordBatch] = ()
+    ) -> Generator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of a partition with the name of their dataset."""
+        for batch in arriving:
+            if batch.num_rows:
+                yield from self._parted(batch)
+
+    def _parted(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if len(self.datasets) == 1:
+            own_names = [own for _, own in self.columns[0]]
+            same = batch.schema.names == own_names
+            yield self.datasets[0], batch if same else batch.rename_columns(own_names)
+            return
+        tag = batch.column(_TAG).to_numpy()
+        for number in np.unique(tag):
+            mine = tag == number
+            inside, own = zip(*self.columns[number], strict=True)
+            selected = batch.select(list(inside))
+            if not mine.all():
+                selected = selected.filter(pa.array(mine))
+            yield (
+                self.datasets[number],
+                pa.RecordBatch.from_arrays(selected.columns, names=list(own)),
+            )
+
+
+def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
+    """Refuse what can't be fed, before anything is launched.
+
+    Returns
+    -------
+    dict
+        Columns that are left out because they can't be fed, and why, by dataset.
+
+    Raises
+    ------
+    SchemaError
+        When no column remains; names dataset, columns, types and what to do.
+    InvalidArgument
+        For a dataset's name that isn't an identifier, or no dataset at all.
+    """
+    if not datasets:
+        raise InvalidArgument("data contains no dataset: give at least one, {'train': df}.")
+    if len(datasets) > _MAX_DATASETS:
+        raise InvalidArgument(f"data holds {len(datasets)} datasets, {_MAX_DATASETS} is the most.")
+    left_out = {}
+    for name, frame in datasets.items():
+        check_name(name)
+        if not frame.schema.fields:
+            raise SchemaError(f"dataset {name!r} has no columns.")
+        reasons = _reasons(frame, name)
+        if all(field.name in reasons for field in frame.schema.fields):
+            raise SchemaError(" ".join(reasons.values()))
+        if reasons:
+            left_out[name] = reasons
+    return left_out
+
+
+def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
+    """Return the columns that can't be fed, and why."""
+    fields = frame.schema.fields
+    times = Counter(field.name for field in fields)
+    reasons: dict[str, str] = {}
+    for field in fields:
+        where = f"column {field.name!r} of dataset {dataset!r}"
+        if times[field.name] > 1:
+            reason: str | None = (
+                f"{where} is there {times[field.name]} times. Rename or drop all but one."
+            )
+        elif field.name.startswith(_RESERVED):
+            reason = f"{where}: names that begin with {_RESERVED} are reserved. Rename it."
+        else:
+            reason = _reason_against(field.dataType, where)
+        if reason is not None:
+            reasons[field.name] = reason
+    return reasons
+
+
+def _feedable(frame: DataFrame, dataset: str, kept: Collection[str] = ()) -> DataFrame:
+    """Return the frame without the columns that can't be fed, but for some that are to be kept."""
+    from pyspark.sql import functions as f
+
+    reasons = {name: why for name, why in _reasons(frame, dataset).items() if name not in kept}
+    if not reasons:
+        return frame
+    # By place: a name that is there twice can't be resolved.
+    names = frame.columns
+    numbered = frame.toDF(*(f"{_RESERVED}{place}" for place in range(len(names))))
+    return numbered.select(
+        [
+            f.col(f"{_RESERVED}{place}").alias(name)
+            for place, name in enumerate(names)
+            if name not in reasons
+        ]
+    )
+
+
+def _reason_against(kind: DataType, where: str) -> str | None:
+    from pyspark.sql import types as t
+
+    if isinstance(kind, t.StructType):  # its fields are columns
+        reasons = [_reason_against(f.dataType, f"{where}, field {f.name!r},") for f in kind.fields]
+        return None if not reasons or None in reasons else reasons[0]
+    leaf = kind
+    while isinstance(leaf, t.ArrayType):
+        leaf = leaf.elementType
+    if leaf is kind and is_vector(kind):
+        return None
+    fine = (
+        *(t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType),
+        *(t.BooleanType, t.StringType, t.CharType, t.VarcharType, t.BinaryType),
+        *(t.DateType, t.TimestampType, t.TimestampNTZType, t.DecimalType),
+    )
+    if isinstance(leaf, fine):
+        return None
+    hint = _HINTS.get(
+        type(leaf).__name__, "Leave it out, or turn it into numbers, strings or arrays."
+    )
+    return f"{where} has the type {kind.simpleString()}, which can't be a tensor. {hint}"
+
+
+def is_vector(kind: DataType) -> bool:
+    """Return whether it is the type of Spark ML's vectors."""
+    return type(kind).__name__ == "VectorUDT" and type(kind).__module__.startswith("pyspark.ml")
+
+
+def plain_frame(name: str, frame: DataFrame, kept: Collection[str] = ()) -> tuple[DataFrame, Tags]:
+    """Return a DataFrame of what can be fed, as it lies, and what gives its columns their names."""
+    frame = _vectors_to_arrays(_feedable(frame, name, kept), kept)
+    own = frame.columns
+    frame = _plainly_named(frame)
+    return frame, Tags((name,), (tuple(zip(frame.columns, own, strict=True)),))
+
+
+def stage_frame(
+    datasets: Mapping[str, DataFrame],
+    num_partitions: int,
+    repartition: Repartition = "auto",
+    kept: Collection[str] = (),
+) -> tuple[DataFrame, Tags]:
+    """Return the one DataFrame whose partitions go to the agents.
+
+    Parameters
+    ----------
+    datasets
+        DataFrames by name, which `check` has accepted.
+    num_partitions : int
+        Agents, one partition each.
+    repartition : {"auto", "always", "never"}, default "auto"
+        ``"auto"``: a single DataFrame that has exactly this number of partitions, as far as Spark
+        knows before running, is used as it lies (cached, ``repartition(n)``, ``range``).
+        ``"never"``: it is used as it lies in any case, and has to have that number.
+    kept : collection of str, or mapping of str to Form
+        Columns that aren't left out: the agents make others of them.
+
+    Returns
+    -------
+    frame, tags
+        The tags go to the agents.
+    """
+    if num_partitions < 1:
+        raise InvalidArgument(f"num_partitions must be at least 1, got {num_partitions}.")
+    check_partitions(datasets, num_partitions, repartition)
+    check(datasets)
+    if len(datasets) == 1:
+        ((name, given),) = datasets.items()
+        frame, tags = plain_frame(name, given, kept)
+        keeps = repartition == "never" or (
+            repartition == "auto" and partitions(frame) == num_partitions
+        )
+        return (frame if keeps else repartitioned(frame, num_partitions)), tags
+    frames = {
+        name: _vectors_to_arrays(_feedable(frame, name, kept), kept)
+        for name, frame in datasets.items()
+    }
+    union, tags = _tagged_union(frames)
+    return repartitioned(union, num_partitions), tags
+
+
+def _vectors_to_arrays(frame: DataFrame, kept: Collection[str] = ()) -> DataFrame:
+    """Return the frame with arrays for vectors; what is to be sparse as the struct that it is."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as f
+
+    if not any(is_vector(field.dataType) for field in frame.schema.fields):
+        return frame
+    columns = []
+    for field in frame.schema.fields:
+        column = f.col(quoted(field.name))
+        if is_vector(field.dataType):
+            if isinstance(kept, Mapping) and isinstance(kept.get(field.name), Sparse):
+                columns.append(f.unwrap_udt(column).alias(field.name))
+                continue
+            # vector_to_array refuses a null; as a null array it meets the feed's own rule.
+            column = f.when(column.isNotNull(), vector_to_array(column, "float32"))
+        columns.append(column.alias(field.name))
+    return frame.select(columns)
+
+
+def _plainly_named(frame: DataFrame) -> DataFrame:
+    """Return the frame with its columns numbered, if Spark would misunderstand a name.
+
+    ``mapInArrow`` looks its columns up by name: ``a.b`` would be a field of ``a``.
+    """
+    if not any(character in name for name in frame.columns for character in ".`"):
+        return frame
+    return frame.toDF(*(f"{_RESERVED}c{number}" for number in range(len(frame.columns))))
+
+
+def _tagged_union(frames: Mapping[str, DataFrame]) -> tuple[DataFrame, Tags]:
+    from pyspark.sql import functions as f
+
+    shared: dict[str, DataType] = {}
+    fields: dict[str, DataType] = {}
+    named: list[dict[str, str]] = []
+    odd: dict[str, str] = {}
+    for tag, frame in enumerate(frames.values()):
+        names = {}
+        for field in frame.schema.fields:
+            kind = shared.setdefault(field.name, field.dataType)
+            same = kind.simpleString() == field.dataType.simpleString()
+            inside = field.name if same else f"{_RESERVED}{tag}_{field.name}"
+            if "." in inside or "`" in inside:  # mapInArrow would look for a field
+                inside = odd.setdefault(inside, f"{_RESERVED}c{len(odd)}")
+            names[field.name] = inside
+            fields.setdefault(inside, field.dataType)
+        named.append(names)
+    union: DataFrame | None = None
+    for tag, (frame, names) in enumerate(zip(frames.values(), named, strict=True)):
+        own = {inside: column for column, inside in names.items()}
+        columns = [
+            (f.col(quoted(own[inside])) if inside in own else f.lit(None).cast(kind)).alias(inside)
+            for inside, kind in fields.items()
+        ]
+        part = frame.select(f.lit(tag).cast("tinyint").alias(_TAG), *columns)
+        union = part if union is None else union.union(part)
+    assert union is not None
+    tags = Tags(
+        tuple(frames),
+        tuple(tuple((inside, column) for column, inside in names.items()) for names in named),
+    )
+    return union, tags

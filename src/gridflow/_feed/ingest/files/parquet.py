@@ -1,0 +1,265 @@
+"""Parquet: a piece is a row group, known by the footers alone."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from gridflow._feed.column import leaf_type
+from gridflow._feed.ingest.files.formats import Description, Format, Stretch
+from gridflow._feed.ingest.files.page_cache import is_cached
+from gridflow._feed.ingest.files.views import AS_VIEWS, footer_for_views, long_columns
+from gridflow._feed.normalize import FeedOptions, Findings, normalise
+from gridflow.errors import DataError, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gridflow._feed.ingest.files.shares import Piece
+    from gridflow._files.listing import FoundFile
+
+__all__ = ["ParquetFiles"]
+
+_SAMPLE_ROWS: Final = 64
+_FOOTERS_KEPT: Final = 256
+
+
+class ParquetFiles(Format):
+    """Columns of Parquet files.
+
+    Parameters
+    ----------
+    files : sequence of FoundFile
+    dataset : str
+    columns : sequence of str
+        What is read of them; empty: nothing is read, all of them count as bytes.
+    options : FeedOptions
+        The rule for nulls. With ``"drop"`` the row groups that may have some are read once more,
+        to count what remains.
+    """
+
+    def __init__(
+        self, files: Sequence[FoundFile], dataset: str, columns: Sequence[str], options: FeedOptions
+    ) -> None:
+        super().__init__(files, dataset)
+        self._columns, self._options = list(columns), options
+        self._wanted = frozenset(columns)
+        self._footer = functools.lru_cache(_FOOTERS_KEPT)(self._read_footer)
+        self._footer_for_views = functools.lru_cache(_FOOTERS_KEPT)(
+            lambda number: footer_for_views(self._footer(number))
+        )
+        # To look at all columns of a wide row group takes longer than to read it.
+        self._range = functools.cache(self._find_range)
+        self._long_columns = functools.cache(
+            lambda number, place: long_columns(self._footer(number).row_group(place), self.schema)
+        )
+
+    def describe(self, number: int) -> Description:
+        """Look into the footer of a file."""
+        footer = self._footer(number)
+        schema = footer.schema.to_arrow_schema()
+        fields = {column: _field_of(schema, column) for column in self._columns}
+        for column, field in fields.items():
+            if field is None:
+                raise SchemaError(self._no_column(column, schema, number))
+            if pa.types.is_struct(field.type):
+                inner = ", ".join(f"'{column}.{each.name}'" for each in field.type)
+                raise SchemaError(
+                    f"column {column!r} of dataset {self.dataset!r} is a struct in "
+                    f"{self.files[number].path}: name its fields, {inner}."
+                )
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        nulls: Counter[str] = Counter()
+        stretches = []
+        for place, group in enumerate(groups):
+            known = self._nulls_of(group, schema)
+            rows = group.num_rows
+            if any(known.values()) or None in known.values():
+                rows = self._rows_without_nulls(number, place, rows, known, nulls)
+            size = sum(chunk.total_compressed_size for chunk in self._chunks(group))
+            if group.num_rows:
+                stretches.append(Stretch(place, max(1, size), group.num_rows, rows))
+        types = {column: str(field.type) for column, field in fields.items() if field is not None}
+        return Description(tuple(stretches), types, dict(nulls))
+
+    def load(self, piece: Piece, *, views: bool = False) -> pa.RecordBatch:
+        """Read a row group."""
+        long = self._long_columns(piece.file, piece.place) if views else ()
+        if long:
+            rows = self._with_views(piece.file, piece.place, long)
+        else:
+            rows = self._normalised(self._read(piece.file, piece.place), self.schema)[0]
+        return rows.slice(piece.first, piece.rows)
+
+    def _with_views(self, number: int, place: int, long: Sequence[str]) -> pa.RecordBatch:
+        """Read a row group whose long bytes become views, unless rows of it are to be changed."""
+        with self._open(number, place, as_views=True) as file:
+            table = file.read_row_group(place, long).combine_chunks()
+        views = {name: table.column(name).chunk(0) for name in long}
+        others = [name for name in self._columns if name not in views]
+        read = self._read(number, place, others) if others else pa.RecordBatch.from_pydict(views)
+        if not any(view.null_count for view in views.values()):
+            if not others:
+                return read.select(self._columns)
+            expected = pa.schema([self.schema.field(name) for name in others])
+            rest, dropped = self._normalised(read, expected)
+            if not dropped:
+                columns = views | dict(zip(rest.schema.names, rest.columns, strict=True))
+                return pa.RecordBatch.from_pydict({name: columns[name] for name in self._columns})
+        whole = dict(zip(read.schema.names, read.columns, strict=True)) | views
+        return self._normalised(pa.RecordBatch.from_pydict(whole), self.schema)[0]
+
+    def _sample(self, descriptions: Sequence[Description]) -> pa.RecordBatch:
+        number, stretch = self.first_stretch(descriptions)
+        with self._open(number, stretch.place) as file:
+            batches = file.iter_batches(_SAMPLE_ROWS, [stretch.place], self._columns)
+            for batch in batches:
+                sample, dropped = self._normalised(batch, None)
+                if dropped < batch.num_rows:
+                    return sample
+        raise DataError(f"{self.files[number].path} changed while it was being read.")
+
+    def _normalised(
+        self, batch: pa.RecordBatch, expected: pa.Schema | None, findings: Findings | None = None
+    ) -> tuple[pa.RecordBatch, int]:
+        batch, dropped = normalise(batch, self.dataset, self._options, expected, findings)
+        # In the order that was asked for, which isn't that of the files, nor of structs.
+        there = set(batch.schema.names)
+        return batch.select([name for name in self._columns if name in there]), dropped
+
+    def _read_footer(self, number: int) -> pq.FileMetaData:
+        found = self.files[number]
+        try:
+            with found.at.system.open_input_file(found.at.path) as file:
+                return pq.read_metadata(file)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"{found.path} is not a Parquet file, or is damaged: {error}"
+            ) from error
+        except OSError as error:
+            raise DataError(f"{found.path} can't be read: {error}") from error
+
+    def _open(self, number: int, place: int, *, as_views: bool = False) -> pq.ParquetFile:
+        """Open a file to read a row group of it."""
+        at, footer = self.files[number].at, self._footer(number)
+        options: dict[str, Any] = {"metadata": footer}
+        if as_views:
+            options = {"metadata": self._footer_for_views(number), **AS_VIEWS}
+        is_local = isinstance(at.system, fs.LocalFileSystem)
+        if is_local and is_cached(at.path, *self._range(number, place)):
+            return pq.ParquetFile(pa.memory_map(at.path), **options)
+        return pq.ParquetFile(at.system.open_input_file(at.path), pre_buffer=True, **options)
+
+    def _find_range(self, number: int, place: int) -> tuple[int, int]:
+        """Return where in a file the columns of a row group lie."""
+        chunks = self._chunks(self._footer(number).row_group(place))
+        begins = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+        ends = [
+            begin + chunk.total_compressed_size for begin, chunk in zip(begins, chunks, strict=True)
+        ]
+        return min(begins), max(ends)
+
+    def _chunks(self, group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
+        """Return those columns of a row group that are read; all, where none are."""
+        chunks = map(group.column, range(group.num_columns))
+        return [c for c in chunks if not self._columns or self._column_of(c.path_in_schema)]
+
+    def _column_of(self, path: str) -> str | None:
+        """Return which of the columns that are read a leaf of the schema belongs to."""
+        parts = path.split(".")
+        names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        return next((name for name in names if name in self._wanted), None)
+
+    def _read(
+        self, number: int, place: int, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatch:
+        with self._open(number, place) as file:
+            table = file.read_row_group(place, self._columns if columns is None else columns)
+        batches = table.combine_chunks().to_batches()
+        if len(batches) > 1:
+            raise DataError(
+                f"row group {place} has more than 2 GiB of text in one column. Write smaller row "
+                "groups: Spark's parquet.block.size, pyarrow's row_group_size."
+            )
+        empty = pa.RecordBatch.from_pylist([], schema=table.schema)
+        return batches[0] if batches else empty
+
+    def _nulls_of(self, group: Any, schema: pa.Schema) -> dict[str, int | None]:
+        """Return how many nulls a row group has, by column; None where nobody has counted.
+
+        The count of a column of arrays has empty arrays among it, so it tells only that of none.
+        """
+        found: dict[str, int | None] = {}
+        for chunk in map(group.column, range(group.num_columns)):
+            name = self._column_of(chunk.path_in_schema)
+            if name is None:
+                continue
+            statistics = chunk.statistics
+            known = statistics is not None and statistics.has_null_count
+            count = int(statistics.null_count) if known else None
+            field = _field_of(schema, name)
+            assert field is not None, "describe() has looked for it"
+            kind = field.type
+            if (count and leaf_type(kind) is not kind) or None in (count, found.get(name, 0)):
+                found[name] = None
+            else:
+                found[name] = (found.get(name) or 0) + (count or 0)
+        return found
+
+    def _rows_without_nulls(
+        self,
+        number: int,
+        place: int,
+        rows: int,
+        known: dict[str, int | None],
+        nulls: Counter[str],
+    ) -> int:
+        """Return the rows of a row group that can be fed; refuse nulls that no rule covers."""
+        rule = self._options.nulls
+        if rule == "drop":
+            findings = Findings()
+            batch = self._read(number, place)
+            dropped = self._normalised(batch, None, findings)[1]
+            nulls.update(findings.nulls)
+            return rows - dropped
+        for column, count in known.items():
+            if count and not (isinstance(rule, dict) and column in rule):
+                raise DataError(
+                    f"column {column!r} of dataset {self.dataset!r} has nulls in {count:,} of "
+                    f"{rows:,} rows of row group {place} of {self.files[number].path}. Give "
+                    f"nulls='drop' to leave such rows out, or nulls={{{column!r}: value}}."
+                )
+        return rows
+
+    def _no_column(self, column: str, schema: pa.Schema, number: int) -> str:
+        path = self.files[number].path
+        hint = did_you_mean(column, schema.names)
+        if f"/{column}=" in path:
+            hint = (
+                f" It is part of the path, as partitionBy({column!r}) writes it: write it into the"
+                " files as well, under another name."
+            )
+        return (
+            f"dataset {self.dataset!r}: {path} has no column {column!r}. It has: "
+            f"{', '.join(schema.names)}.{hint}"
+        )
+
+
+def _field_of(schema: pa.Schema, column: str) -> pa.Field | None:
+    """Return a column, or the part of a struct that a path leads to; None if there is none."""
+    if schema.get_field_index(column) >= 0:
+        return schema.field(column)
+    fields, name = list(schema), ""
+    for part in column.split("."):
+        name = f"{name}.{part}" if name else part  # a name may have dots of its own
+        found = next((field for field in fields if field.name == name), None)
+        if found is not None and pa.types.is_struct(found.type):
+            fields, name = list(found.type), ""
+        elif found is not None and column.endswith(name):
+            return found
+    return None

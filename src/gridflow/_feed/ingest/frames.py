@@ -1,0 +1,170 @@
+"""The source of rows on Spark: DataFrames as they are, or made of what lies in the driver."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from gridflow._feed.ingest import dataframes, jvm_files, partitions
+from gridflow._feed.ingest.base import RowSource
+from gridflow._files.materialized import Materialized
+from gridflow.errors import InvalidArgument, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from gridflow._feed.ingest.dataframes import Tags
+    from gridflow._feed.ingest.jvm_files import Segments
+    from gridflow._feed.ingest.partitions import Repartition
+
+#: Arrow's types that Spark doesn't know, and the nearest that it does.
+_NEAREST: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+    pa.float16(): pa.float32(),
+}
+
+
+class FrameSource(RowSource):
+    """Datasets that Spark computes; the agents are the last stage of that.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    data : mapping of dataset name to rows
+        DataFrames, or what `gridflow._feed.ingest.arrays.to_table` takes.
+    repartition : {"auto", "always", "never"}
+        See `gridflow._feed.ingest.dataframes.stage_frame`.
+
+    Raises
+    ------
+    InvalidArgument, SchemaError
+        As `as_frames`.
+    """
+
+    def __init__(
+        self, spark: SparkSession, data: Mapping[str, Any], repartition: Repartition
+    ) -> None:
+        self._repartition = repartition
+        self._left_out: dict[str, dict[str, str]] = {}
+        self._frames = as_frames(spark, data, self._left_out)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of all datasets, each once."""
+        return tuple(dict.fromkeys(name for each in self._frames.values() for name in each.columns))
+
+    @property
+    def left_out(self) -> dict[str, dict[str, str]]:
+        """Columns that can't be fed, and why, by dataset."""
+        return self._left_out
+
+    def check(self, num_ranks: int) -> None:
+        """Refuse what can't be fed to so many ranks; note what is left out."""
+        if self._frames:
+            for name, reasons in dataframes.check(self._frames).items():
+                self._left_out[name] = {**self._left_out.get(name, {}), **reasons}
+        partitions.check_partitions(self._frames, num_ranks, self._repartition)
+
+    def stage(
+        self, num_ranks: int, kept: Collection[str] = (), spool_dir: str | None = None
+    ) -> tuple[DataFrame, Tags | Segments]:
+        """Return the DataFrame whose partitions are the ranks' rows, and what the agents get of it.
+
+        Spark jobs that the rows need before their last stage may run here.
+        """
+        frame, tags = dataframes.stage_frame(self._frames, num_ranks, self._repartition, kept)
+        return jvm_files.written(frame, tags, spool_dir, is_final=True)
+
+
+def as_frames(
+    spark: SparkSession, data: Mapping[str, Any], left_out: dict[str, dict[str, str]]
+) -> dict[str, DataFrame]:
+    """Return each dataset as a DataFrame; note columns that can't be fed with the reason.
+
+    Raises
+    ------
+    InvalidArgument
+        It is something else; the message says how to make a DataFrame of it.
+    SchemaError
+        It has no rows, or a type that Spark doesn't have.
+    """
+    return {name: _as_frame(spark, rows, name, left_out) for name, rows in data.items()}
+
+
+def _as_frame(
+    spark: SparkSession, rows: Any, name: str, left_out: dict[str, dict[str, str]]
+) -> DataFrame:
+    from pyspark.sql import Column
+
+    if isinstance(rows, Column):  # it says that it has whatever it is asked for
+        raise InvalidArgument(
+            f"dataset {name!r} is a Column. Give the DataFrame that it is one of: df.select('x')."
+        )
+    if isinstance(rows, Materialized):
+        rows.check()
+        return rows.read(spark)
+    if hasattr(rows, "mapInArrow"):
+        if rows.isStreaming:
+            raise InvalidArgument(
+                f"dataset {name!r} is a streaming DataFrame, which never ends; a run needs all "
+                f"rows of an epoch. Feed it to a running job: with distributor.start(function) as "
+                "job: job.feed(rows). Or run on each batch of it: writeStream.foreachBatch."
+            )
+        return rows  # type: ignore[no-any-return]
+    if hasattr(rows, "to_spark"):  # pandas on Spark
+        return rows.to_spark()  # type: ignore[no-any-return]
+    if hasattr(rows, "mapPartitions"):
+        raise InvalidArgument(
+            f"dataset {name!r} is an RDD ({type(rows).__name__}). Give its columns names: "
+            "rdd.toDF(['x', 'y'])."
+        )
+    if isinstance(rows, str | os.PathLike):
+        raise InvalidArgument(
+            f"dataset {name!r} is a path or a name, {os.fspath(rows)!r}. Read it: "
+            "spark.read.parquet(…), spark.table(…)."
+        )
+    return _from_memory(spark, rows, name, left_out)
+
+
+def _from_memory(
+    spark: SparkSession, rows: Any, name: str, left_out: dict[str, dict[str, str]]
+) -> DataFrame:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from gridflow._feed.ingest import arrays
+
+    try:
+        table, reasons = arrays.feedable(rows, name)
+    except arrays.UnknownKindError as error:
+        raise InvalidArgument(f"{error} Or a DataFrame of Spark.") from error
+    if not table.num_rows:
+        raise SchemaError(f"dataset {name!r} has no rows.")
+    if reasons:
+        left_out[name] = reasons
+    try:
+        table = table.cast(pa.schema([f.with_type(_nearest(f.type)) for f in table.schema]))
+        # A moment without a time zone stays one: it means the same number on every launcher.
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+        return spark.createDataFrame(table, schema)
+    except (pa.ArrowException, PySparkException) as error:
+        raise SchemaError(f"dataset {name!r} can't become a DataFrame: {error}") from error
+
+
+def _nearest(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_nearest(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_nearest(kind.value_type))
+    if pa.types.is_dictionary(kind):
+        return _nearest(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return _NEAREST.get(kind, kind)

@@ -1,0 +1,232 @@
+"""Rows that Spark's JVM writes to files for the Python worker of the same task: no socket, no copy.
+
+gridflow's jar writes the rows of a task as Arrow files (`io.gridflow.feed`), in bulk where they lie
+in bulk, in the form that the spool has wherever it can. The worker maps them, and the spool takes
+them over as they are. Where there is no jar (Spark Connect, a session that forbids it), rows come
+through Spark's socket as ever.
+
+::
+
+    <a local folder of the task>/<name>-<task attempt>/pid             who takes the files
+                                                      /begun           Spark's side has seen it
+                                                      /00000000-0.arrow   rows of the first dataset
+                                                      /failed          why no more could be written
+                          <name>-<task attempt>.over      no more files are wanted
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import shutil
+import threading
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._feed.ingest.base import RankRows
+from gridflow._feed.ingest.packing import can_pack
+from gridflow._feed.store.segment import Segment
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from gridflow._feed.ingest.dataframes import Tags
+
+__all__ = ["Segments", "written"]
+
+_LEAST_SECONDS: Final = 0.001
+_MOST_SECONDS: Final = 0.032
+_CLOSE_SECONDS: Final = 10.0
+
+
+def written(
+    frame: DataFrame, tags: Tags, root: str | None, *, is_final: bool
+) -> tuple[DataFrame, Tags | Segments]:
+    """Return the stage whose tasks write their rows to files, where the session can.
+
+    Spark jobs that the rows need before their last stage run here.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The stage.
+    tags : Tags
+        What parts and names its rows.
+    root : str or None
+        The local folder for the files; None: the first of Spark's own.
+    is_final : bool
+        Whether columns come in the form of the spool where they can (days and booleans as numbers,
+        arrays of one length as such), or always with the types that Spark gives them.
+    """
+    from pyspark.sql import DataFrame as Frame
+
+    spark = frame.sparkSession
+    if not can_pack(spark):
+        return frame, tags
+    name = f"gridflow-rows-{uuid.uuid4().hex}"
+    package: Any = spark._jvm.io.gridflow.feed  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
+    places = {column: place for place, column in enumerate(frame.columns)}
+    tag = tags.tag
+    # A DataFrame plans its query once: this one's is new, and knows what is cached by now.
+    jvm_frame = frame.select("*")._jdf  # noqa: SLF001 (as above)
+    try:
+        asked = package.Segments(
+            jvm_frame, root or "", name, -1 if tag is None else places[tag], is_final
+        )
+    except TypeError:  # no class: the session was made with the jar of an older release
+        return frame, tags
+    for columns in tags.columns:
+        inside, own = zip(*columns, strict=True)
+        asked.dataset([places[column] for column in inside], list(own))
+    return Frame(asked.frame(), spark), Segments(name, root, tags)
+
+
+@dataclass(frozen=True)
+class Segments(RankRows):
+    """The rows of one task, in files.
+
+    Attributes
+    ----------
+    name : str
+        What the names of the tasks' folders begin with.
+    root : str or None
+        Where these are; None: in the first of the local folders that Spark gives the task.
+    tags : Tags
+        For rows that come through Spark's socket all the same: its tasks wait for a few seconds
+        only until somebody wants files.
+    """
+
+    name: str
+    root: str | None
+    tags: Tags
+
+    def folder(self) -> Path:
+        """Return the folder of this process's task."""
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        root = self.root or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+        if task is None or not root:
+            raise InvalidArgument("rows in files need a Spark task: this process has none.")
+        return Path(root) / f"{self.name}-{task.taskAttemptId()}"
+
+    def batches(
+        self, arriving: Iterable[pa.RecordBatch] = ()
+    ) -> Generator[tuple[str, pa.RecordBatch | Segment]]:
+        """Yield files, each with the name of its rows' dataset, as they come.
+
+        The folder is there before this is called, and is deleted by whoever made it. Whoever takes
+        a file away is done with it.
+
+        Raises
+        ------
+        OSError
+            Spark's task couldn't write a file.
+        """
+        folder = self.folder()
+        task = _Task(arriving)
+        try:
+            yield from self._handed_over(folder, task)
+        except BaseException:
+            # Spark's task sees that no more files are wanted: at once, as it writes on meanwhile.
+            over = folder.with_name(f"{folder.name}.over")
+            with contextlib.suppress(OSError):
+                folder.rename(over)
+            shutil.rmtree(over, ignore_errors=True)
+            raise
+        finally:
+            task.close()
+
+    def _handed_over(
+        self, folder: Path, task: _Task
+    ) -> Iterator[tuple[str, pa.RecordBatch | Segment]]:
+        number, wait = 0, _LEAST_SECONDS
+        while True:
+            has_ended = task.has_ended  # before the look, or a last file might be missed
+            found = self._file(folder, number)
+            if found is not None:
+                yield found
+                number, wait = number + 1, _LEAST_SECONDS
+            elif has_ended:
+                break
+            else:
+                batch = task.batch(wait)
+                if batch is not None:
+                    yield from self.tags.batches([batch])
+                wait = min(2 * wait, _MOST_SECONDS)
+        task.check()
+        failed = folder / "failed"
+        if failed.exists():
+            raise os_error(failed.read_text())
+
+    def _file(self, folder: Path, number: int) -> tuple[str, Segment] | None:
+        for place, dataset in enumerate(self.tags.datasets):
+            path = folder / f"{number:08d}-{place}.arrow"
+            if path.exists():
+                return dataset, Segment(path)
+        return None
+
+
+class _Task:
+    """What Spark's task sends by its socket: the end of its rows, and seldom the rows.
+
+    A thread listens, as whoever listens hears nothing else meanwhile.
+    """
+
+    def __init__(self, arriving: Iterable[pa.RecordBatch]) -> None:
+        self._arriving = arriving
+        self._batches: queue.Queue[pa.RecordBatch] = queue.Queue(1)
+        self._error: BaseException | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._listen, name="gridflow-rows", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all has been sent, and taken."""
+        return not self._thread.is_alive() and self._batches.empty()
+
+    def batch(self, seconds: float) -> pa.RecordBatch | None:
+        """Return rows that were sent, None if there are none by then."""
+        try:
+            return self._batches.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def check(self) -> None:
+        """Raise what ended it, if that was an error."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Wait for its end: the socket is Spark's again."""
+        self._is_closed = True
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _listen(self) -> None:
+        try:
+            for batch in self._arriving:
+                while not self._is_closed:
+                    with contextlib.suppress(queue.Full):
+                        self._batches.put(batch, timeout=_MOST_SECONDS)
+                        break
+                if self._is_closed:
+                    return
+        except BaseException as error:  # noqa: BLE001 (raised again where rows are waited for)
+            self._error = error
+
+
+def os_error(words: str) -> OSError:
+    """Return the error of the system that Java has told of."""
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if os.strerror(number) in words:
+            return OSError(number, os.strerror(number))
+    return OSError(f"Spark's task could not write its rows: {words}")

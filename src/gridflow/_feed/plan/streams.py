@@ -1,0 +1,138 @@
+"""How far ranks may go on rows that are pushed, and how such a stream ends. Pure.
+
+All ranks make equal steps, on rows that come to them unevenly and without a known end. What is
+known only grows: ``certain``, the rows that every rank has got, and at the end the counts of all.
+
+* Before the end ``certain // batch_size`` steps may be made, each with a full batch: a rank
+  without rows lets all wait.
+* At the end the shortest rank's full batches are made on all ranks, and what each has beyond them
+  is dealt out to the steps that are left, as `tail` says. A rank that has nothing beyond them
+  repeats its last rows. Where a rank has never had any, no more steps are made.
+
+The former never exceeds the latter, so ranks needn't hear of anything at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gridflow._feed.plan.grants import Grants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gridflow._feed.plan.epochs import Tail
+    from gridflow._feed.plan.grants import Standing
+
+__all__ = ["StreamArrivals", "full_steps", "last_steps"]
+
+
+def full_steps(counts: Sequence[int], batch_size: int) -> int:
+    """Return how many steps have full batches on all ranks.
+
+    Examples
+    --------
+    >>> full_steps([70, 64], 32)
+    2
+    """
+    return min(counts) // batch_size
+
+
+def last_steps(counts: Sequence[int], batch_size: int, tail: Tail, *, repeats: bool = True) -> int:
+    """Return how many steps come after those, once no more rows will.
+
+    None, where not each rank has rows to repeat.
+
+    Examples
+    --------
+    >>> last_steps([70, 64], 32, "spread"), last_steps([70, 64], 32, "drop")
+    (1, 0)
+    >>> last_steps([70, 0], 32, "spread"), last_steps([70, 0], 32, "spread", repeats=False)
+    (3, 0)
+    """
+    if tail == "drop" or not repeats:
+        return 0
+    return -(-(max(counts) - full_steps(counts, batch_size) * batch_size) // batch_size)
+
+
+class StreamArrivals(Grants):
+    """What a training process knows of the rows that are pushed, section by section.
+
+    A stream that isn't parted has one section. Steps are counted from a section's beginning.
+
+    Parameters
+    ----------
+    look : callable
+        Returns the present `Standing` of a section, and whether it is the last one.
+    wait_for : callable
+        See `Grants`.
+    section : int
+        The one to begin with.
+    own : int
+        Place of this rank among the counts.
+    batch_size, tail
+        See `Grants`.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[int], tuple[Standing, bool]],
+        wait_for: Callable[[Callable[[], bool], float | None], bool],
+        *,
+        section: int,
+        own: int,
+        batch_size: int,
+        tail: Tail,
+    ) -> None:
+        super().__init__(
+            lambda: look(self.section)[0], wait_for, _nothing, batch_size=batch_size, tail=tail
+        )
+        self._look_at = look
+        self.section, self.own = section, own
+
+    def another(self) -> StreamArrivals:
+        """Return one that begins as this one has begun, for somebody else to go on with."""
+        return StreamArrivals(
+            self._look_at,
+            self._wait_for,
+            section=self.section,
+            own=self.own,
+            batch_size=self._batch_size,
+            tail=self._tail,
+        )
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no section comes after this one, which is complete."""
+        standing, is_last = self._look_at(self.section)
+        return is_last and standing.counts is not None
+
+    def advance(self) -> int:
+        """Go on to the next section; return the rows that this rank had in this one."""
+        rows = self.counts()[self.own]
+        self.section += 1
+        return rows
+
+    def steps(self) -> int:
+        """Return the steps of the section, when no more of its rows will come."""
+        counts = self.counts()
+        return full_steps(counts, self._batch_size) + last_steps(
+            counts, self._batch_size, self._tail, repeats=self._look().repeats
+        )
+
+    def full(self) -> int:
+        """Return how many of the steps have full batches, when no more rows will come."""
+        return full_steps(self.counts(), self._batch_size)
+
+    def _knows(self, step: int) -> bool:
+        standing = self._look()
+        return standing.counts is not None or step < standing.certain // self._batch_size
+
+    def _granted(self) -> int:
+        if self.are_complete:
+            return self.steps()
+        return self._look().certain // self._batch_size
+
+
+def _nothing() -> None:
+    """Do nothing: what can't be fed was refused when it came."""

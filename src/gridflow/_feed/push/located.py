@@ -1,0 +1,119 @@
+"""Rows that are sent by their place in a file, where sender and agent see the same one.
+
+A feeder's task finds its rows in files (`gridflow._feed.ingest.jvm_files`). An agent on the same
+host maps them there: nothing is encrypted and copied through a socket on the way. An agent
+elsewhere doesn't find the file, says so, and gets the rows themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from gridflow._feed.store import Segment
+from gridflow._wire.headers import RowsInFile
+from gridflow._wire.messages import parse
+from gridflow._wire.receiver import A_FEEDER, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Located", "in_file", "taken"]
+
+#: Nothing else is opened: the end of the path of such a file, whose token nobody can guess.
+_NAME: Final = re.compile(r"/gridflow-rows-[0-9a-f]{32}-\d+/\d{8}-\d+\.arrow\Z")
+
+
+@dataclass(frozen=True)
+class Located:
+    """Rows, and where they lie.
+
+    Attributes
+    ----------
+    batch : pyarrow.RecordBatch
+        The rows.
+    path : str
+        Of the file.
+    node : tuple of int
+        The file's number and size: another host has no such file.
+    number : int
+        Which of the file's record batches they are in.
+    start : int
+        The place of the first of them in it.
+    """
+
+    batch: pa.RecordBatch
+    path: str
+    node: tuple[int, int]
+    number: int
+    start: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.batch.num_rows)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the whole file."""
+        return self.node[1]
+
+    def slice(self, first: int, rows: int) -> Located:
+        """Return some of the rows."""
+        return replace(self, batch=self.batch.slice(first, rows), start=self.start + first)
+
+    def told(self, first: int) -> dict[str, Any]:
+        """Return what is sent in place of the rows; ``first`` is their place in the partition."""
+        return {
+            "first": first,
+            "path": self.path,
+            "node": self.node,
+            "number": self.number,
+            "start": self.start,
+            "rows": self.num_rows,
+        }
+
+
+def in_file(segment: Segment, facts: Mapping[bytes, str] | None) -> Iterator[Located]:
+    """Yield the rows of a file, batch by batch, with facts of the sender's in their schemas."""
+    found = segment.path.stat()
+    for number, batch in enumerate(segment.batches):
+        told = batch if facts is None else batch.replace_schema_metadata(facts)
+        yield Located(told, str(segment.path), (found.st_ino, found.st_size), number)
+
+
+def taken(told: Any, batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch | Located | None]:
+    """Return the place of the first row in its partition, and the rows; None if they aren't here.
+
+    Parameters
+    ----------
+    told
+        That place, or what `Located.told` said.
+    batch : pyarrow.RecordBatch
+        The rows, or as many of them as came: none, with their schema.
+    """
+    if not isinstance(told, dict):
+        return place_of(told), batch
+    place = parse(A_FEEDER, "the place of rows", told, RowsInFile)
+    path = Path(place.path)
+    if not _NAME.search(place.path) or ".." in path.parts or "\0" in place.path:
+        return place.first, None
+    try:
+        found = path.lstat()
+        is_it = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+        if not is_it or (found.st_ino, found.st_size) != place.node:
+            return place.first, None
+        rows = Segment(path).batches[place.number].slice(place.start, place.rows)
+    except (OSError, IndexError, pa.ArrowInvalid):
+        return place.first, None
+    if rows.num_rows != place.rows:
+        return place.first, None
+    rows = rows.replace_schema_metadata(batch.schema.metadata)
+    node = found.st_ino, found.st_size
+    return place.first, Located(rows, place.path, node, place.number, place.start)

@@ -1,0 +1,269 @@
+"""Which columns become which tensors: forms of ``features``, ``label``, ``sample_weight``. Pure.
+
+========================================  =====================================================
+form                                      what the model gets
+========================================  =====================================================
+``"x"`` or ``["x"]``                      the tensor of column x
+``["a", "b"]``                            a dict of the columns' tensors, by name
+``[["a", "b", "c"]]``                     one float32 matrix (batch, 3) of the columns beside
+                                          each other; an array of 4 takes 4 places
+``{"input": "a", "other": ["b", "c"]}``   a dict by the given names; a list is stacked as above
+========================================  =====================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gridflow._feed.normalize import ANY_LENGTH, SPARSE
+from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from gridflow._feed.normalize import TensorSpec
+
+__all__ = ["Columns", "Selection", "Tensor", "named", "refuse_left_out", "select"]
+
+#: What ``features`` and ``label`` take, see the table in the module's docstring.
+Columns = str | Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a batch.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Where its values come from.
+    dtype : numpy dtype or "string"
+        Of an element.
+    row_shape : tuple of int
+        Without the batch.
+    stacked : bool
+        Whether its columns lie beside each other.
+    widths : tuple of int
+        The places that each column takes, where stacked.
+    """
+
+    columns: tuple[str, ...]
+    dtype: Any
+    row_shape: tuple[int, ...]
+    stacked: bool = False
+    widths: tuple[int, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds text or bytes."""
+        return isinstance(self.dtype, str)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether each row has a length of its own, as a list of what isn't zero has, too."""
+        return ANY_LENGTH in self.row_shape or self.is_sparse
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it holds what isn't zero, with its places; of the second size in its shape."""
+        return SPARSE in self.row_shape
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype that numpy uses for it."""
+        return np.dtype(object) if self.is_text else self.dtype
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The tensors of a batch, and the structure they are given in.
+
+    Attributes
+    ----------
+    parts : tuple
+        One for x, and for y and the sample weight when asked for: a single key, or a dict of
+        name to key. A key is a place in ``tensors``.
+    tensors : tuple of Tensor
+        All of them, each once.
+    """
+
+    parts: tuple[int | dict[str, int], ...]
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns that are read."""
+        return list(dict.fromkeys(c for tensor in self.tensors for c in tensor.columns))
+
+    @property
+    def texts(self) -> list[str]:
+        """Those of them that hold text or bytes."""
+        return list(
+            dict.fromkeys(c for tensor in self.tensors if tensor.is_text for c in tensor.columns)
+        )
+
+    def pack(self, flat: Sequence[Any]) -> Any:
+        """Put one thing per tensor into the structure that Keras expects: x alone, or a tuple."""
+        packed = tuple(
+            {name: flat[key] for name, key in part.items()}
+            if isinstance(part, dict)
+            else flat[part]
+            for part in self.parts
+        )
+        return packed if len(packed) > 1 else packed[0]
+
+
+def named(*forms: object) -> list[str]:
+    """Return the columns that forms of the table in the module's docstring name, each once.
+
+    Examples
+    --------
+    >>> named({"a": "x", "b": ["y", "z"]}, [["x", "w"]], None)
+    ['x', 'y', 'z', 'w']
+    """
+    found: dict[str, None] = {}
+    waiting = list(reversed(forms))
+    while waiting:
+        form = waiting.pop()
+        if isinstance(form, str):
+            found[form] = None
+        elif isinstance(form, Mapping):
+            waiting += reversed(list(form.values()))
+        elif isinstance(form, Sequence):
+            waiting += reversed(form)
+    return list(found)
+
+
+def refuse_left_out(columns: Sequence[str], left_out: Mapping[str, str]) -> None:
+    """Refuse columns that aren't fed, with the reason.
+
+    Raises
+    ------
+    SchemaError
+        For the first of them.
+    """
+    for column in columns:
+        for name, reason in left_out.items():
+            if column == name or column.startswith(f"{name}."):  # or a part of it
+                raise SchemaError(reason)
+
+
+def select(
+    specs: Mapping[str, TensorSpec],
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    dataset: str = "data",
+) -> Selection:
+    """Find the columns.
+
+    Parameters
+    ----------
+    specs
+        The columns there are, as `gridflow._feed.normalize.tensor_specs` gives them.
+    features, label
+        See the table in the module's docstring; without a label there is only x.
+    sample_weight
+        A column of one number per row; needs a label.
+    dataset
+        Its name, for errors.
+
+    Raises
+    ------
+    SchemaError
+        When a column doesn't exist, or can't be stacked.
+    InvalidArgument
+        When the form is none of those in the table.
+    """
+    if sample_weight is not None and (label is None or not isinstance(sample_weight, str)):
+        raise InvalidArgument(
+            f"sample_weight must be one column and needs a label, whose loss it weighs; got "
+            f"sample_weight={sample_weight!r}, label={label!r}."
+        )
+    tensors: list[Tensor] = []
+
+    def add(columns: object, argument: str) -> int:
+        tensors.append(_tensor(specs, columns, argument, dataset))
+        return len(tensors) - 1
+
+    def part(form: Columns, argument: str) -> int | dict[str, int]:
+        if isinstance(form, str):
+            return add(form, argument)
+        if isinstance(form, Mapping) and form:
+            return {str(name): add(columns, argument) for name, columns in form.items()}
+        if isinstance(form, Sequence) and len(form) == 1:
+            return add(form[0], argument)
+        if isinstance(form, Sequence) and form and all(isinstance(c, str) for c in form):
+            return {str(column): add(column, argument) for column in form}
+        raise InvalidArgument(
+            f"{argument} must be a column, a list of columns, a list that holds one list of "
+            f"columns to stack, or a dict of input name to column(s); got {form!r}."
+        )
+
+    parts = [part(features, "features")]
+    if label is not None:
+        parts.append(part(label, "label"))
+    if sample_weight is not None:
+        parts.append(add(sample_weight, "sample_weight"))
+    return Selection(tuple(parts), tuple(tensors))
+
+
+def _tensor(
+    specs: Mapping[str, TensorSpec], columns: object, argument: str, dataset: str
+) -> Tensor:
+    if isinstance(columns, str):
+        dtype, shape = _spec(specs, columns, argument, dataset)
+        return Tensor((columns,), dtype, shape)
+    if (
+        not isinstance(columns, Sequence)
+        or not columns
+        or not all(isinstance(c, str) for c in columns)
+    ):
+        raise InvalidArgument(
+            f"{argument} holds {columns!r} where a column or a list of columns belongs."
+        )
+    widths = []
+    for column in columns:
+        dtype, shape = _spec(specs, column, argument, dataset)
+        if isinstance(dtype, str):
+            raise SchemaError(
+                f"{argument}: column {column!r} of dataset {dataset!r} holds text, which can't be "
+                f"stacked with {', '.join(c for c in columns if c != column)} into one matrix of "
+                f"numbers. Give it an input of its own."
+            )
+        if SPARSE in shape:
+            raise SchemaError(
+                f"{argument}: column {column!r} of dataset {dataset!r} is sparse, which can't be "
+                "stacked with others. Give it an input of its own, or feed it dense."
+            )
+        if ANY_LENGTH in shape:
+            raise SchemaError(
+                f"{argument}: column {column!r} of dataset {dataset!r} is ragged, which can't be "
+                "stacked with others. Give it an input of its own, or feed it as Padded(length)."
+            )
+        widths.append(math.prod(shape))
+    return Tensor(
+        tuple(columns), np.dtype(np.float32), (sum(widths),), stacked=True, widths=tuple(widths)
+    )
+
+
+def _spec(
+    specs: Mapping[str, TensorSpec], column: str, argument: str, dataset: str
+) -> tuple[Any, tuple[int, ...]]:
+    if column not in specs:
+        raise SchemaError(
+            f"{argument}: dataset {dataset!r} has no column {column!r}. It has: "
+            f"{', '.join(specs) or 'none, as no row and no schema of it is known'}."
+            f"{did_you_mean(column, specs)}"
+        )
+    dtype, shape = specs[column]
+    known = tuple(size for size in shape if size is not None)
+    if len(known) < len(shape):
+        raise DataError(
+            f"{argument}: dataset {dataset!r} has no row that would tell how long the arrays in "
+            f"column {column!r} are."
+        )
+    return dtype, known

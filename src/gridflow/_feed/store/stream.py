@@ -1,0 +1,384 @@
+"""What has come of one stream to one rank: each row once, in bounded room, until it is taken.
+
+A feeder's task sends the rows of one partition with their places in it. A task that is tried again
+asks first which places have come (`StreamStore.begin`), from all agents, and sends the others;
+whoever tried before it is refused from then on. So no row is lost or doubled, as long as a
+partition's rows come in the same order each time.
+
+Rows lie in segments (`gridflow._feed.store.stream_files`), in the order in which they came from all
+feeders. While `limit` bytes lie there, feeders wait. A segment is deleted when all its rows were
+taken; where checkpoints are made in the middle of an epoch, when the two last ones that the driver
+has no longer need them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from gridflow._feed.ledger import DatasetCounts
+from gridflow._feed.normalize import FeedOptions, Findings, normalise
+from gridflow._feed.push.exactly_once import Partition, Partitions, Superseded
+from gridflow._feed.push.located import Located
+from gridflow._feed.push.marks import Mark, Marks
+from gridflow._feed.store import size_of, stream_files
+from gridflow.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gridflow._spec.place import Place
+
+__all__ = ["ASKED", "LEFT_OUT", "StreamStore"]
+
+#: Ends of sections that somebody may still ask for.
+_ENDS: Final = 4
+#: Of a segment's schema: columns that can't be fed, and why.
+LEFT_OUT: Final = b"gridflow.left_out"
+#: Of a segment's schema: each of its rows is to be answered; what to call them.
+ASKED: Final = b"gridflow.asked"
+
+
+def _element(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the numbers or texts that a column holds, whatever form they are in."""
+    while (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
+        kind = kind.value_type
+    # Zone and unit don't change what a timestamp is fed as.
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+
+
+def _batch_of(rows: pa.RecordBatch | Located) -> pa.RecordBatch:
+    return rows.batch if isinstance(rows, Located) else rows
+
+
+@dataclass(frozen=True)
+class _Segment:
+    number: int
+    rows: int
+    bytes: int
+
+
+class StreamStore:
+    """The rows of a stream that have come to this rank.
+
+    Parameters
+    ----------
+    name : str
+    folder : Path
+        Of its segments; made when missing.
+    options : FeedOptions
+        The rule for nulls.
+    limit : int
+        Bytes that may lie here; more only where whoever trains would wait for ever.
+    on_change : callable
+        Called, from the thread of a feeder, whenever rows have come.
+    keeps : bool, default False
+        Whether rows are kept until a checkpoint covers them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        options: FeedOptions,
+        limit: int,
+        on_change: Callable[[], None],
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self.name, self.folder = name, folder
+        self._options, self._limit, self._on_change = options, limit, on_change
+        self._changed = threading.Condition()
+        self._partitions = Partitions(Partition)
+        self._segments: deque[_Segment] = deque()
+        self._bytes = 0
+        self._schema: pa.Schema | None = None
+        self._types: dict[str, pa.DataType] = {}
+        self._findings = Findings()
+        self._rows_in = self._rows = self._dropped = 0
+        self._next = 0
+        #: Rows that were taken in all, and those in generations that have ended.
+        self._taken = self._before = 0
+        self._freed = 0
+        self._keeps = keeps
+        self._marks = Marks()
+        #: Rows that had come at the ends of sections.
+        self._ends: dict[int, int] = {}
+        self._sections = 0
+        #: The section that the generation began with.
+        self.first_section = 0
+        self._batch_size = 1
+        self._is_open, self._is_closed = True, False
+        self._is_asked: bool | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # For feeders ---------------------------------------------------------------------------------
+
+    def begin(self, feed: str, partition: int, attempt: int) -> dict[str, Any]:
+        """Let an attempt to send a partition begin; those before it are refused from now on.
+
+        Returns
+        -------
+        dict
+            ``ranges``, the places that have come; ``pending``, rows that wait here; ``ended``.
+
+        Raises
+        ------
+        Superseded
+            A later attempt has begun.
+        """
+        with self._changed:
+            self._check_open()
+            known = self._partitions[feed, partition]
+            known.begin(attempt)
+            self._changed.notify_all()
+            return {**self._standing(), "ranges": [list(each) for each in known.ranges]}
+
+    def put(
+        self,
+        feed: str,
+        partition: int,
+        attempt: int,
+        first: int,
+        rows: pa.RecordBatch | Located,
+        *,
+        asked: str | None = None,
+    ) -> dict[str, Any]:
+        """Take rows of a partition, once there is room.
+
+        Parameters
+        ----------
+        first : int
+            The place of the first row in its partition.
+        rows : pyarrow.RecordBatch or Located
+            A file's rows are kept as a link to it, if that is all that they need.
+        asked : str, optional
+            Of rows that are to be answered, what to call them.
+
+        Returns
+        -------
+        dict
+            ``pending`` and ``ended``. Where the stream had ended, the rows were not taken.
+
+        Raises
+        ------
+        Superseded
+            A later attempt has begun.
+        DataError
+            The rows break a rule, or the disk is full.
+        """
+        size = size_of(_batch_of(rows))
+        with self._changed:
+            known = self._partitions[feed, partition]
+            self._changed.wait_for(
+                lambda: not self._is_open or known.attempt > attempt or self._has_room(size)
+            )
+            self._check_open()
+            known.check(attempt)
+            if self._is_open:
+                self._check_kind(is_asked=asked is not None)
+                for begin, end in known.ranges.missing(first, first + rows.num_rows):
+                    self._store(rows.slice(begin - first, end - begin), asked)
+                    known.ranges.add(begin, end)
+            standing = self._standing()
+        self._on_change()
+        return standing
+
+    def open(self) -> None:
+        """Take rows again."""
+        with self._changed:
+            self._is_open = True
+
+    def end(self) -> None:
+        """Take no more rows."""
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let all feeders fail: the agent ends."""
+        with self._changed:
+            self._is_open, self._is_closed = False, True
+            self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Superseded("the agent ends.")
+
+    def _has_room(self, size: int) -> bool:
+        if self._bytes + size <= self._limit:
+            return True
+        # Whoever trains may wait for these rows to fill a batch: nothing would ever be taken.
+        starves = self._rows - self._taken < self._batch_size
+        if starves and self._keeps:
+            self._keeps = False  # nor would there be the checkpoint that needs what is kept
+            self._free()
+        return starves
+
+    def _check_kind(self, *, is_asked: bool) -> None:
+        if self._is_asked not in {None, is_asked}:
+            raise DataError(
+                "rows come either by feed(), to be trained on, or by infer(), to be answered: not "
+                "both in one job."
+            )
+        self._is_asked = is_asked
+
+    def _standing(self) -> dict[str, Any]:
+        return {"pending": self._rows - self._taken, "ended": not self._is_open}
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        for field in schema:
+            kind = _element(field.type)
+            known = self._types.setdefault(field.name, kind)
+            if known != kind:
+                raise DataError(
+                    f"the column {field.name!r} came as {known} before, and comes as {kind} "
+                    "now: cast it, so that all rows of the stream have one type."
+                )
+
+    def _store(self, rows: pa.RecordBatch | Located, asked: str | None) -> None:
+        batch = _batch_of(rows)
+        rows_in = batch.num_rows
+        self._check_types(batch.schema)
+        told = (batch.schema.metadata or {}).get(LEFT_OUT)
+        if told is not None:  # whoever sends the rows knows of columns that can't be fed
+            self._findings.left_out.update(json.loads(told))
+        batch, dropped = normalise(batch, self.name, self._options, self._schema, self._findings)
+        self._rows_in += rows_in
+        self._dropped += dropped
+        if not batch.num_rows:
+            return
+        self._schema = batch.schema
+        facts: dict[bytes, Any] = {} if asked is None else {ASKED: asked}
+        if self._findings.left_out:  # whoever wants such a column is told why it isn't there
+            facts[LEFT_OUT] = json.dumps(self._findings.left_out)
+        batch = batch.replace_schema_metadata(facts) if facts else batch
+        try:
+            stream_files.store(self.folder, self._next, batch, rows)
+        except OSError as error:
+            raise DataError(
+                f"rows that were pushed can't be kept in {self.folder}: {error}. Give a larger "
+                "disk with Spool(dir=…), or a smaller Spool(limit=…)."
+            ) from error
+        self._segments.append(_Segment(self._next, batch.num_rows, batch.nbytes))
+        self._next += 1
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+
+    # For the agent -------------------------------------------------------------------------------
+
+    def needs(self, batch_size: int) -> None:
+        """Note how many rows whoever trains needs at once: they are let in whatever the limit."""
+        with self._changed:
+            self._batch_size = batch_size
+            self._changed.notify_all()
+
+    def take(self, rows: int) -> None:
+        """Note how many rows were taken since the generation began; free what isn't needed."""
+        with self._changed:
+            self._taken = max(self._taken, min(self._before + rows, self._rows))
+            self._free()
+
+    def begin_with(self, sections: int) -> None:
+        """Begin with a section that has so many before it, none of whose rows came here."""
+        with self._changed:
+            self._keeps = True
+            self._sections = self.first_section = sections
+            self._marks.begin_with(sections)
+
+    def end_sections(self, sections: int) -> None:
+        """Let what has come by now end so many sections in all; keep rows from section to section.
+
+        A training that is started again begins with a section.
+        """
+        with self._changed:
+            self._keeps = True
+            while self._sections < sections:
+                self._ends[self._sections] = self._rows
+                self._sections += 1
+                self._ends.pop(self._sections - _ENDS, None)
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The last sections that have ended in this generation, and the rows by then."""
+        with self._changed:
+            return {
+                section: rows - self._before
+                for section, rows in self._ends.items()
+                if section >= self.first_section
+            }
+
+    def mark(self, place: Place, rows: int, section: int) -> None:
+        """Note how many rows since the generation began a checkpoint covers."""
+        with self._changed:
+            self._marks.made(Mark(place, self._before + rows, section))
+
+    def committed(self, place: Place) -> None:
+        """Take note that the driver has a checkpoint; free what only older ones need."""
+        with self._changed:
+            self._marks.arrived(place)
+            self._free()
+
+    def begin_generation(self, resume: Place | None) -> int:
+        """Count from now on what a checkpoint, or none, leaves to be trained on.
+
+        Returns
+        -------
+        int
+            Rows that would have to come again, and are gone.
+        """
+        with self._changed:
+            mark = self._marks.covered(resume, Mark(resume, self._taken, self._sections))
+            self.first_section = mark.section
+            self._before = self._taken = max(mark.rows, self._freed)
+            self._marks.go_on(resume, mark, self._before)
+            return self._before - mark.rows
+
+    def _free(self) -> None:
+        """Delete the segments that nobody reads again."""
+        needed = self._marks.oldest.rows if self._keeps else self._taken
+        while self._segments and self._freed + self._segments[0].rows <= needed:
+            segment = self._segments.popleft()
+            self._freed += segment.rows
+            self._bytes -= segment.bytes
+            stream_files.delete(self.folder, segment.number)
+        self._changed.notify_all()
+
+    @property
+    def before(self) -> int:
+        """Rows that the generations before this one have had."""
+        with self._changed:
+            return self._before
+
+    @property
+    def rows(self) -> int:
+        """Rows that have come since the generation began, or had not been taken before."""
+        with self._changed:
+            return self._rows - self._before
+
+    @property
+    def segments(self) -> tuple[int, int, int]:
+        """The first segment that is there, the number after the last, and rows to skip."""
+        with self._changed:
+            first = self._segments[0].number if self._segments else self._next
+            return first, self._next, max(0, self._before - self._freed)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema of the last rows that have come; None before the first."""
+        return self._schema
+
+    @property
+    def counts(self) -> DatasetCounts:
+        """What has come, over all generations."""
+        with self._changed:
+            nulls = dict(self._findings.nulls)
+            return DatasetCounts(self._rows_in, self._rows, self._dropped, nulls=nulls)

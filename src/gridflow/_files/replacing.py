@@ -1,0 +1,84 @@
+"""Files of the user's that are replaced: the new one is written beside the old one, and renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gridflow._files.local import sync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str], ending: str = "") -> Iterator[Path]:
+    """Give a place to write a file or folder to, which becomes that at the path when it is whole.
+
+    After an error nothing of it is left, and what was at the path is as it was. A link stays one;
+    devices and pipes are written to as they are. The file keeps the mode of the old one.
+
+    Parameters
+    ----------
+    path : str or path-like
+        On this machine; its folder has to be there.
+    ending : str, optional
+        Of the name of that place, for who goes by it.
+
+    Raises
+    ------
+    OSError
+        There is no such folder, no room in it, or no right to write there.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        yield target
+        return
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    beside = _beside(target, ending)
+    try:
+        yield beside
+        if target.is_file() and beside.is_file():
+            shutil.copymode(target, beside)
+            sync(beside)  # else a crash of the host could leave neither
+        move(beside, target)
+    except BaseException:
+        _delete(beside)
+        raise
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file or folder, in place of what is at the target.
+
+    A folder can't be renamed over another one. For a moment the old one has another name then.
+    """
+    if not (source.is_dir() and target.is_dir()):
+        source.replace(target)
+        return
+    old = _beside(target)
+    target.rename(old)
+    try:
+        source.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    _delete(old)
+
+
+def _beside(target: Path, ending: str = "") -> Path:
+    """Return a new path in the same folder; Spark, and `gridflow tfrecord`, read no such names."""
+    return target.with_name(f".gridflow-{secrets.token_hex(6)}.partial{ending}")
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,216 @@
+"""Who has which GPU of this host: a lock per GPU, or per part of one.
+
+For hosts on which no scheduler hands out GPUs. A lock is a file that is locked (flock(2)) by the
+agent and inherited by its training process: it is free again as soon as both are dead, however they
+died. All that choose do so under one more lock, the table's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gridflow._files.local import open_file
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from gridflow._gpu.devices import Device
+    from gridflow._spec.gpus import GpuNeed
+
+#: Names another folder, for hosts on which not all jobs see the same /tmp.
+FOLDER_VARIABLE: Final = "GRIDFLOW_GPU_LOCKS"
+#: Not the temporary folder: TMPDIR differs from job to job, and a lock is for all of them.
+_FOLDER: Final = "/tmp/gridflow-gpus"  # noqa: S108
+_TABLE: Final = "table"
+_TABLE_SECONDS: Final = 120.0
+_MOST_WORDS: Final = 4096
+_NAME: Final = re.compile(r"(?P<gpu>.+)\.(?P<shares>\d+)\.(?P<slot>\d+)")
+
+
+class HeldLock(NamedTuple):
+    """A lock that is held.
+
+    Attributes
+    ----------
+    device : Device
+    file : int
+        The descriptor that holds it; closing it everywhere gives the GPU back.
+    """
+
+    device: Device
+    file: int
+
+
+class GpuLocks:
+    """The locks of this host.
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        Where they lie: the same for all users of the host.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self._folder = Path(folder or os.environ.get(FOLDER_VARIABLE) or _FOLDER)
+
+    def take(
+        self,
+        need: GpuNeed,
+        devices: Sequence[Device],
+        busy: Callable[[], Collection[str]],
+        owner: str,
+    ) -> list[HeldLock]:
+        """Take the GPUs of a need, all or none.
+
+        Parameters
+        ----------
+        need : GpuNeed
+        devices : sequence of Device
+            Those that may be taken.
+        busy : callable
+            Returns UUIDs of GPUs on which processes compute. Asked while the table is locked: a
+            task that has just ended is either still there or not.
+        owner : str
+            Said to others who find the GPU taken.
+
+        Returns
+        -------
+        list of Held
+            Empty if there are not enough.
+        """
+        with self._table():
+            places = self._places(need, devices, busy())
+            taken = places[: need.count]
+            if len(taken) < (need.count or 0):
+                return []
+            return [
+                HeldLock(device, self._lock(device, need.shares, s, owner)) for device, s in taken
+            ]
+
+    def count_free(
+        self, need: GpuNeed, devices: Sequence[Device], busy: Callable[[], Collection[str]]
+    ) -> int:
+        """Return how many GPUs, or parts of this size, could be taken now."""
+        with self._table():
+            free, taken = 0, busy()
+            for device in devices:
+                held = self._held(device)
+                if need.shares > 1 and held and {shares for shares, _ in held} == {need.shares}:
+                    free += need.shares - len(held)
+                elif not held and device.uuid not in taken:
+                    free += need.shares
+            return free
+
+    def owners(self, devices: Sequence[Device]) -> list[str]:
+        """Return who holds what, in words."""
+        found = []
+        with self._table():
+            for device in devices:
+                for shares, slot in sorted(self._held(device)):
+                    with open_file(self._folder / _name(device, shares, slot)) as file:
+                        who = file.read(_MOST_WORDS).decode(errors="replace")
+                    found.append(f"GPU {device.index} by {who.strip() or 'somebody'}")
+        return found
+
+    def _places(
+        self, need: GpuNeed, devices: Sequence[Device], busy: Collection[str]
+    ) -> list[tuple[Device, int]]:
+        """Return free places, those first that fill up a GPU which is shared already."""
+        shared, whole = [], []
+        for device in devices:
+            held = self._held(device)
+            if not held and device.uuid not in busy:
+                whole.append((device, 0))
+            elif need.shares > 1 and {shares for shares, _ in held} == {need.shares}:
+                slots = {slot for _, slot in held}
+                shared += [(device, s) for s in range(need.shares) if s not in slots]
+        return shared + whole
+
+    def _held(self, device: Device) -> set[tuple[int, int]]:
+        """Return (shares, slot) of each lock of a GPU that somebody holds."""
+        held = set()
+        for path in self._folder.glob(f"{_safe(device.uuid)}.*.*"):
+            name = _NAME.fullmatch(path.name)
+            if name is not None and self._is_locked(path):
+                held.add((int(name["shares"]), int(name["slot"])))
+        return held
+
+    def _is_locked(self, path: Path) -> bool:
+        file = _open(path)
+        try:
+            return not _try_lock(file)
+        finally:
+            os.close(file)
+
+    def _lock(self, device: Device, shares: int, slot: int, owner: str) -> int:
+        file = _open(self._folder / _name(device, shares, slot))
+        if not _try_lock(file):
+            os.close(file)
+            raise GridflowError(f"the lock of GPU {device.index} was taken without the table")
+        found = os.fstat(file)
+        if found.st_uid == os.geteuid() and found.st_nlink == 1:  # not a file linked to here
+            with contextlib.suppress(OSError):  # the words stay the old ones
+                os.ftruncate(file, 0)
+                os.pwrite(file, owner.encode(), 0)
+        return file
+
+    @contextlib.contextmanager
+    def _table(self) -> Iterator[None]:
+        with contextlib.suppress(FileExistsError):
+            self._folder.mkdir(parents=True)
+            self._folder.chmod(0o1777)  # as /tmp: all may add locks, none may remove another's
+        if not stat.S_ISDIR(self._folder.lstat().st_mode):
+            raise GridflowError(
+                f"the GPU locks belong in {self._folder}, which is not a folder; remove it, or "
+                f"set another one in {FOLDER_VARIABLE}."
+            )
+        file = _open(self._folder / _TABLE)
+        try:
+            give_up = time.monotonic() + _TABLE_SECONDS
+            while not _try_lock(file):
+                if time.monotonic() > give_up:
+                    raise GridflowError(
+                        f"{self._folder / _TABLE} is locked for {_TABLE_SECONDS:g} seconds; the "
+                        "process that holds it is frozen (see lslocks)."
+                    )
+                time.sleep(0.02)
+            yield
+        finally:
+            os.close(file)
+
+
+def _safe(uuid: str) -> str:
+    return re.sub(r"[^\w-]", "_", uuid)
+
+
+def _name(device: Device, shares: int, slot: int) -> str:
+    return f"{_safe(device.uuid)}.{shares}.{slot}"
+
+
+def _open(path: Path) -> int:
+    """Open a lock's file, whoever made it; no link is followed, as anybody may write there."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would be waited for
+    with contextlib.suppress(FileExistsError):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o644)
+        os.fchmod(file, 0o644)
+        return file
+    try:
+        return os.open(path, os.O_RDWR | flags)
+    except PermissionError:  # another user's; a lock needs no right to write
+        return os.open(path, os.O_RDONLY | flags)
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

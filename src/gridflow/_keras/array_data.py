@@ -1,0 +1,262 @@
+"""The rows of ``run(data=…)`` as batches of numpy arrays, for Keras 3 on JAX and torch.
+
+Keras 3 takes a ``PyDataset`` on each of its backends, and asks it for batches by number. These
+are read one after the other, whatever the number: their order is that of the plan of the epoch
+(`gridflow._feed.plan.epochs`), as it is in ``tf.data``. No TensorFlow is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import keras
+from gridflow._feed.dataset.evaluation_view import attach, chain
+from gridflow._feed.dataset.source import Source
+from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.selection import select
+from gridflow._spec.options import whole_number
+from gridflow.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
+
+    from gridflow._feed.dataset.reading import Reader
+    from gridflow._feed.plan.epochs import Tail
+    from gridflow._feed.selection import Columns
+
+
+class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches of one rank, an epoch for each iteration.
+
+    Parameters
+    ----------
+    source : Source
+        Which rows make up which batch.
+    own_rows : sequence of int
+        Rows of each rank that count outside of training; of this rank alone where each trains for
+        itself.
+
+    Attributes
+    ----------
+    batch_size : int
+        Rows of this rank in a step, at most.
+    """
+
+    def __init__(self, source: Source, own_rows: Sequence[int] = ()) -> None:
+        super().__init__()
+        self._source = source
+        self._own_rows = own_rows
+        self._epoch: Generator[Any] | None = None
+        self._left = 0
+        self.batch_size = source.batch_size
+        if own_rows:
+            attach(self, ArrayOnce(source, own_rows))
+
+    @property
+    def num_batches(self) -> int:
+        """Steps of an epoch, the same on all ranks."""
+        return self._source.steps_given
+
+    def __len__(self) -> int:
+        """Return the steps of an epoch."""
+        return self.num_batches
+
+    def map(self, function: Callable[..., Any]) -> ArrayDataset:
+        """Return a dataset whose batches went through a function.
+
+        Parameters
+        ----------
+        function : callable
+            It is given ``x``, ``x, y`` or ``x, y, sample_weight`` of a batch, numpy arrays or dicts
+            of them, and returns what Keras is to get.
+        """
+        both = chain(self._source.function, function)
+        return ArrayDataset(replace(self._source, function=both), self._own_rows)
+
+    def take(self, steps: int) -> ArrayDataset:
+        """Return a dataset of the first steps of each epoch."""
+        steps = min(whole_number("steps", steps, 1), len(self))
+        return ArrayDataset(replace(self._source, first_steps=steps), self._own_rows)
+
+    def endless(self) -> EndlessArrays:
+        """Return the dataset of a fit with ``steps_per_epoch``: it begins again when it ends."""
+        return EndlessArrays(self._source)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the next batch, of the next epoch if one has ended."""
+        del index
+        if self._epoch is None:
+            self._left = self._source.steps_given - self._source.counter.pending[1]
+            self._epoch = self._batches()
+        batch = next(self._epoch)
+        self._left -= 1
+        if self._left == 0:
+            self._end()
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of the next epoch."""
+        self._end()
+        yield self[0]
+        while self._epoch is not None:
+            yield self[0]
+
+    def on_epoch_begin(self) -> None:
+        """Give up an epoch that a fit, ended early, has left behind."""
+        self._end()
+
+    def on_epoch_end(self) -> None:
+        """Give up what is left of the epoch."""
+        self._end()
+
+    def sample(self) -> Any:
+        """Return a batch to build a model for, of zeros unless it has to go through a function."""
+        if self._source.function is not None:
+            aside = replace(self._source, counter=EpochCounter(), on_epoch=None)
+            return next(iter(ArrayDataset(aside)))
+        rows = self._source.batch_size
+        return self._source.selection.pack(
+            [
+                np.zeros((rows, *tensor.row_shape), tensor.numpy_dtype)
+                for tensor in self._source.selection.tensors
+            ]
+        )
+
+    def _batches(self) -> Generator[Any]:
+        function = self._source.function
+        for window in self._source.epoch():
+            for number in range(len(window[0])):
+                batch = self._source.selection.pack([array[number] for array in window])
+                if function is not None:
+                    batch = function(*batch) if isinstance(batch, tuple) else function(batch)
+                yield batch
+
+    def _end(self) -> None:
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.close()
+
+
+class EndlessArrays(ArrayDataset):
+    """The same batches, one pass over the rows after the other, whatever Keras calls an epoch."""
+
+    @property
+    def num_batches(self) -> None:  # type: ignore[override]
+        """Say that there is no end."""
+        return
+
+    def on_epoch_begin(self) -> None:
+        """Go on where the epoch before has stopped."""
+
+    def on_epoch_end(self) -> None:
+        """Keep what is left of the pass."""
+
+
+class ArrayOnce:
+    """Its rows outside of training: each rank's own, each once, in order.
+
+    Parameters
+    ----------
+    source, own_rows
+        As for `ArrayDataset`.
+
+    Attributes
+    ----------
+    is_empty : bool
+        Whether this rank has none. Its one batch is a row that another rank has lent, and isn't to
+        be counted.
+    is_global : bool
+        Whether the batches of all ranks make up global ones of which each row is a part once.
+    functions : mapping
+        Keras's functions for this rank alone, by model.
+    """
+
+    def __init__(self, source: Source, own_rows: Sequence[int]) -> None:
+        own = own_rows[source.rank if len(own_rows) > 1 else 0]
+        self.is_empty = own == 0
+        # The number of steps is its own: no rank waits for another one.
+        steps = math.ceil(own / source.batch_size)
+        size = source.batch_size
+        tail: Tail = "spread"
+        if self.is_empty:
+            steps, size, tail = 1, 1, "repeat"
+        once = replace(
+            source,
+            steps=steps,
+            batch_size=size,
+            tail=tail,
+            shuffle=False,
+            counter=EpochCounter(),
+            rows_wanted=0,
+            own_rows=own,
+        )
+        self.is_global = own > 0 and len(set(own_rows)) == 1 and not once.plan(0).rows_repeated
+        if not self.is_global:
+            once = replace(once, multiple=1)
+        self._source = once
+        self.functions: MutableMapping[Any, Any] = weakref.WeakKeyDictionary()
+
+    @functools.cached_property
+    def view(self) -> ArrayDataset:
+        """The dataset, which knows this object in turn."""
+        dataset = ArrayDataset(self._source)
+        attach(dataset, self)
+        return dataset
+
+
+def make(
+    reader: Reader,
+    *,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    backend: str,
+    is_alone: bool,
+    own_rows: Sequence[int],
+    parts: int | None = None,
+    **options: Any,
+) -> ArrayDataset:
+    """Return the dataset; `options` are those of `gridflow._feed.dataset.source.Source`.
+
+    Parameters
+    ----------
+    is_alone : bool
+        Whether each rank trains for itself.
+    own_rows : sequence of int
+        Rows of each rank that count outside of training.
+    parts : int, optional
+        Equal parts into which each batch is cut, where those of all ranks are equal, too.
+
+    Raises
+    ------
+    SchemaError
+        A column holds text or bytes, of which neither JAX nor torch makes tensors.
+    """
+    selection = select(reader.specs, features, label, sample_weight, reader.dataset)
+    for tensor in selection.tensors:
+        if tensor.is_ragged:
+            raise SchemaError(
+                f"column {tensor.columns[0]!r} of {reader.dataset!r} is "
+                f"{'sparse' if tensor.is_sparse else 'ragged'}, and backend={backend!r} has no "
+                f"such tensors. Feed it {'dense' if tensor.is_sparse else 'as Padded(length)'}."
+            )
+    text = [column for t in selection.tensors if t.is_text for column in t.columns]
+    if text:
+        raise SchemaError(
+            f"column {text[0]!r} of {reader.dataset!r} holds text or bytes, and backend="
+            f"{backend!r} has no tensors of those. Turn it into numbers in the DataFrame, or use "
+            "backend='tensorflow'."
+        )
+    source = Source(reader, selection, endless=True, **options)
+    if is_alone:
+        own_rows = [own_rows[source.rank]]
+    elif parts is not None:
+        source = replace(source, rows_wanted=max(reader.rows, *own_rows), multiple=parts)
+    source.plan(0)  # refuses what can't be planned
+    return ArrayDataset(source, own_rows)

@@ -1,0 +1,323 @@
+"""The callbacks that ``ctx.callbacks()`` gives to ``fit``, and how to use one's own beside them.
+
+Callbacks of Keras that write files (ModelCheckpoint, BackupAndRestore, TensorBoard, CSVLogger)
+know nothing of ranks. Where all ranks train one model the chief's alone write to a path that is
+given on several; one's own are to be wrapped in `chief_only`, or given a path for each rank
+(``ctx.work_dir``). Callbacks that decide (EarlyStopping,
+ReduceLROnPlateau, LearningRateScheduler, TerminateOnNaN) belong on all ranks as they are: the logs
+that they see are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._keras import kubeflow, own_callbacks, statistics
+from gridflow._keras.neutral import NeutralCallback, numbers
+from gridflow._keras.patches.hooks import incremental, position
+from gridflow._keras.results import is_tensorflow
+from gridflow._keras.resume.callback import CheckpointAndResume
+from gridflow._keras.runtime import begin_fit, current, current_fit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow._keras.runtime import Phase, Runtime
+
+_log = logging.getLogger(__name__)
+
+_REPORT_SECONDS: Final = 0.5
+
+
+def build(
+    runtime: Runtime,
+    checkpoint: bool = True,
+    tensorboard: bool = True,
+    progress: bool = True,
+) -> list[Any]:
+    """Return gridflow's callbacks, in the order in which they have to run.
+
+    They fit models of Keras 3 and of tf_keras; which one it is shows when ``fit`` begins.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        The training process.
+    checkpoint : bool, default True
+        Write checkpoints, and resume from the one that the runtime has.
+    tensorboard : bool, default True
+        Write TensorBoard's event files, on the chief.
+    progress : bool, default True
+        Report steps and logs to the driver, and to Kubeflow Trainer where it asks for them.
+    """
+    callbacks: list[Any] = [Statistics(), EpochResults(runtime)]
+    if checkpoint:
+        callbacks.append(CheckpointAndResume(runtime))
+    if tensorboard and runtime.is_chief and runtime.tensorboard_dir is not None:
+        if any(importlib.util.find_spec(name) is None for name in ("tensorboard", "tensorflow")):
+            _log.warning(
+                "no event files for TensorBoard are written: pip install 'gridflow[tensorboard]'"
+            )
+        else:
+            callbacks.append(TensorBoardOf(runtime))
+    if progress:
+        callbacks.append(ProgressReporter(runtime))
+        if runtime.is_chief and os.environ.get(kubeflow.URL):
+            callbacks.append(kubeflow.TrainerStatus())
+    return callbacks
+
+
+def chief_only(callback: Any) -> Any:
+    """Return the callback on the chief, and one that does nothing on the other ranks.
+
+    For callbacks that write files. Those of Keras's own (ModelCheckpoint, TensorBoard, CSVLogger)
+    needn't be wrapped where all ranks train one model: of those that write to one path the chief's
+    alone does. Not for those that change the training, which must do so on all ranks, and not for
+    ModelCheckpoint with a tf_keras model that has BatchNormalization: to read its statistics takes
+    all ranks, so give each rank a path of its own there.
+
+    Parameters
+    ----------
+    callback
+        A callback of either flavour of Keras.
+
+    Raises
+    ------
+    InvalidArgument
+        It is one of Keras's that change the training: EarlyStopping, LearningRateScheduler,
+        ReduceLROnPlateau, SwapEMAWeights, TerminateOnNaN; or that restore: BackupAndRestore.
+    GridflowError
+        Outside a training process.
+    """
+    own_callbacks.refuse_on_chief_alone(callback)
+    return callback if current().is_chief else NeutralCallback()
+
+
+class Statistics(NeutralCallback):
+    """Averages moving statistics over the ranks, see `gridflow._keras.statistics`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._training = False
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Note that a test is a validation from now on."""
+        del logs
+        self._training = True
+
+    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Validate the same model on all ranks."""
+        del logs
+        if self._training:
+            statistics.synchronise(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Average."""
+        del epoch, logs
+        statistics.synchronise(self.model)
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Average what a training that was stopped leaves behind."""
+        del logs
+        self._training = False
+        statistics.synchronise(self.model)
+
+
+class EpochResults(NeutralCallback):
+    """Hands the logs of each epoch to the runtime, on the chief.
+
+    At once, since the process may not live on; and again before the next epoch where callbacks
+    that ran later have put metrics of their own into them, as Keras's History would hold.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._fit = 0
+        self._told: tuple[int, dict[str, float], Mapping[str, Any] | None] | None = None
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Note which fit it is."""
+        del logs
+        self._fit = begin_fit(self._runtime)
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Complete the last epoch's."""
+        self._complete()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Hand over."""
+        if self._runtime.is_chief and not incremental.is_empty(self.model):
+            self._told = epoch, numbers(logs), logs
+            self._runtime.epoch_end(epoch, self._told[1], fit=self._fit)
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Complete the last epoch's."""
+        self._complete()
+
+    def _complete(self) -> None:
+        if self._told is not None:
+            (epoch, before, logs), self._told = self._told, None
+            if repr(numbers(logs)) != repr(before):  # NaN is like NaN there
+                self._runtime.epoch_end(epoch, numbers(logs), fit=self._fit)
+
+
+class TensorBoardOf(NeutralCallback):
+    """Keras's own TensorBoard callback, of the flavour of the model that is trained."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._delegate: Any = None
+
+    def set_model(self, model: Any) -> None:
+        """Make the delegate of the model's flavour."""
+        super().set_model(model)
+        if not is_tensorflow(model):
+            # Keras writes event files by TensorFlow, which would take the memory of the GPUs.
+            tensorflow = importlib.import_module("tensorflow")
+            tensorflow.config.set_visible_devices([], "GPU")
+        flavour = importlib.import_module(self.flavour)
+        self._delegate = flavour.callbacks.TensorBoard(
+            log_dir=str(self._runtime.tensorboard_dir), write_graph=False, update_freq="epoch"
+        )
+        self._delegate.set_params(self.params)
+        self._delegate.set_model(model)
+
+    def set_params(self, params: Mapping[str, Any] | None) -> None:
+        """Pass on."""
+        super().set_params(params)
+        if self._delegate is not None:
+            self._delegate.set_params(params)
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Pass on."""
+        self._delegate.on_train_begin(logs)
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Pass on."""
+        self._delegate.on_train_end(logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Pass on."""
+        self._delegate.on_epoch_begin(epoch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Pass on."""
+        if not incremental.is_empty(self.model):
+            self._delegate.on_epoch_end(epoch, numbers(logs))
+
+    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Pass on."""
+        self._delegate.on_test_begin(logs)
+
+    def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Pass on."""
+        self._delegate.on_test_end(logs)
+
+
+class ProgressReporter(NeutralCallback):
+    """Reports steps and logs, at most twice a second, and the end.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._training = False
+        self._fit = self._epoch = self._step = self._rows = 0
+        self._reported = 0.0
+        self._rows_a_step = 0
+        self._data: Any = None
+        position.install_imported()
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Report at the first step."""
+        del logs
+        self._training, self._reported = True, 0.0
+        self._fit = current_fit(self._runtime)
+        # Now, as a validation will bring data of its own.
+        self._data = position.data_of(self.model)
+        self._rows_a_step = self._rows_of_a_step()
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Count the epoch's steps from its start."""
+        del logs
+        self._epoch, self._step = epoch, -1
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Report, if it is time."""
+        steps = batch - self._step if self._step >= 0 else 1
+        self._step = batch
+        self._rows += steps * self._rows_a_step
+        self._report("train", batch + 1, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Report the epoch's last step."""
+        del epoch
+        self._report("train", self._step + 1, logs, now=True)
+
+    def on_test_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Report a sign of life."""
+        self._report("test", batch + 1, logs)
+
+    def on_predict_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Report a sign of life; the outputs aren't for the driver."""
+        del logs
+        self._report("predict", batch + 1, None)
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Report that no step is to be expected."""
+        self._training, self._data = False, None
+        self._report("idle", self._step + 1, logs, now=True)
+
+    def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Report that no step is to be expected, unless this was a validation."""
+        if not self._training:
+            self._report("idle", 0, logs, now=True)
+
+    def on_predict_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Report that no step is to be expected."""
+        del logs
+        if not self._training:
+            self._report("idle", 0, None, now=True)
+
+    def _report(
+        self, phase: Phase, step: int, logs: Mapping[str, Any] | None, *, now: bool = False
+    ) -> None:
+        clock = time.monotonic()
+        if not now and clock - self._reported < _REPORT_SECONDS:
+            return
+        self._reported = clock
+        steps = self.params.get("steps") or incremental.known_steps(self._data)
+        self._runtime.progress(
+            epoch=self._epoch,
+            step=step,
+            steps_per_epoch=steps if phase == "train" else None,
+            phase=phase,
+            rows=self._rows,
+            # Only here do logs that are tensors become numbers, which waits for the step.
+            logs=numbers(logs),
+            fit=self._fit,
+        )
+        self._rows = 0
+
+    def _rows_of_a_step(self) -> int:
+        """Return this rank's rows in a step, 0 where the data don't tell."""
+        if not is_tensorflow(self.model):  # there every rank has data of its own
+            return position.batch_size(self.model) or 0
+        rows = position.first_dimension(position.element_spec(self.model, self.flavour))
+        replicas: int = self.model.distribute_strategy.num_replicas_in_sync
+        if rows is not None:
+            return rows * max(1, replicas // self._runtime.num_workers)
+        # What isn't distributed yet is cut up among the workers.
+        whole = position.batch_size(self.model) or 0
+        return whole // min(replicas, self._runtime.num_workers)

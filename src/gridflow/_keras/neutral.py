@@ -1,0 +1,93 @@
+"""A callback that either flavour of Keras takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow._keras.patches.bugs.parts import Answers
+from gridflow._keras.results import flavour_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class NeutralCallback(Answers):
+    """Does nothing, at every occasion that Keras 3 and tf_keras know.
+
+    Both call the methods of a callback without asking for its class, so gridflow's callbacks can
+    be made before it is known which flavour the model has: `flavour` says it from ``set_model`` on.
+    """
+
+    def __init__(self) -> None:
+        self.model: Any = None
+        self.params: Mapping[str, Any] = {}
+        self.flavour = ""
+
+    def set_model(self, model: Any) -> None:
+        """Take the model that is to be trained, tested or asked."""
+        self.model = model
+        self.flavour = flavour_of(model) or "keras"
+
+    def set_params(self, params: Mapping[str, Any] | None) -> None:
+        """Take ``epochs``, ``steps`` and ``verbose``."""
+        self.params = params or {}
+
+    def has_own(self, *names: str) -> bool:
+        """Return whether one of these methods does something."""
+        return any(getattr(type(self), n) is not getattr(NeutralCallback, n) for n in names)
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_test_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_test_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_predict_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_predict_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_predict_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    def on_predict_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing."""
+
+    on_batch_begin = on_train_batch_begin
+    on_batch_end = on_train_batch_end
+
+
+def numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return those logs that are single numbers, as floats."""
+    found: dict[str, float] = {}
+    for name, value in (logs or {}).items():
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return found

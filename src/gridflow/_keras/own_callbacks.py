@@ -1,0 +1,153 @@
+"""What Keras's own callbacks do that concerns several ranks: a table, and what follows from it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._keras.neutral import NeutralCallback
+from gridflow._keras.results import FLAVOURS
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What holds of a callback.
+
+    Attributes
+    ----------
+    path : str
+        Its attribute that says where it writes; empty: it writes nothing.
+    changes : str
+        What it changes of the training; empty: nothing.
+    """
+
+    path: str = ""
+    changes: str = ""
+
+
+_STOPS: Final = _Facts(changes="ends the training")
+_RATES: Final = _Facts(changes="sets the learning rate")
+_FACTS: Final[Mapping[str, _Facts]] = {
+    "BackupAndRestore": _Facts("backup_dir", "restores weights and epoch"),
+    "CSVLogger": _Facts("filename"),
+    "EarlyStopping": _STOPS,
+    "LearningRateScheduler": _RATES,
+    "ModelCheckpoint": _Facts("filepath"),
+    "ReduceLROnPlateau": _RATES,
+    "SwapEMAWeights": _Facts(changes="swaps weights"),
+    "TensorBoard": _Facts("log_dir"),
+    "TerminateOnNaN": _STOPS,
+}
+#: tf_keras itself gives the others a path of their own where they aren't on the chief.
+_OF_TF_KERAS: Final = ("CSVLogger",)
+
+
+def refuse_on_chief_alone(callback: Any) -> None:
+    """Refuse a callback that has to do on all ranks what it does on one.
+
+    Raises
+    ------
+    InvalidArgument
+        It changes the training.
+    """
+    name, changes = _kind_of(callback), ""
+    if name:
+        changes = _FACTS[name].changes
+    if getattr(callback, "load_weights_on_restart", False):
+        changes = "restores weights"
+    if not changes:
+        return
+    instead = "give it to fit on all ranks, as it is."
+    if name == "BackupAndRestore":
+        instead = (
+            "leave it out: ctx.callbacks() resumes after a restart, on all ranks and at the exact "
+            "step. Or give it to fit on all ranks, with a backup_dir that all of them read: the "
+            "chief alone writes it."
+        )
+    raise InvalidArgument(
+        "chief_only() is for callbacks that only write files, and "
+        f"{type(callback).__name__} {changes}. On the chief alone that would leave the ranks with "
+        "different models, whose gradients are added up, or in different steps, where they wait "
+        f"for one another: {instead}"
+    )
+
+
+def restores(callbacks: Sequence[Any]) -> bool:
+    """Return whether one of Keras's callbacks goes on from files of its own."""
+    return any(_kind_of(callback) == "BackupAndRestore" for callback in callbacks)
+
+
+def paths_of(callbacks: Sequence[Any]) -> list[str]:
+    """Return where Keras's callbacks write, those that a rank can do without."""
+    return [path for callback in callbacks if (path := _path_of(callback))]
+
+
+def without_writing(callbacks: Sequence[Any], taken: Sequence[str]) -> list[Any]:
+    """Return callbacks of which none writes to a path that the chief writes to.
+
+    Only such as are Keras's own classes are replaced: what others do beside, all ranks may have to
+    do together.
+    """
+    return [
+        _stand_in(callback) if _path_of(callback) in taken else callback for callback in callbacks
+    ]
+
+
+def _path_of(callback: Any) -> str:
+    name = _kind_of(callback, exactly=True)
+    path = getattr(callback, _FACTS[name].path, None) if name and _FACTS[name].path else None
+    if path is None or (name not in _OF_TF_KERAS and _flavour_of(callback) == "tf_keras"):
+        return ""
+    text = str(path)
+    return text if "://" in text else str(Path(text).absolute())
+
+
+def _stand_in(callback: Any) -> Any:
+    if _kind_of(callback) == "BackupAndRestore":
+        return RestoreOnly(callback)
+    return NeutralCallback()
+
+
+def _kind_of(callback: Any, *, exactly: bool = False) -> str:
+    """Return the name of the class of Keras's in the table that a callback is of, if it is."""
+    for name in _FACTS:
+        for flavour in FLAVOURS:
+            owner = getattr(sys.modules.get(flavour), "callbacks", None)
+            known = getattr(owner, name, None)
+            if known is None:
+                continue
+            if type(callback) is known or (not exactly and isinstance(callback, known)):
+                return name
+    return ""
+
+
+def _flavour_of(callback: Any) -> str:
+    return type(callback).__module__.partition(".")[0]
+
+
+class RestoreOnly(NeutralCallback):
+    """Restores what the chief's BackupAndRestore has written, and writes nothing.
+
+    Parameters
+    ----------
+    callback : keras.callbacks.BackupAndRestore
+    """
+
+    def __init__(self, callback: Any) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def set_model(self, model: Any) -> None:
+        """Pass on."""
+        super().set_model(model)
+        self._callback.set_model(model)
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Restore."""
+        self._callback.on_train_begin(logs)

@@ -1,0 +1,68 @@
+"""Losses of Keras 3 that divide by what isn't the same on all replicas (see `shares`)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from keras.src import ops
+from keras.src.losses import loss as losses
+
+from gridflow._keras.patches.bugs import shares
+from gridflow._keras.patches.methods import Layer, wrap
+
+_MEANS: Final = ("mean", "sum_over_batch_size")
+_WEIGHTED: Final = "mean_with_sample_weight"
+
+
+#: Losses of `make_those_that_ask`.
+ASKING: Final = 2
+
+
+def make_those_that_ask(values: Any, counts: Any) -> None:
+    """Make a masked and a weighted loss, each of which has to ask the other replicas."""
+    losses.reduce_weighted_values(values, mask=counts)
+    losses.reduce_weighted_values(values, sample_weight=counts, reduction=_WEIGHTED)
+
+
+def install() -> None:
+    """Let losses divide by what there is in the whole batch."""
+
+    def masked(apply_mask: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        weight = apply_mask(sample_weight, mask, dtype, reduction)
+        if mask is None or reduction not in _MEANS:
+            return weight
+        part = shares.reachable("A masked loss")
+        return weight if part is None else weight * _to_all(part, ops.cast(mask, dtype))
+
+    def reduced(
+        reduce_values: Any, values: Any, sample_weight: Any = None, reduction: Any = None
+    ) -> Any:
+        value = reduce_values(values, sample_weight, reduction)
+        if tuple(values.shape) == ():
+            return value
+        if reduction == _WEIGHTED and sample_weight is not None:
+            part = shares.reachable("A loss that divides by the sum of its weights")
+            return value if part is None else value * _to_all(part, sample_weight)
+        if reduction == "sum":
+            part = shares.reachable("A loss that is a sum")
+            return value if part is None else value * ops.cast(part.times_a_sum(), value.dtype)
+        return value
+
+    def weighted(reduce_weighted_values: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        if tuple(values.shape) != ():
+            return reduce_weighted_values(values, *args, **kwargs)
+        # A loss function that has taken the mean itself: there is nothing left to divide.
+        with shares.of(None):
+            return reduce_weighted_values(values, *args, **kwargs)
+
+    wrap(losses, "apply_mask", masked, Layer.BUG)
+    wrap(losses, "reduce_values", reduced, Layer.BUG)
+    wrap(losses, "reduce_weighted_values", weighted, Layer.BUG)
+
+
+def _to_all(part: shares.ReplicaPart, counts: Any) -> Any:
+    """Return by how much more of this part counts than of the whole batch."""
+    entries = ops.cast(ops.size(counts), counts.dtype)
+    mine = ops.divide_no_nan(ops.sum(counts), entries)
+    density = part.density(ops.sum(counts), entries)
+    return ops.divide_no_nan(mine, ops.cast(density, mine.dtype))

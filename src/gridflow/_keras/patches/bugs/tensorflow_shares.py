@@ -1,0 +1,155 @@
+"""Parts of batches on TensorFlow (see `shares`), for Keras 3 and tf_keras."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+
+from gridflow._keras.patches.bugs import own_steps, shares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Pairs = Sequence[tuple[Any, Any]]
+
+#: Elements of all gradients up to which their number takes longer than their size.
+_SMALL: Final = 2**20
+
+
+def part_of(batch: Any) -> shares.ReplicaPart | None:
+    """Return what a replica is given as the part of a batch, None where there is no other.
+
+    Parameters
+    ----------
+    batch : nested tensors
+        The first one has as many rows as the part, as in Keras's own count of rows.
+    """
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return None
+    rows = _rows(next((each for each in tf.nest.flatten(batch) if each is not None), None))
+    if rows is None:
+        return None
+    rows = tf.cast(rows, tf.float32)
+    graph = _graph()
+
+    def add_up(numbers: Sequence[Any]) -> Any:
+        mine = tf.stack([tf.cast(tf.stop_gradient(each), tf.float32) for each in numbers])
+        mine = tf.math.multiply_no_nan(mine, tf.sign(rows))
+        return tf.unstack(replica.all_reduce(tf.distribute.ReduceOp.SUM, mine))
+
+    scaled = 1.0 if own_steps.is_active() else float(replica.num_replicas_in_sync)
+    return shares.ReplicaPart(rows, add_up, scaled, lambda: _graph() is graph)
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _rows(tensor: Any) -> Any:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.nrows()
+    if isinstance(tensor, tf.SparseTensor):
+        return tensor.dense_shape[0]
+    rank = getattr(getattr(tensor, "shape", None), "rank", None)
+    return tf.shape(tensor)[0] if rank else None
+
+
+def sum_gradients(add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> list[tuple[Any, Any]]:
+    """Return the sums of gradients over all replicas, as they make up that of the whole batch.
+
+    Keras's losses are 1/N of what they are already, N being the number of replicas. In a step of
+    the user's they aren't.
+
+    Parameters
+    ----------
+    add_up : callable
+        Keras's own, for pairs of a gradient and a variable.
+    pairs : sequence of tuple
+    """
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    pairs = list(pairs)
+    part = shares.current()
+    if part is None or replicas == 1:
+        return list(add_up(_times(pairs, 1.0 / replicas) if own_steps.is_active() else pairs))
+    packed = _Packed.of(pairs)
+    return (packed or _Loose(pairs)).summed(add_up, part)
+
+
+class _Loose:
+    """Gradients of any kind and size, one by one."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+
+    def summed(
+        self, add_up: Callable[[Pairs], Pairs], part: shares.ReplicaPart
+    ) -> list[tuple[Any, Any]]:
+        """Return the sums, weighted by rows."""
+        # float16 could overflow until it is divided by all rows.
+        wide = [(_cast(grad, tf.float32, tf.float16), variable) for grad, variable in self._pairs]
+        wide = [(_weighted(grad, part.rows), variable) for grad, variable in wide]
+        (rows, _), *sums = add_up([(part.rows, self._pairs[0][1]), *wide])
+        sums = _times(sums, part.scaled / rows)
+        return [
+            (grad if old is None else _cast(grad, old.dtype), variable)
+            for (old, _), (grad, variable) in zip(self._pairs, sums, strict=True)
+        ]
+
+
+class _Packed:
+    """Small gradients in one tensor: an operation for each takes longer than what it computes."""
+
+    def __init__(self, pairs: Pairs, sizes: list[int]) -> None:
+        self._pairs, self._sizes = pairs, sizes
+
+    @classmethod
+    def of(cls, pairs: Pairs) -> _Packed | None:
+        """Return the gradients packed, None where they are sparse, large or of other types."""
+        there = [grad for grad, _ in pairs if grad is not None]
+        if not all(_is_plain(grad) for grad in there):
+            return None
+        sizes = [int(grad.shape.num_elements()) for grad in there]
+        return cls(pairs, sizes) if 0 < sum(sizes) <= _SMALL else None
+
+    def summed(
+        self, add_up: Callable[[Pairs], Pairs], part: shares.ReplicaPart
+    ) -> list[tuple[Any, Any]]:
+        """Return the sums, weighted by rows."""
+        there = [(grad, variable) for grad, variable in self._pairs if grad is not None]
+        flat = tf.concat([tf.reshape(grad, [-1]) for grad, _ in there], 0)
+        flat = tf.concat([_weighted(flat, part.rows), [part.rows]], 0)
+        # Keras warns of the gradients that are missing.
+        missing = [(grad, variable) for grad, variable in self._pairs if grad is None]
+        ((flat, _), *_) = add_up([(flat, there[0][1]), *missing])
+        sums = iter(tf.split(flat[:-1] * (part.scaled / flat[-1]), self._sizes))
+        return [
+            (None if grad is None else tf.reshape(next(sums), grad.shape), variable)
+            for grad, variable in self._pairs
+        ]
+
+
+def _is_plain(grad: Any) -> bool:
+    is_dense = tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices)
+    return is_dense and grad.dtype == tf.float32 and grad.shape.is_fully_defined()
+
+
+def _weighted(grad: Any, rows: Any) -> Any:
+    if grad is None or isinstance(grad, tf.IndexedSlices):
+        return _times([(grad, None)], rows)[0][0]
+    # The mean over no rows may be 0 / 0.
+    return tf.math.multiply_no_nan(grad, tf.cast(rows, grad.dtype))
+
+
+def _times(pairs: Pairs, factor: Any) -> list[tuple[Any, Any]]:
+    return [
+        (None if grad is None else tf.math.scalar_mul(tf.cast(factor, grad.dtype), grad), variable)
+        for grad, variable in pairs
+    ]
+
+
+def _cast(grad: Any, dtype: Any, only: Any = None) -> Any:
+    if grad is None or grad.dtype == dtype or only not in {None, grad.dtype}:
+        return grad
+    return tf.cast(grad, dtype)

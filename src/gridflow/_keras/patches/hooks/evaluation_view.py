@@ -1,0 +1,132 @@
+"""What the hooks of all flavours and backends need for rows that count once outside of training.
+
+Keras is given a dataset of ``ctx.dataset`` and tests or predicts on its `EvaluationView` instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._feed.dataset.evaluation_view import is_attached, view_of
+from gridflow._keras.patches.hooks.position import first_dimension, spec_of
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+_TO_FIT: Final = (
+    "tail='spread' deals uneven rows out in batches of two sizes: use ctx.dataset(tail='repeat') "
+    "or tail='drop', with the batch_size that the model takes."
+)
+_TO_TEST: Final = (
+    "Outside of training each row counts once, so batches are full only where the rows of each "
+    "rank are a multiple: feed as many, or evaluate and predict with a model of the same weights "
+    "whose Input has no batch_size."
+)
+
+
+def patch(
+    cls: Any,
+    signatures: Any,
+    evaluating: Callable[[Any, Any], AbstractContextManager[None]],
+    predicting: Callable[[Any, Any], AbstractContextManager[Callable[[Any], Any]]],
+) -> None:
+    """Let ``fit`` validate, ``evaluate`` test and ``predict`` predict on each row once.
+
+    Parameters
+    ----------
+    cls : type
+        Of models.
+    signatures : type
+        Where those methods have all their parameters by name.
+    evaluating, predicting : callable
+        Are given the model and the `EvaluationView`; entered around the call of the original. What
+        ``predicting`` yields is applied to the predictions.
+    """
+
+    def exchanged(name: str, parameter: str, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Return the `EvaluationView` that was given, and the arguments with its view instead."""
+        place = list(inspect.signature(getattr(signatures, name)).parameters).index(parameter) - 1
+        data = args[place] if place < len(args) else kwargs.get(parameter)
+        once = view_of(data)
+        if once is not None and place < len(args):
+            args = (*args[:place], once.view, *args[place + 1 :])
+        elif once is not None:
+            kwargs = {**kwargs, parameter: once.view}
+        return once, args, kwargs
+
+    def fit_once(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        once, args, kwargs = exchanged("fit", "validation_data", args, kwargs)
+        data = args[0] if args else kwargs.get("x")
+        if is_attached(data):
+            _check_rows(self, data, _TO_FIT)
+        if once is not None:
+            _check_rows(self, once.view, _TO_TEST)
+        return fit(self, *args, **kwargs)
+
+    def evaluate_once(evaluate: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        once, args, kwargs = exchanged("evaluate", "x", args, kwargs)
+        if once is None:
+            return evaluate(self, *args, **kwargs)
+        _check_rows(self, once.view, _TO_TEST)
+        with evaluating(self, once):
+            return evaluate(self, *args, **kwargs)
+
+    def predict_once(predict: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        once, args, kwargs = exchanged("predict", "x", args, kwargs)
+        if once is None:
+            return predict(self, *args, **kwargs)
+        _check_rows(self, once.view, _TO_TEST)
+        with predicting(self, once) as arranged:
+            found = predict(self, *args, **kwargs)
+        return arranged(found)
+
+    wrap(cls, "fit", fit_once, Layer.ROWS)
+    wrap(cls, "evaluate", evaluate_once, Layer.ROWS)
+    wrap(cls, "predict", predict_once, Layer.ROWS)
+
+
+def _check_rows(model: Any, data: Any, way_out: str) -> None:
+    """Refuse batches of several sizes for a model that is made for one.
+
+    Raises
+    ------
+    InvalidArgument
+        With the way out.
+    """
+    wanted = {each.shape[0] for each in getattr(model, "inputs", None) or ()} - {None}
+    if not wanted or not hasattr(data, "element_spec"):  # arrays, of JAX and torch
+        return
+    rows = first_dimension(spec_of(data))
+    if {rows} != wanted:
+        given = "batches of several sizes" if rows is None else f"batches of {rows} rows"
+        raise InvalidArgument(
+            f"the model takes batches of exactly {', '.join(map(str, wanted))} rows on each "
+            "replica (an Input with batch_size=, as stateful layers need), and this dataset has "
+            f"{given}. {way_out}"
+        )
+
+
+def known_function(once: Any, model: Any, kind: str) -> Any:
+    """Return the model's function that `keep_function` kept, unless it was compiled anew since."""
+    compiled, function = once.functions.get(model, {}).get(kind, ([], None))
+    now = _compiled(model)
+    is_same = len(compiled) == len(now) and all(
+        one is other for one, other in zip(compiled, now, strict=True)
+    )
+    return function if is_same else None
+
+
+def keep_function(once: Any, model: Any, kind: str) -> None:
+    """Keep the function ``test_function`` or ``predict_function`` that a model has now."""
+    function = getattr(model, f"{kind}_function")
+    once.functions.setdefault(model, {})[kind] = _compiled(model), function
+
+
+def _compiled(model: Any) -> list[Any]:
+    """Return objects that ``compile`` makes anew, as it does with the functions."""
+    names = ("_compile_metrics", "_compile_loss", "compiled_metrics", "compiled_loss")
+    return [vars(model).get(name) for name in names]

@@ -1,0 +1,155 @@
+"""What gridflow hears of every ``fit``, whatever its callbacks are: for all flavours of Keras.
+
+Not by a callback of its own: one that asks for each batch would keep Keras from calling all others
+beside the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._keras import own_callbacks
+from gridflow._keras.patches.hooks import incremental
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.registry import Hook
+from gridflow._keras.results import is_tensorflow
+from gridflow._keras.resume.callback import CheckpointAndResume
+from gridflow._keras.runtime import present
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gridflow._keras.runtime import Runtime
+
+_METHODS: Final = ("fit", "evaluate", "predict")
+_KINDS: Final = ("train", "test", "predict")
+#: After these a step is over.
+_STEP_ENDS: Final = tuple(f"on_{kind}_batch_end" for kind in _KINDS)
+#: After these Keras looks whether a callback wants to stop.
+_ENDS: Final = ("on_train_batch_end", "on_epoch_end")
+_OCCASIONS: Final = (
+    *("on_epoch_begin", "on_epoch_end"),
+    *(f"on_{kind}_{when}" for kind in _KINDS for when in ("begin", "end", "batch_begin")),
+    *_STEP_ENDS,
+)
+
+
+def hook(trainer: Any, callback_list: Any) -> Hook:
+    """Return the hook of a flavour.
+
+    Parameters
+    ----------
+    trainer : type
+        Of the models, with ``fit``, ``evaluate`` and ``predict``.
+    callback_list : type
+        What calls their callbacks.
+    """
+
+    def install() -> None:
+        for name in _METHODS:
+            counted = _counted(name, inspect.signature(getattr(trainer, name)))
+            wrap(trainer, name, counted, Layer.DEADLINES)
+        for name in _OCCASIONS:
+            wrap(callback_list, name, _told(name), Layer.DEADLINES)
+
+    return Hook("each fit is under the job's deadlines", install)
+
+
+@contextlib.contextmanager
+def counting(runtime: Runtime, *, together: bool = False) -> Iterator[bool]:
+    """Let steps be due in a block, unless it waits for rows; yield whether it is the outermost."""
+    with runtime.due.during(together=together) as is_outer:
+        if is_outer:
+            incremental.listen(lambda waits: runtime.due.wait(waits=waits))
+        yield is_outer
+
+
+def _is_together(runtime: Runtime, model: Any) -> bool:
+    """Return whether all ranks that train have to take part in a step of a model."""
+    if not is_tensorflow(model):
+        return runtime.trains_together
+    tensorflow = sys.modules["tensorflow"]
+    # Also one that the function has made itself, under a strategy that leaves it to it.
+    kind = tensorflow.distribute.MultiWorkerMirroredStrategy
+    return runtime.num_workers > 1 and isinstance(model.distribute_strategy, kind)
+
+
+def _counted(name: str, signature: inspect.Signature) -> Callable[..., Any]:
+    def counted(method: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        runtime = present()
+        if runtime is None:
+            return method(self, *args, **kwargs)
+        # One rank may predict on its own.
+        together = name == "fit" and _is_together(runtime, self)
+        with counting(runtime, together=together) as is_outer:
+            if name == "fit" and is_outer:
+                bound = signature.bind(self, *args, **kwargs)
+                _set_up(runtime, bound, together=together)
+                args, kwargs = bound.args[1:], bound.kwargs
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                if is_outer:
+                    runtime.stopping.end()
+
+    return counted
+
+
+def _set_up(runtime: Runtime, bound: inspect.BoundArguments, *, together: bool) -> None:
+    """Look at the callbacks of a fit before it begins."""
+    given = bound.arguments.get("callbacks")
+    is_list = type(given).__name__ == "CallbackList"  # which Keras takes as it is
+    callbacks = _flat(given.callbacks if is_list else given)  # type: ignore[union-attr]
+    if own_callbacks.restores(callbacks) and any(
+        isinstance(each, CheckpointAndResume) for each in callbacks
+    ):
+        raise InvalidArgument(
+            "ctx.callbacks() and BackupAndRestore would both restore the model, each from another "
+            "place in the training. Leave BackupAndRestore out, or use "
+            "ctx.callbacks(checkpoint=False)."
+        )
+    if together:
+        runtime.stopping.begin()
+        found = runtime.together.begin(callbacks, bound.arguments.get("initial_epoch", 0))
+        if not is_list and given is not None:
+            bound.arguments["callbacks"] = found
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, list | tuple):
+        return [each for one in callbacks for each in _flat(one)]
+    return [callbacks]
+
+
+def _told(name: str) -> Callable[..., Any]:
+    def told(method: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        runtime = present()
+        if runtime is None:
+            method(self, *args, **kwargs)
+            return
+        is_groups = runtime.due.in_step  # not a fit of another model, in a callback
+        with runtime.due.in_callbacks():
+            method(self, *args, **kwargs)
+        if name in _STEP_ENDS:
+            runtime.due.step_ended()
+        if is_groups and name == "on_train_begin":
+            runtime.together.start(self.model)
+        elif is_groups and name in _ENDS:
+            _agree_to_stop(runtime, self, ends_epoch=name == "on_epoch_end")
+
+    return told
+
+
+def _agree_to_stop(runtime: Runtime, callbacks: Any, *, ends_epoch: bool) -> None:
+    """Let all ranks stop where one wants to, or none."""
+    model = callbacks.model
+    wants = bool(model.stop_training)
+    stops = runtime.stopping.reach(ends_epoch=ends_epoch, wants=wants)
+    if stops != wants:
+        model.stop_training = stops

@@ -1,0 +1,73 @@
+"""What gridflow adds to Keras 3 on JAX and torch, where several processes train one model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from keras.src.trainers import epoch_iterator
+
+from gridflow._keras.array_data import ArrayDataset
+from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.registry import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SHARES = "_gridflow_shares_weights"
+#: Who fits, what it builds a model by, and what counts the steps of an epoch.
+FIT: Final = (*parts.building(), epoch_iterator.EpochIterator)
+
+
+def ending() -> Hook:
+    """Return what lets an epoch of ``steps_per_epoch`` go on where the rows of a worker end."""
+
+    def install() -> None:
+        def init(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
+            steps = kwargs.get("steps_per_epoch")
+            # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
+            if steps and "class_weight" in kwargs and isinstance(x, ArrayDataset):
+                self._gridflow_pass = len(x)
+                x = x.endless()
+            original(self, x, *args, **kwargs)
+
+        wrap(epoch_iterator.EpochIterator, "__init__", init, Layer.ROWS)
+
+    return Hook("an epoch of steps_per_epoch goes on where the rows of a worker end", install)
+
+
+def same_weights(
+    cls: type, broadcast: Callable[[list[Any]], None], concerns: Callable[[], bool]
+) -> Hook:
+    """Return what lets all processes begin a fit with the weights of the chief.
+
+    Keras leaves that to the user.
+
+    Parameters
+    ----------
+    cls : type
+        The backend's trainer.
+    broadcast : callable
+        Gives a list of variables the values that they have on the chief. Called by all ranks.
+    concerns : callable
+        Whether there are several processes.
+    """
+
+    def install() -> None:
+        def fit_from_the_same(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+            # Past Keras's own __setattr__, which would track it as a part of the model.
+            object.__setattr__(self, _SHARES, broadcast)
+            return fit(self, *args, **kwargs)
+
+        def build_and_share(
+            build: Any, self: Any, iterator: Any = None, data_batch: Any = None
+        ) -> None:
+            build(self, iterator=iterator, data_batch=data_batch)
+            share = self.__dict__.pop(_SHARES, None)
+            if share is not None:
+                share(self.variables)
+
+        wrap(cls, "fit", fit_from_the_same, Layer.ROWS)
+        wrap(*parts.building(), build_and_share, Layer.ROWS)
+
+    return Hook("all begin with the chief's weights", install, concerns)

@@ -1,0 +1,70 @@
+"""Rows that count once outside of training, under JAX and torch.
+
+Each rank tests and predicts for itself, on its own rows, in steps of its own number. What the
+metrics have counted is added up at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches.hooks import evaluation_view
+from gridflow._keras.patches.registry import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from gridflow._keras.array_data import ArrayOnce
+
+    Results = Callable[[Any], Any]
+
+
+def hook(
+    cls: Any,
+    alone: Callable[[Any, ArrayOnce], AbstractContextManager[Results]],
+    predicting_alone: Callable[[Any, ArrayOnce], AbstractContextManager[None]],
+) -> Hook:
+    """Return the hook for a backend.
+
+    Parameters
+    ----------
+    cls : type
+        The backend's trainer.
+    alone : callable
+        Given a model and the `ArrayOnce`, entered around an evaluation. It yields what finds the
+        results of all ranks then, of the logs of this one's last step.
+    predicting_alone : callable
+        The same, entered around a prediction.
+    """
+
+    def install() -> None:
+        @contextlib.contextmanager
+        def evaluating(model: Any, once: ArrayOnce) -> Iterator[None]:
+            with alone(model, once) as results:
+
+                def of_own_rows(logs: Any) -> Any:
+                    if once.is_empty:
+                        model.reset_metrics()
+                    return results(logs)
+
+                # Past Keras's own __setattr__, which would track what is set.
+                object.__setattr__(model, "_get_metrics_result_or_logs", of_own_rows)
+                try:
+                    yield
+                finally:
+                    object.__delattr__(model, "_get_metrics_result_or_logs")
+
+        @contextlib.contextmanager
+        def predicting(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
+            import keras
+
+            most = 0 if once.is_empty else None
+            with predicting_alone(model, once):
+                yield lambda found: keras.tree.map_structure(lambda part: part[:most], found)
+
+        evaluation_view.patch(cls, parts.base_trainer(), evaluating, predicting)
+
+    return Hook("rows count once in evaluate, validation and predict", install)

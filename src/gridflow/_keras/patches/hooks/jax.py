@@ -1,0 +1,144 @@
+"""The hooks in Keras 3 on JAX: several processes train one model, and each predicts for itself."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+import keras
+from gridflow._keras.neutral import numbers
+from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches.hooks import (
+    evaluation_view,
+    fits,
+    group,
+    group_evaluation,
+    returning,
+    saving,
+)
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.registry import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gridflow._keras.array_data import ArrayOnce
+
+TRAINER: Final = parts.trainer()
+FIT: Final = group.FIT
+
+
+def averaging() -> None:
+    """Return nothing: JAX computes statistics and metrics over the global batch."""
+
+
+def _broadcast(variables: list[Any]) -> None:
+    values = [np.asarray(variable.value) for variable in variables]
+    for variable, value in zip(
+        variables, multihost_utils.broadcast_one_to_all(values), strict=True
+    ):
+        variable.assign(np.asarray(value))
+
+
+@contextlib.contextmanager
+def _alone(
+    model: Any, variables: list[Any], function_name: str, known: Any = None
+) -> Iterator[None]:
+    """Let this process run a model by itself inside, with a function made for that."""
+    distribution = keras.distribution.distribution()
+    values = [variable._value for variable in variables]
+    function = getattr(model, function_name)
+    setattr(model, function_name, known)
+    keras.distribution.set_distribution(None)
+    try:
+        for variable, value in zip(variables, values, strict=True):
+            # A copy, as the step takes the memory of its arguments for its results.
+            variable._value = jax.numpy.array(np.asarray(value), copy=True)
+        yield
+    finally:
+        keras.distribution.set_distribution(distribution)
+        for variable, value in zip(variables, values, strict=True):
+            variable._value = value
+        setattr(model, function_name, function)
+
+
+def _is_group() -> bool:
+    distribution = keras.distribution.distribution()
+    return distribution is not None and bool(distribution._is_multi_process)
+
+
+def _predict_alone() -> None:
+    def predict(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_group():
+            return original(self, *args, **kwargs)
+        variables = [*self.trainable_variables, *self.non_trainable_variables]
+        with _alone(self, variables, "predict_function"):
+            return original(self, *args, **kwargs)
+
+    wrap(TRAINER, "predict", predict, Layer.BUG)
+
+
+def _add_up(values: list[Any]) -> list[Any]:
+    """Return the values' sums over all processes. To be called by all."""
+    mine = [np.asarray(value) for value in values]
+    if jax.process_count() == 1:
+        return mine
+    everywhere = multihost_utils.process_allgather(mine)
+    return [np.sum(each, axis=0, dtype=each.dtype) for each in everywhere]
+
+
+@contextlib.contextmanager
+def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
+    """Let ranks test on different numbers of rows, which global batches can't have."""
+    results = model._get_metrics_result_or_logs
+    if once.is_global or keras.distribution.distribution() is None:
+        yield results
+        return
+    # Variables that the test would make must be those of all processes.
+    model._symbolic_build(data_batch=once.view.sample())
+    metrics = model.metrics_variables
+
+    def of_all(logs: Any) -> Any:
+        for variable, total in zip(metrics, _add_up([v.value for v in metrics]), strict=True):
+            variable.assign(total)
+        found = results(logs)
+        if found is not logs:
+            return found
+        # A step of the user's own says what it likes.
+        mine = numbers(logs)
+        means = [total / jax.process_count() for total in _add_up(list(mine.values()))]
+        return {**logs, **dict(zip(mine, means, strict=True))}
+
+    variables = [*model.trainable_variables, *model.non_trainable_variables, *metrics]
+    known = evaluation_view.known_function(once, model, "test")
+    with _alone(model, variables, "test_function", known):
+        yield of_all
+        evaluation_view.keep_function(once, model, "test")
+
+
+@contextlib.contextmanager
+def _predicting(model: Any, once: ArrayOnce) -> Iterator[None]:
+    """Let a process of several devices predict on batches that these can't share evenly."""
+    if once.is_global or _is_group() or keras.distribution.distribution() is None:
+        yield  # `_predict_alone` sees to groups
+        return
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    known = evaluation_view.known_function(once, model, "predict")
+    with _alone(model, variables, "predict_function", known):
+        yield
+        evaluation_view.keep_function(once, model, "predict")
+
+
+HOOKS: Final = (
+    group.ending(),
+    group.same_weights(TRAINER, _broadcast, jax.distributed.is_initialized),
+    Hook("a rank predicts for itself", _predict_alone, jax.distributed.is_initialized),
+    group_evaluation.hook(TRAINER, _evaluating, _predicting),
+    returning.hook(parts.base_trainer(), "keras"),
+    fits.hook(TRAINER, keras.callbacks.CallbackList),
+    saving.hook(),
+)

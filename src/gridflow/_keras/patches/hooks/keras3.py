@@ -1,0 +1,154 @@
+"""The hooks in Keras 3 on TensorFlow. Imported only once Keras is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer
+
+import keras
+from gridflow._keras.patches.bugs import parts, shares
+from gridflow._keras.patches.bugs.datasets import check_scope, endless, with_order
+from gridflow._keras.patches.bugs.keras3_steps import with_steps
+from gridflow._keras.patches.hooks import (
+    fits,
+    own_order,
+    returning,
+    saving,
+    scope,
+    sent,
+    tensorflow_evaluation,
+)
+from gridflow._keras.patches.hooks.compiling import check_optimizer, check_xla
+from gridflow._keras.patches.hooks.incremental import coming_steps, iterator_of
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.registry import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRAINER: Final = parts.trainer()
+_BASE: Final = parts.base_trainer()
+#: Who fits, what it builds a model by, and what counts the steps of an epoch.
+FIT: Final = (TRAINER, "_maybe_symbolic_build", trainer.TFEpochIterator)
+
+
+# --- steps_per_epoch other than the steps that the data have -----------------------------------
+
+
+def _go_on() -> None:
+    def init(
+        original: Any, self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        original(self, distribute_strategy, *args, **kwargs)
+        # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
+        is_fit, known = "class_weight" in kwargs, self._num_batches
+        if self.steps_per_epoch and is_fit and known not in {None, self.steps_per_epoch}:
+            again = endless(kwargs.get("x"), self._distributed_dataset)
+            if again is not None:
+                self._distributed_dataset = again
+                self.data_adapter = with_steps(self.data_adapter, None)
+                self._num_batches = None
+                self._gridflow_pass = known
+
+    wrap(trainer.TFEpochIterator, "__init__", init, Layer.ROWS)
+
+
+# --- an epoch whose length comes to be known on the way -----------------------------------------
+
+
+def _ask_for_steps() -> None:
+    def steps_asked_for(original: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
+        steps = coming_steps(self)
+        if steps is None:
+            yield from original(self)
+            return
+        self.data_adapter.on_epoch_begin()
+        self._current_iterator = iterator = iterator_of(self)
+        for step in steps:
+            self._steps_seen = step
+            yield step, step, iterator
+        self._current_iterator = None
+        self._steps_seen = 0
+        self.data_adapter.on_epoch_end()
+
+    wrap(trainer.TFEpochIterator, "_enumerate_iterator", steps_asked_for, Layer.ROWS)
+
+
+# --- data that aren't the workers' in common -----------------------------------------------------
+
+
+def _check_data() -> None:
+    def init(
+        original: Any, self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        check_scope(kwargs.get("x"), distribute_strategy)
+        if "class_weight" in kwargs:  # only fit speaks of them
+            own_order.say_what_differs(kwargs.get("x"), distribute_strategy)
+        with own_order.shuffled_alike(distribute_strategy, tf.random):
+            original(self, distribute_strategy, *args, **kwargs)
+
+    wrap(trainer.TFEpochIterator, "__init__", init, Layer.CHECK)
+
+
+# --- what compile could know -------------------------------------------------------------------
+
+
+def _check_compiling() -> None:
+    def checked(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if isinstance(self, TRAINER):
+            if kwargs.get("jit_compile") is True:
+                check_xla(self.distribute_strategy)
+            check_optimizer(self.optimizer, self.distribute_strategy)
+        return result
+
+    wrap(_BASE, "compile", checked, Layer.CHECK)
+
+
+# --- predictions in the order of the rows ------------------------------------------------------
+
+
+def _predict_in_order() -> None:
+    def predict(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, with_order(x, self.distribute_strategy), *args, **kwargs)
+
+    wrap(TRAINER, "predict", predict, Layer.BUG)
+
+
+# --- a part of a batch without rows ------------------------------------------------------------
+
+
+def _leave_statistics() -> None:
+    """Let a replica that has no rows in a step keep its moving statistics: theirs are 0 / 0."""
+    layer = keras.layers.BatchNormalization
+
+    def moments(original: Any, self: Any, inputs: Any, mask: Any) -> Any:
+        found = original(self, inputs, mask)
+        part = shares.current()
+        if part is None or self.synchronized or inputs.shape[0] is not None:
+            return found
+        kept = (self.moving_mean, self.moving_variance)
+        return tuple(
+            tf.where(part.rows > 0, new, tf.cast(old.value, new.dtype))
+            for new, old in zip(found, kept, strict=True)
+        )
+
+    wrap(layer, "_moments", moments, Layer.BUG)
+
+
+HOOKS: Final = (
+    Hook("an epoch of steps_per_epoch goes on where the data of a worker end", _go_on),
+    Hook("each step of an epoch whose length isn't known is asked for", _ask_for_steps),
+    Hook("data and model are of one strategy, and all workers shuffle alike", _check_data),
+    Hook("what is predicted has the order of its rows, from files, too", _predict_in_order),
+    Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
+    Hook("what can't be compiled for several replicas is refused", _check_compiling),
+    tensorflow_evaluation.hook(TRAINER, lambda model: list(model.metrics_variables)),
+    sent.hook(),
+    returning.hook(_BASE, "keras"),
+    fits.hook(TRAINER, keras.callbacks.CallbackList),
+    saving.hook(),
+    scope.hook(TRAINER),
+)

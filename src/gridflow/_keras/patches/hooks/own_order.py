@@ -1,0 +1,139 @@
+"""Whether several workers have the rows of data of the user's own in one order.
+
+The strategy lets each worker read the whole dataset and keep its part of each batch. That's right
+where all workers have the rows in one order. Arrays are shuffled alike, anew in each epoch; of a
+``tf.data`` pipeline, whose shuffling is the user's, the log says it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.ops import shuffle_op
+from tensorflow.python.eager import context
+
+from gridflow._keras import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_log = logging.getLogger(__name__)
+_POLICIES: Final = tf.data.experimental.AutoShardPolicy
+_FILES: Final = (tf.data.TFRecordDataset, tf.data.TextLineDataset, tf.data.FixedLengthRecordDataset)
+_READERS: Final = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
+_datasets = itertools.count()
+
+
+def _is_of_several_workers(strategy: Any) -> bool:
+    return (
+        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        and strategy.extended._in_multi_worker_mode()
+    )
+
+
+def _is_seeded() -> bool:
+    return context.global_seed() is not None
+
+
+@contextlib.contextmanager
+def shuffled_alike(strategy: Any, random: Any) -> Iterator[None]:
+    """Let arrays of which Keras makes a dataset in the block have one order on all workers.
+
+    By numbers that are counted: a seeded operation would begin anew with each epoch.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.Strategy
+        What trains the model.
+    random : module
+        By whose ``shuffle`` Keras shuffles, in a dataset's function.
+    """
+    if not _is_of_several_workers(strategy) or _is_seeded():
+        yield
+        return
+    present = runtime.present()
+    seed = (present.training.seed if present else None) or 0
+    first = zlib.crc32(f"{seed} {next(_datasets)}".encode())
+    counter = itertools.count()
+    original = random.shuffle
+
+    def numbers() -> Any:
+        return np.array([first, next(counter)], dtype=np.int64)
+
+    def shuffle(value: Any, *args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():  # not Keras, but the user
+            return original(value, *args, **kwargs)
+        drawn = tf.ensure_shape(tf.numpy_function(numbers, [], tf.int64), [2])
+        return tf.random.experimental.stateless_shuffle(value, drawn)
+
+    random.shuffle = shuffle
+    try:
+        yield
+    finally:
+        random.shuffle = original
+
+
+def say_what_differs(data: Any, strategy: Any) -> None:
+    """Say in the log, once, where a fit's batches aren't made of the rows of one process's.
+
+    Parameters
+    ----------
+    data
+        As it was given to ``fit``.
+    strategy : tf.distribute.Strategy
+        What trains the model.
+    """
+    if not isinstance(data, tf.data.Dataset) or not _is_of_several_workers(strategy):
+        return
+    policy = data.options().experimental_distribute.auto_shard_policy
+    if policy == _POLICIES.OFF:  # each worker's own data, as ctx.dataset's are
+        return
+    parts = list(_parts(data))
+    if not _is_seeded() and any(map(_is_shuffled_by_chance, parts)):
+        _say(
+            "each worker shuffles this dataset in an order of its own, by shuffle(…) without "
+            "seed=: in an epoch some rows come twice, and others not at all. Give shuffle(…, "
+            "seed=…), or TensorflowDistributor(seed=…)"
+        )
+    if policy in {_POLICIES.AUTO, _POLICIES.FILE} and any(map(_reads_files, parts)):
+        _say(
+            "each worker reads files of its own of this dataset, if there are as many: each row "
+            "comes once, but batches are made of other rows than in one process. For the same "
+            "batches set options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA"
+        )
+
+
+def _parts(data: Any) -> Iterator[Any]:
+    """Yield a dataset, and those that it's made of."""
+    yield data
+    for each in data._inputs():
+        yield from _parts(each)
+
+
+def _is_shuffled_by_chance(data: Any) -> bool:
+    return isinstance(data, shuffle_op._ShuffleDataset) and not any(
+        tf.get_static_value(seed) for seed in (data._seed, data._seed2)
+    )
+
+
+def _reads_files(data: Any) -> bool:
+    if isinstance(data, _FILES):
+        return True
+    for each in data._functions():
+        graph = each.function.graph.as_graph_def()
+        nodes = [graph.node, *(inner.node_def for inner in graph.library.function)]
+        if any(node.op.startswith(_READERS) for node in itertools.chain(*nodes)):
+            return True
+    return False
+
+
+@functools.cache
+def _say(what: str) -> None:
+    _log.warning("%s (docs/distribution.md).", what)

@@ -1,0 +1,299 @@
+"""Lets ``fit`` begin in the middle of an epoch: the one thing that no public API of Keras offers.
+
+Keras 3's ``fit`` makes its epoch iterator itself and always counts from step 0. A hook keeps that
+iterator within reach (it passes through ``Model._maybe_symbolic_build``), and another lets one
+epoch begin at a later step. tf_keras has a place for both epoch and step
+(``Model._maybe_load_initial_counters_from_ckpt``), but draws the data from its start.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import weakref
+from dataclasses import dataclass
+from itertools import count
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._keras.patches.bugs.parts import module, part
+from gridflow._keras.patches.hooks import incremental
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.registry import hooks_of
+from gridflow._keras.results import FLAVOURS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from gridflow._keras.runtime import EpochCounting
+
+_ITERATOR = "_gridflow_epoch_iterator"
+_START = "_gridflow_start"
+#: Where an iterator of TensorFlow's keeps its dataset.
+_DATASET: Final = {"keras": "_distributed_dataset", "tf_keras": "_dataset"}
+
+
+@dataclass(frozen=True)
+class FitStart:
+    """Where a fit goes on.
+
+    Attributes
+    ----------
+    epoch, step : int
+        The epoch, and the steps of it that are done.
+    skip : int
+        Batches to draw and drop, for data that can't be told where to begin.
+    dealt : mapping, optional
+        Which rows are done, where that isn't so many of each rank (`Held`).
+    """
+
+    epoch: int
+    step: int
+    skip: int = 0
+    dealt: Mapping[str, Any] | None = None
+
+    def maybe_load_initial_counters_from_ckpt(
+        self, steps_per_epoch: int | None, initial_epoch: int, mode: object
+    ) -> tuple[int, int]:
+        """Answer tf_keras, which asks its ``_training_state`` for this."""
+        del steps_per_epoch, initial_epoch, mode
+        return self.epoch, self.step
+
+
+class Held:
+    """Stands for the data of a fit that isn't Keras's own.
+
+    Parameters
+    ----------
+    spec
+        Of its batches.
+
+    Attributes
+    ----------
+    dealt : callable or None
+        Returns which of the epoch's rows are done, for a checkpoint.
+    """
+
+    dealt: Callable[[], dict[str, Any]] | None = None
+
+    def __init__(self, spec: Any) -> None:
+        dataset = SimpleNamespace(element_spec=spec)
+        self._distributed_dataset = self._dataset = dataset
+
+
+def hold(model: Any, data: Held) -> None:
+    """Let the fit that is about to begin be one on these data."""
+    _keep(model, data)
+
+
+def dealt(data: Any) -> dict[str, Any] | None:
+    """Return which rows of the epoch are done, where a fit that isn't Keras's own knows it."""
+    found = getattr(data, "dealt", None)
+    return found() if isinstance(data, Held) and found is not None else None
+
+
+def where_to_begin(model: Any, flavour: str) -> FitStart:
+    """Return where a fit that isn't Keras's own is to go on, once its callbacks have begun."""
+    if flavour == "tf_keras":
+        found = getattr(model, "_training_state", None)
+        return found if isinstance(found, FitStart) else FitStart(0, 0)
+    data = data_of(model)
+    epoch = getattr(model, "_initial_epoch", None) or 0
+    start = data.__dict__.pop(_START, None) if data is not None else None
+    return start if isinstance(start, FitStart) else FitStart(epoch, 0)
+
+
+def install_imported() -> None:
+    """Put the hooks into the flavours of Keras that are imported; whoever fits has imported one.
+
+    Before ``fit`` is called: it has made its iterators when its callbacks hear of it.
+    """
+    for flavour in FLAVOURS:
+        if flavour in sys.modules:
+            _install(flavour)
+
+
+@functools.cache
+def _install(flavour: str) -> None:
+    if flavour == "keras":
+        _install_keras3()
+    else:
+        _install_tf_keras()
+
+
+def data_of(model: Any) -> Any:
+    """Return what iterates over the data of the fit (or evaluate) of a model that began last."""
+    found = model.__dict__.get(_ITERATOR)
+    return None if found is None else found()
+
+
+def initial_epoch(model: Any) -> int:
+    """Return the epoch at which a callback lets a fit begin, 0 where none does."""
+    found = getattr(model, "_training_state", None)
+    if isinstance(found, FitStart):
+        return found.epoch
+    return int(getattr(model, "_initial_epoch", None) or 0)
+
+
+def begin_at(model: Any, flavour: str, start: FitStart) -> None:
+    """Let the fit that is about to begin its first epoch begin it there."""
+    if flavour == "tf_keras":
+        model._training_state = start
+        return
+    model._initial_epoch = start.epoch
+    data = data_of(model)
+    if data is not None and (start.step or start.skip):
+        setattr(data, _START, start)
+
+
+def forget(model: Any, flavour: str) -> None:
+    """Let the model's next fit begin at its own beginning."""
+    if flavour == "tf_keras":
+        model._training_state = None
+    else:
+        # Keras itself never takes this back: a second fit would skip its first epochs.
+        model._initial_epoch = None
+
+
+def element_spec(model: Any, flavour: str) -> Any:
+    """Return the spec of one replica's batch of the fit that began last, None if unknown."""
+    data = data_of(model)
+    if data is None or not hasattr(data, _DATASET[flavour]):
+        return None
+    return spec_of(getattr(data, _DATASET[flavour]))
+
+
+def spec_of(dataset: Any) -> Any:
+    """Return the spec of one replica's batch of a dataset of TensorFlow's."""
+    import tensorflow as tf
+
+    # A distributed dataset that ends says of itself that its batches have any number of rows.
+    known = getattr(dataset, "_element_spec", None) or dataset.element_spec
+    return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], known)
+
+
+def steps_of_a_pass(model: Any) -> int | None:
+    """Return the steps of a pass over the data of the fit that began last, None if it is an epoch.
+
+    With ``steps_per_epoch`` it isn't: the data begin again in the middle of an epoch.
+    """
+    return getattr(data_of(model), "_gridflow_pass", None)
+
+
+def batches_to_drop(model: Any, flavour: str, step: int, batches: int) -> int:
+    """Return the batches that the iterator of an epoch has given by a step of it.
+
+    That is what has to be drawn again of data that can't be told where to begin. With
+    ``steps_per_epoch`` an iterator isn't an epoch's: Keras goes on with it until it is at its end.
+
+    Parameters
+    ----------
+    step, batches : int
+        Steps of the epoch, and of the whole fit, that were made.
+    """
+    a_pass = steps_of_a_pass(model)
+    if a_pass is not None:
+        return batches % a_pass
+    data = data_of(model)
+    if flavour == "tf_keras":
+        adapter = getattr(data, "_adapter", None)
+        return step if adapter is None or adapter.should_recreate_iterator() else batches
+    steps, known = getattr(data, "steps_per_epoch", None), getattr(data, "_num_batches", None)
+    if not steps:
+        return step
+    return batches if known is None else batches % (math.ceil(known / steps) * int(steps))
+
+
+def first_dimension(spec: Any) -> int | None:
+    """Return the number of rows in a batch of this spec, None where it isn't fixed."""
+    import tensorflow as tf
+
+    shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
+    known = [s[0] for s in shapes if s is not None and s.rank is not None and s.rank > 0]
+    return int(known[0]) if known and known[0] is not None else None
+
+
+def batch_size(model: Any) -> int | None:
+    """Return the batch size that Keras 3 was given for the fit that began last, None if none."""
+    adapter = getattr(data_of(model), "data_adapter", None)
+    data = getattr(adapter, "py_dataset", None)  # gridflow's own know theirs
+    size = getattr(adapter, "batch_size", None) or getattr(data, "batch_size", None)
+    return None if size is None else int(size)
+
+
+def tell(counters: Sequence[EpochCounting], positions: Sequence[tuple[int, int]]) -> None:
+    """Set the counters of the datasets."""
+    for counter, (epoch, batch) in zip(counters, positions, strict=False):
+        counter.set(epoch, batch)
+
+
+def _keep(model: Any, data: Any) -> None:
+    # Past Keras's own __setattr__, which would track it as a part of the model.
+    object.__setattr__(model, _ITERATOR, weakref.ref(data))
+
+
+def _install_keras3() -> None:
+    trainer, build_name, epochs = hooks_of("keras").FIT
+    _wrap(trainer, build_name, epochs)
+
+
+def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
+    """Keep the iterator that a model is built with, and let it start where it is told to."""
+
+    def build_with(build: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None:
+            _keep(self, iterator)
+            incremental.keep_model(iterator, self)
+        build(self, iterator=iterator, data_batch=data_batch)
+
+    def steps_from(enumerate_steps: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
+        start = self.__dict__.pop(_START, None)
+        steps = enumerate_steps(self) if start is None else _from(self, start)
+        yield from steps
+
+    wrap(trainer, build_name, build_with, Layer.POSITION)
+    wrap(epochs, "_enumerate_iterator", steps_from, Layer.POSITION)
+
+
+def _from(data: Any, start: FitStart) -> Iterator[tuple[int, int, Any]]:
+    coming = incremental.coming_steps(data, start.step)  # before an iterator may draw
+    data.data_adapter.on_epoch_begin()
+    data._current_iterator = iterator = incremental.iterator_of(data)
+    if not incremental.goes_on(data):
+        for _ in range(start.skip):
+            next(iterator)
+    stride = data.steps_per_execution
+    last = data.steps_per_epoch or data._num_batches
+    steps = range(start.step, last, stride) if last else count(start.step, stride)
+    seen = start.skip or start.step
+    for step in coming or steps:
+        seen += stride
+        # With steps_per_epoch Keras counts on from epoch to epoch, while it keeps the iterator.
+        data._steps_seen = seen if data.steps_per_epoch else step
+        yield step, step + stride - 1, iterator
+    if data.steps_per_epoch is None or (data._num_batches and seen >= data._num_batches):
+        data._current_iterator = None
+        data._steps_seen = 0
+    data.data_adapter.on_epoch_end()
+
+
+def _install_tf_keras() -> None:
+    handler = part(module("tf_keras.src.engine.data_adapter"), "DataHandler")
+
+    def keep(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if kwargs.get("model") is not None:
+            _keep(kwargs["model"], self)
+
+    def epochs_from(enumerate_epochs: Any, self: Any) -> Iterator[tuple[int, Any]]:
+        start = getattr(self._model, "_training_state", None)
+        skip = start.skip if isinstance(start, FitStart) else 0
+        for epoch, iterator in enumerate_epochs(self):
+            for _ in range(skip):
+                next(iterator)
+            skip = 0
+            yield epoch, iterator
+
+    wrap(handler, "__init__", keep, Layer.POSITION)
+    wrap(handler, "enumerate_epochs", epochs_from, Layer.POSITION)

@@ -1,0 +1,113 @@
+"""Rows that count once outside of training, under TensorFlow: for Keras 3 and tf_keras alike.
+
+All replicas make equal steps, and some of their batches may be empty. Models and metrics needn't
+know that: an empty batch is given a real row, whose effect on the metrics is undone, and whose
+prediction is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from gridflow._keras.patches.hooks import evaluation_view
+from gridflow._keras.patches.registry import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gridflow._feed.dataset.evaluation_view import EvaluationView
+
+
+def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
+    """Return the hook for a flavour's models.
+
+    Parameters
+    ----------
+    cls : type
+        Of the models, with ``fit``, ``evaluate`` and ``predict``.
+    variables_of : callable
+        Returns the variables of a model's metrics.
+    """
+
+    def install() -> None:
+        def evaluating(model: Any, once: EvaluationView) -> Any:
+            return _knowing_empty_batches(
+                model, once, "test", lambda step: _tested(step, once.row, model, variables_of)
+            )
+
+        @contextlib.contextmanager
+        def predicting(model: Any, once: EvaluationView) -> Iterator[Callable[[Any], Any]]:
+            with _knowing_empty_batches(
+                model, once, "predict", lambda step: _predicted(step, once.row)
+            ):
+                yield lambda found: tf.nest.map_structure(once.in_order, found)
+
+        evaluation_view.patch(cls, cls, evaluating, predicting)
+
+    return Hook("rows count once in evaluate, validation and predict", install)
+
+
+@contextlib.contextmanager
+def _knowing_empty_batches(
+    model: Any, once: EvaluationView, kind: str, changed: Callable[[Any], Any]
+) -> Iterator[None]:
+    """Let a model's ``test_step`` or ``predict_step`` be another one inside.
+
+    The functions that Keras makes of it are kept apart from the model's own.
+    """
+    if not once.has_empty_batches:
+        yield
+        return
+    step_name, function_name = f"{kind}_step", f"{kind}_function"
+    own = getattr(model, function_name)
+    # Past Keras's own __setattr__, which would track what is set.
+    object.__setattr__(model, step_name, changed(getattr(model, step_name)))
+    object.__setattr__(model, function_name, evaluation_view.known_function(once, model, kind))
+    try:
+        yield
+    finally:
+        evaluation_view.keep_function(once, model, kind)
+        object.__setattr__(model, function_name, own)
+        object.__delattr__(model, step_name)
+
+
+def _filled(batch: Any, row: Any) -> tuple[Any, Any]:
+    """Return a batch that has a row if it had none, and whether it had none."""
+    first = next(part for part in tf.nest.flatten(batch) if part is not None)
+    is_empty = tf.equal(tf.shape(first)[0], 0)
+    rows = tf.cast(is_empty, tf.int32)
+    filled = tf.nest.map_structure(lambda part, one: tf.concat([part, one[:rows]], 0), batch, row)
+    return filled, is_empty
+
+
+def _tested(
+    step: Callable[[Any], Any], row: Any, model: Any, variables_of: Callable[[Any], list[Any]]
+) -> Callable[[Any], Any]:
+    def test_step(batch: Any) -> Any:
+        filled, is_empty = _filled(batch, row)
+        before = {id(each): tf.identity(_value(each)) for each in variables_of(model)}
+        logs = step(filled)
+        for each in variables_of(model):
+            # Metrics that the step has made begin with nothing counted.
+            old = before.get(id(each))
+            value = _value(each)
+            each.assign(tf.where(is_empty, tf.zeros_like(value) if old is None else old, value))
+        return logs
+
+    return test_step
+
+
+def _predicted(step: Callable[[Any], Any], row: Any) -> Callable[[Any], Any]:
+    def predict_step(batch: Any) -> Any:
+        filled, is_empty = _filled(batch, row)
+        most = tf.where(is_empty, 0, tf.int32.max)
+        return tf.nest.map_structure(lambda part: part[:most], step(filled))
+
+    return predict_step
+
+
+def _value(variable: Any) -> Any:
+    return tf.convert_to_tensor(getattr(variable, "_value", variable))

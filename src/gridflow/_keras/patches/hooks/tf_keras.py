@@ -1,0 +1,88 @@
+"""The hooks in tf_keras. Imported only once tf_keras is there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import tensorflow as tf
+from tf_keras import callbacks
+from tf_keras.src.engine import data_adapter, training
+
+from gridflow._keras.patches.bugs.datasets import check_scope, endless, is_distributed
+from gridflow._keras.patches.hooks import fits, own_order, returning, scope, tensorflow_evaluation
+from gridflow._keras.patches.hooks.compiling import check_xla
+from gridflow._keras.patches.hooks.incremental import refuse
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.registry import Hook
+
+# --- steps_per_epoch other than the steps that the data have ----------------------------------
+
+
+def _length(dataset: Any) -> int | None:
+    if is_distributed(dataset):
+        found = int(dataset.cardinality)
+    elif isinstance(dataset, tf.data.Dataset):
+        found = int(dataset.cardinality())
+    else:
+        return None
+    return found if found >= 0 else None
+
+
+def _go_on() -> None:
+    def endless_where_asked(init: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
+        refuse(x)
+        init(self, x, *args, **kwargs)
+        steps, known = kwargs.get("steps_per_epoch"), _length(x)
+        # Only fit shuffles. To evaluate and to predict, each row comes once.
+        if steps is None or "shuffle" not in kwargs or known in {None, steps}:
+            return
+        again = endless(x, self._dataset)
+        if again is not None:
+            self._dataset = again
+            self._adapter._gridflow_pass = self._gridflow_pass = known
+
+    def should_recreate_iterator(recreate: Any, self: Any) -> bool:
+        if getattr(self, "_gridflow_pass", None) is not None:
+            return False
+        return bool(recreate(self)) or (
+            is_distributed(self._dataset) and self._user_steps == _length(self._dataset)
+        )
+
+    wrap(data_adapter.DataHandler, "__init__", endless_where_asked, Layer.ROWS)
+    adapter = data_adapter.DatasetAdapter
+    wrap(adapter, "should_recreate_iterator", should_recreate_iterator, Layer.ROWS)
+
+
+# --- what fails later, without a hint ----------------------------------------------------------
+
+
+def _check() -> None:
+    def checked(compile_: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = compile_(self, *args, **kwargs)
+        if kwargs.get("jit_compile"):
+            check_xla(self.distribute_strategy)
+        return result
+
+    def looked_at(init: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
+        strategy = tf.distribute.get_strategy()
+        check_scope(x, strategy)
+        if "shuffle" in kwargs:  # only fit does
+            own_order.say_what_differs(x, strategy)
+        with own_order.shuffled_alike(strategy, data_adapter.tf.random):
+            init(self, x, *args, **kwargs)
+
+    wrap(training.Model, "compile", checked, Layer.CHECK)
+    wrap(data_adapter.DataHandler, "__init__", looked_at, Layer.CHECK)
+
+
+HOOKS: Final = (
+    Hook("a fit with steps_per_epoch goes on where the data of a worker end", _go_on),
+    tensorflow_evaluation.hook(
+        training.Model,
+        lambda model: [each for metric in model.metrics for each in metric.variables],
+    ),
+    Hook("what fails in the first step is refused before", _check),
+    returning.hook(training.Model, "tf_keras"),
+    fits.hook(training.Model, callbacks.CallbackList),
+    scope.hook(training.Model),
+)

@@ -1,0 +1,184 @@
+"""The hooks in Keras 3 on torch: several processes train one model.
+
+Gradients are averaged before they are applied, which for batches of equal size gives the gradients
+of the global batch. The state of metrics is added up when an epoch or an evaluation has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from keras.src.optimizers import loss_scale_optimizer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from torch import distributed
+
+import keras
+from gridflow._keras.neutral import numbers
+from gridflow._keras.patches.bugs import keras3_losses, parts, shares
+from gridflow._keras.patches.bugs.torch_groups import is_group
+from gridflow._keras.patches.hooks import fits, group, group_evaluation, returning, saving
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.registry import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TRAINER: Final = parts.trainer()
+FIT: Final = group.FIT
+_applying: list[bool] = []
+#: On an optimizer: its gradients are those of a loss that was divided by the number of ranks.
+_DIVIDED: Final = "_gridflow_divided"
+
+
+def average(tensors: Sequence[Any]) -> list[Any]:
+    """Return the tensors' means over all ranks. To be called by all, with the same shapes."""
+    return [each / distributed.get_world_size() for each in add_up(tensors)]
+
+
+def add_up(tensors: Sequence[Any]) -> list[Any]:
+    """Return the tensors' sums over all ranks. To be called by all, with the same shapes."""
+    found: list[Any] = [None] * len(tensors)
+    groups: dict[Any, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        groups.setdefault((tensor.dtype, tensor.device), []).append(place)
+    for places in groups.values():
+        # One collective for all tensors of a kind.
+        flat = torch.cat([tensors[place].detach().reshape(-1) for place in places])
+        distributed.all_reduce(flat)
+        sizes = [tensors[place].numel() for place in places]
+        for place, part in zip(places, flat.split(sizes), strict=True):
+            found[place] = part.reshape(tensors[place].shape)
+    return found
+
+
+def averaging() -> Callable[[Sequence[Any]], list[Any]] | None:
+    """Return what averages over ranks that each have a state of their own, None without others."""
+    return average if is_group() else None
+
+
+def _broadcast(variables: list[Any]) -> None:
+    with torch.no_grad():
+        for variable in variables:
+            distributed.broadcast(variable.value.data, src=0)
+
+
+def _apply_averages(apply: Any, self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    if _applying:  # an optimizer inside of another one
+        return apply(self, grads, trainable_variables)
+    grads = list(grads)
+    there = [place for place, grad in enumerate(grads) if grad is not None]
+    if there:
+        means = _average_of_rows([grads[place] for place in there])
+        if self.__dict__.pop(_DIVIDED, False):
+            means = [each * distributed.get_world_size() for each in means]
+        for place, mean in zip(there, means, strict=True):
+            grads[place] = mean
+    _applying.append(True)
+    try:
+        return apply(self, grads, trainable_variables)
+    finally:
+        _applying.pop()
+
+
+def _average_of_rows(grads: Sequence[Any]) -> list[Any]:
+    """Return the means of gradients over the rows of all ranks."""
+    part = shares.current()
+    if part is None:
+        return average(grads)
+    rows, *sums = add_up([part.rows, *(each * part.rows for each in grads)])
+    return [each / rows for each in sums]
+
+
+def _average_gradients() -> None:
+    scaling = loss_scale_optimizer.LossScaleOptimizer
+
+    def scale_part(scale_loss: Any, self: Any, loss: Any) -> Any:
+        # As much as in one process, where the mean is over more rows: else float16 overflows here.
+        object.__setattr__(self, _DIVIDED, True)
+        return scale_loss(self, loss) / distributed.get_world_size()
+
+    wrap(scaling, "scale_loss", scale_part, Layer.BUG)
+    for cls in (BaseOptimizer, scaling):
+        wrap(cls, "apply", _apply_averages, Layer.ROUTE)
+
+
+def _part_of(batch: Any) -> shares.ReplicaPart:
+    first = next(each for each in keras.tree.flatten(batch) if each is not None)
+    rows = keras.ops.convert_to_tensor(float(first.shape[0]), "float32")
+
+    def together(numbers: Sequence[Any]) -> Any:
+        return add_up([torch.stack([each.to(rows) for each in numbers])])[0]
+
+    return shares.ReplicaPart(rows, together)
+
+
+def _know_parts() -> None:
+    """Let ranks know their part of a batch in training: they test in steps of different numbers."""
+
+    def make_train_function(make: Any, self: Any, force: bool = False) -> None:
+        known = self.train_function
+        make(self, force)
+        function = self.train_function
+        if function is known:
+            return
+
+        def of_part(data: Any) -> Any:
+            with shares.of(_part_of(data)):
+                return function(data)
+
+        self.train_function = of_part
+
+    wrap(TRAINER, "make_train_function", make_train_function, Layer.BUG)
+    keras3_losses.install()
+
+
+def _add_up_logs() -> None:
+    def of_all(original: Any, self: Any, logs: Any) -> Any:
+        variables = self.metrics_variables
+        own = [variable.value.detach().clone() for variable in variables]
+        if own:
+            for variable, total in zip(variables, add_up(own), strict=True):
+                variable.assign(total)
+        try:
+            found = original(self, logs)
+            if found is not logs:
+                # Some results are views of the variables, which get their own values back.
+                found = {name: _copied(value) for name, value in found.items()}
+        finally:
+            for variable, value in zip(variables, own, strict=True):
+                variable.assign(value)
+        if found is not logs:
+            return found
+        # A step of the user's own says what it likes.
+        mine = numbers(logs)
+        if not mine:
+            return logs
+        device = own[0].device if own else "cpu"
+        means = average([torch.tensor(list(mine.values()), device=device)])[0]
+        return {**logs, **dict(zip(mine, means.tolist(), strict=True))}
+
+    wrap(TRAINER, "_get_metrics_result_or_logs", of_all, Layer.ROUTE)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if torch.is_tensor(value) else value
+
+
+HOOKS: Final = (
+    group.ending(),
+    group.same_weights(TRAINER, _broadcast, is_group),
+    Hook("gradients are averaged over all processes", _average_gradients, is_group),
+    Hook("losses divide by what counts in all processes", _know_parts, is_group),
+    Hook("logs are those of all processes", _add_up_logs, is_group),
+    # Each rank tests alone as it is, and its logs are those of all.
+    group_evaluation.hook(
+        TRAINER,
+        lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
+        lambda *_: contextlib.nullcontext(),
+    ),
+    returning.hook(parts.base_trainer(), "keras"),
+    fits.hook(TRAINER, keras.callbacks.CallbackList),
+    saving.hook(),
+)

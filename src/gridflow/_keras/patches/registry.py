@@ -1,0 +1,378 @@
+"""Patches for what is broken in Keras when it trains under a distribution strategy.
+
+Each comes with a *probe*: a few calls into the installed Keras that show the bug.
+Only where a probe sees its bug is the patch put in, so a version of Keras that is healthy is left
+alone; and it is asked again, as a patch of a function that Keras no longer calls would change
+nothing. The tests of this module fail when a probe no longer sees its bug: then the patch can go.
+
+A probe or a patch that fails says nothing of the bug, which may be one that yields wrong gradients
+without a word. So it is an error, unless the user takes the risk (`UNSAFE_VARIABLE`).
+
+What gridflow adds to Keras without a bug to look for is a `Hook`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import logging
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.errors import EnvironmentMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+_log = logging.getLogger(__name__)
+
+#: Set to ``1``, it lets a training process go on with a Keras that can't be probed or patched.
+UNSAFE_VARIABLE: Final = "GRIDFLOW_UNSAFE_KERAS"
+#: Flavour of Keras (the name of its package) to the releases that its patches are made for.
+MADE_FOR: Final = {"keras": "3.15", "tf_keras": "2.21"}
+#: Flavour to the name of its modules of patches and hooks; Keras 3 has those of each backend.
+FLAVOURS: Final = {
+    "keras": {"tensorflow": "keras3", "jax": "jax", "torch": "torch"},
+    "tf_keras": {"tensorflow": "tf_keras"},
+}
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One bug of Keras, how to see it and how to mend it.
+
+    Attributes
+    ----------
+    name : str
+        Short name, unique in a flavour.
+    flavour : str
+        ``"keras"`` (Keras 3) or ``"tf_keras"``.
+    summary : str
+        What goes wrong without the patch.
+    seen : callable
+        The probe: True where the installed package has the bug. It must not know of the patch.
+    apply : callable
+        Puts the patch in.
+    concerns : callable
+        Whether the bug matters in this process at all: some need a group of processes.
+    """
+
+    name: str
+    flavour: str
+    summary: str
+    seen: Callable[[], bool]
+    apply: Callable[[], None]
+    concerns: Callable[[], bool] = _always
+
+
+@dataclass(frozen=True)
+class Hook:
+    """What gridflow adds to Keras, whatever its version.
+
+    Attributes
+    ----------
+    name : str
+        What it is for.
+    install : callable
+        Puts it in.
+    concerns : callable
+        Whether this process needs it.
+    """
+
+    name: str
+    install: Callable[[], None]
+    concerns: Callable[[], bool] = _always
+
+
+_applied: dict[str, list[Patch]] = {}
+#: Flavours that were imported and can't be patched, and why.
+_refused: dict[str, EnvironmentMismatch] = {}
+#: Names of the bugs that were seen where this process was forked; nothing was patched there.
+_seen_ahead: set[str] = set()
+_lock = threading.RLock()
+
+
+def hooks_of(flavour: str) -> Any:
+    """Return the module of hooks of a flavour, with Keras's backend. Imports both.
+
+    Raises
+    ------
+    EnvironmentMismatch
+        The installed version lacks what the module is made of.
+    """
+    return _module_of("hooks", flavour)
+
+
+def known(flavour: str) -> tuple[Patch, ...]:
+    """Return all patches of a flavour, whether they are needed or not. Imports the flavour.
+
+    Raises
+    ------
+    EnvironmentMismatch
+        The installed version lacks what they are made of.
+    """
+    return tuple(_module_of("bugs", flavour).PATCHES)
+
+
+def _module_of(kind: str, flavour: str) -> Any:
+    name = FLAVOURS[flavour][_backend_of(flavour)]
+    try:
+        return importlib.import_module(f"gridflow._keras.patches.{kind}.{name}")
+    except Exception as error:
+        raise _misfit(flavour, f"gridflow's {kind} can't be loaded", "", error) from error
+
+
+def bugs_in_all_processes() -> list[str]:
+    """Probe Keras 3, if it is imported; return the names of bugs that don't depend on the process.
+
+    A probe may leave threads and a context of TensorFlow behind. One that fails is left out: it
+    fails in the process that it concerns, too.
+    """
+    found = []
+    for fix in known("keras") if "keras" in sys.modules else ():
+        with contextlib.suppress(Exception):
+            if fix.concerns is _always and fix.seen():
+                found.append(fix.name)
+    return found
+
+
+def remember(bugs: Sequence[str]) -> None:
+    """Spare this process, and those that are forked from it, the probes of these bugs of Keras 3.
+
+    Parameters
+    ----------
+    bugs : sequence of str
+        Names, as of `bugs_in_all_processes`.
+    """
+    _seen_ahead.update(bugs)
+
+
+def apply(*, with_hooks: bool = True) -> list[Patch]:
+    """Patch the flavours of Keras that are imported, and the others as soon as they are.
+
+    May be called any number of times. Imports neither ``keras`` nor ``tf_keras``.
+
+    Parameters
+    ----------
+    with_hooks : bool, default True
+        Whether to add to Keras what training functions need; the first call decides.
+
+    Returns
+    -------
+    list of Patch
+        The patches in force so far, of all flavours that are imported.
+
+    Raises
+    ------
+    EnvironmentMismatch
+        A flavour can't be probed or patched. Its import raises the same, where it comes later.
+    """
+    with _lock:
+        if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _AfterImport(with_hooks=with_hooks))
+        for flavour in FLAVOURS:
+            # A package that is half imported is patched by the finder, once it is complete.
+            module = sys.modules.get(flavour)
+            if module is not None and not getattr(module.__spec__, "_initializing", False):
+                _patch(flavour, with_hooks=with_hooks)
+        return [fix for fixes in _applied.values() for fix in fixes]
+
+
+def patch_keras() -> None:
+    """Fix the bugs of Keras and tf_keras in this process.
+
+    Training functions need not call it. It is for programs that gridflow does not start, or that
+    import Keras before they do anything else. Call it before or after Keras is imported, any number
+    of times; it imports neither flavour itself.
+
+    Raises
+    ------
+    EnvironmentMismatch
+        The installed version of Keras can't be probed or patched. If Keras is imported later, that
+        import raises the same error.
+    """
+    apply(with_hooks=False)
+
+
+def _patch(flavour: str, *, with_hooks: bool) -> None:
+    with _lock:
+        if flavour in _refused:
+            # Part of the patches may be in: nobody gets this flavour by importing it again.
+            raise EnvironmentMismatch(str(_refused[flavour])) from _refused[flavour]
+        if flavour in _applied or _backend_of(flavour) not in FLAVOURS[flavour]:
+            return
+        _applied[flavour] = []
+        _warn_of_other_versions(flavour)
+        try:
+            _patch_all(flavour)
+            if with_hooks:
+                _hook_in(flavour)
+        except EnvironmentMismatch as error:
+            del _applied[flavour]
+            _refused[flavour] = error
+            raise
+
+
+def _patch_all(flavour: str) -> None:
+    for fix in _unless_unsafe(lambda: known(flavour)) or ():
+        if _unless_unsafe(functools.partial(put_in, fix)):
+            _applied[flavour].append(fix)
+            _log.debug("patched in %s: %s", flavour, fix.summary)
+
+
+def _hook_in(flavour: str) -> None:
+    module = _unless_unsafe(lambda: hooks_of(flavour))
+    for hook in () if module is None else module.HOOKS:
+        _unless_unsafe(functools.partial(_install, flavour, hook))
+
+
+def _install(flavour: str, hook: Hook) -> None:
+    try:
+        if hook.concerns():
+            hook.install()
+    except Exception as error:
+        raise _misfit(flavour, f"the hook {hook.name!r} can't be installed", "", error) from error
+
+
+def _unless_unsafe(work: Callable[[], Any]) -> Any:
+    """Do work; what doesn't fit is only logged where the user takes the risk."""
+    try:
+        return work()
+    except EnvironmentMismatch as error:
+        if os.environ.get(UNSAFE_VARIABLE) != "1":
+            raise
+        _log.error("%s=1, so training goes on, and may be wrong: %s", UNSAFE_VARIABLE, error)
+        return None
+
+
+def put_in(fix: Patch) -> bool:
+    """Patch what a probe sees; return whether it saw anything.
+
+    Raises
+    ------
+    EnvironmentMismatch
+        The probe or the patch fails, or the probe still sees the bug then.
+    """
+    try:
+        is_seen = (fix.flavour == "keras" and fix.name in _seen_ahead) or (
+            fix.concerns() and fix.seen()
+        )
+    except Exception as error:
+        what = f"the probe for {fix.name!r} failed"
+        raise _misfit(fix.flavour, what, fix.summary, error) from error
+    if not is_seen:
+        return False
+    try:
+        fix.apply()
+        is_left = fix.seen()
+    except Exception as error:
+        what = f"the patch for {fix.name!r} can't be applied"
+        raise _misfit(fix.flavour, what, fix.summary, error) from error
+    if is_left:
+        raise _misfit(fix.flavour, f"the patch for {fix.name!r} has no effect", fix.summary)
+    return True
+
+
+def _misfit(
+    flavour: str, what: str, summary: str, error: Exception | None = None
+) -> EnvironmentMismatch:
+    """Return the error that says what doesn't work with the installed version."""
+    backend = _backend_of(flavour)
+    extra = "tf-keras" if flavour == "tf_keras" else backend
+    cause = f" ({type(error).__name__}: {_first_line(error)})" if error is not None else ""
+    bug = f" Unpatched: {summary}." if summary else ""
+    return EnvironmentMismatch(
+        f"{flavour} {_version_of(flavour)} on {backend}: {what}{cause}.{bug} gridflow's patches "
+        f"are made for {flavour} {MADE_FOR[flavour]}: pip install 'gridflow[{extra}]'. To train "
+        f"all the same, with results that may be wrong, set {UNSAFE_VARIABLE}=1 (env= of the "
+        "distributor); a program that needs no patches runs with patches=False."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def _warn_of_other_versions(flavour: str) -> None:
+    """Warn of a release that no patch was made for; whether they fit is for the probes to say."""
+    version = _version_of(flavour)
+    if not f"{version}.".startswith(f"{MADE_FOR[flavour]}."):
+        _log.warning(
+            "%s %s is not a version that this gridflow supports (%s): each known bug is probed for "
+            "and patched where it is still there, but new ones aren't known.",
+            flavour,
+            version,
+            MADE_FOR[flavour],
+        )
+
+
+def _version_of(flavour: str) -> str:
+    return str(getattr(sys.modules.get(flavour), "__version__", "(unknown version)"))
+
+
+def _backend_of(flavour: str) -> str:
+    if flavour != "keras":
+        return "tensorflow"
+    import keras
+
+    return str(keras.backend.backend())
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Patches a flavour right after its import, so that none is imported for nothing."""
+
+    def __init__(self, *, with_hooks: bool) -> None:
+        self._with_hooks = with_hooks
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Wrap the loader of ``keras`` and ``tf_keras``; leave all else to the other finders."""
+        if fullname not in FLAVOURS:
+            return None
+        specs = (
+            finder.find_spec(fullname, path, target)
+            for finder in sys.meta_path
+            if not isinstance(finder, _AfterImport) and hasattr(finder, "find_spec")
+        )
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CuringLoader(spec.loader, fullname, with_hooks=self._with_hooks)
+        return spec
+
+
+class _CuringLoader(importlib.abc.Loader):
+    """Loads as the loader that it wraps does, then patches."""
+
+    def __init__(
+        self, loader: importlib.abc.Loader, flavour: str, *, with_hooks: bool = True
+    ) -> None:
+        self._loader = loader
+        self._flavour, self._with_hooks = flavour, with_hooks
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """Leave it to the wrapped loader."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the package, then put its patches in."""
+        # Others (pickle, inspect, pkgutil) must find the loader that they know.
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _patch(self._flavour, with_hooks=self._with_hooks)

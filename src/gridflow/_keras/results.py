@@ -1,0 +1,348 @@
+"""What a training function returned, as files that go to the driver.
+
+A header (JSON) says what kind of value it is and which files hold it:
+
+=============  ==========================================  =====================================
+kind           the value                                   files
+=============  ==========================================  =====================================
+``none``       None                                        none
+``keras``      a Keras 3 model                             ``model.keras``
+``tf_keras``   a tf_keras model                            ``model.keras``
+``history``    what ``fit`` returns, of either flavour     ``history.json``
+``pickle``     anything else                               ``value.pickle``
+``shared``     a model that the group trained together,    none: the chief's is the same
+               on a rank other than the chief
+``missing``    what a rank other than the chief can't      none; ``why`` says it
+               send
+=============  ==========================================  =====================================
+
+A History, alone or inside of something else, becomes its dict of lists: the object itself would
+bring the whole model along.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import cloudpickle
+
+from gridflow._files.local import open_own
+from gridflow._keras.patches.bugs import parts
+from gridflow.errors import (
+    GridflowError,
+    InvalidArgument,
+    MissingDependency,
+    UnsafePath,
+    did_you_mean,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FLAVOURS: Final = ("keras", "tf_keras")
+KINDS: Final = ("none", *FLAVOURS, "history", "pickle", "shared", "missing")
+#: What each rank but the chief may send to the driver. The training isn't lost for more.
+MOST_BYTES: Final = 256 << 20
+_MODEL_FILE: Final = "model.keras"
+_HISTORY_FILE: Final = "history.json"
+_PICKLE_FILE: Final = "value.pickle"
+
+
+def flavour_of(value: object, kind: str = "Model") -> str | None:
+    """Return the flavour of Keras that a model (or other object) belongs to, None for none.
+
+    Imports nothing: who has a model has its flavour imported.
+    """
+    for flavour in FLAVOURS:
+        package = sys.modules.get(flavour)
+        owner = package if kind == "Model" else getattr(package, "callbacks", None)
+        if owner is not None and isinstance(value, getattr(owner, kind)):
+            return flavour
+    return None
+
+
+def is_tensorflow(model: Any) -> bool:
+    """Return whether TensorFlow trains a model: not so with Keras 3 on JAX or torch."""
+    return hasattr(model, "distribute_strategy")
+
+
+def pack(value: Any, directory: Path, is_chief: bool, group: Any = None) -> dict[str, Any]:
+    """Write a value into files.
+
+    All ranks have to call this with what they returned: to read a tf_keras model with
+    BatchNormalization is an operation of the whole group.
+
+    Parameters
+    ----------
+    value
+        What the training function returned on this rank.
+    directory : Path
+        Where the files go; made if it isn't there, in a folder that is.
+    is_chief : bool
+        Whether this rank's value is the result. What another rank can't send, or what is larger
+        than `MOST_BYTES`, is no failure: its header says why it is missing.
+    group : tf.distribute.Strategy or SynchronousStrategy, optional
+        The strategy by which all ranks train one model; None where each has models of its own.
+
+    Returns
+    -------
+    dict
+        The header: ``kind``, ``files`` (names in `directory`), for a model also what `described`
+        says of it.
+
+    Raises
+    ------
+    InvalidArgument
+        The chief's value can be neither saved nor pickled.
+    """
+    # Not what it is in: where that is gone, its owner is dead, and nobody would delete it again.
+    directory.mkdir(exist_ok=True)
+    flavour = flavour_of(value)
+    if flavour is not None and not is_chief and _is_of(group, value):
+        return _pack_shared(value, flavour, directory)
+    if is_chief:
+        return _pack(value, flavour, directory)
+    try:
+        return _pack(value, flavour, directory, MOST_BYTES)
+    except InvalidArgument as error:
+        return {"kind": "missing", "files": [], "why": str(error)}
+
+
+def _pack(
+    value: Any, flavour: str | None, directory: Path, most: int | None = None
+) -> dict[str, Any]:
+    if value is None:
+        return {"kind": "none", "files": []}
+    if flavour is not None:
+        path = directory / _MODEL_FILE
+        header = _pack_model(value, flavour, path)
+        _check_size(type(value), path.stat().st_size, most, path)
+        return header
+    if flavour_of(value, "History") is not None:
+        text = json.dumps(_plain(value.history), allow_nan=True)
+        (directory / _HISTORY_FILE).write_text(text)
+        return {"kind": "history", "files": [_HISTORY_FILE]}
+    path = directory / _PICKLE_FILE
+    _check_size(type(value), _pickle(value, path, most), most, path)
+    return {"kind": "pickle", "files": [_PICKLE_FILE]}
+
+
+def _check_size(kind: type, size: int, most: int | None, path: Path) -> None:
+    if most is None or size <= most:
+        return
+    path.unlink()
+    raise InvalidArgument(
+        f"it is a {kind.__name__} of {size / 2**20:,.1f} MiB as a file, and {most / 2**20:,.0f} "
+        "MiB are the most that each rank but the chief sends. Return less, or write it to storage "
+        "that outlives the task and return the path."
+    )
+
+
+def unpack(
+    header: Mapping[str, Any], directory: Path, options: Mapping[str, Any] | None = None
+) -> Any:
+    """Read a value back from its files.
+
+    A model needs its flavour of Keras here, and classes of one's own registered
+    (``keras.saving.register_keras_serializable``) or among the options; nothing else needs
+    TensorFlow.
+
+    Parameters
+    ----------
+    header : mapping
+        What `pack` returned.
+    directory : Path
+        Where the files are.
+    options : mapping, optional
+        For a model: what Keras's ``load_model`` takes by name.
+
+    Raises
+    ------
+    MissingDependency
+        The value is a model and its flavour of Keras isn't installed.
+    GridflowError
+        The files can't be read here; the message names the reason.
+    """
+    kind = header["kind"]
+    if kind == "none":
+        return None
+    path = directory / header["files"][0]
+    if kind == "history":
+        return json.loads(path.read_text())
+    if kind == "pickle":
+        return _unpickled(path)
+    if kind in FLAVOURS:
+        return _load_model(kind, path, header.get("class", "model"), options or {})
+    raise InvalidArgument(
+        f"a result's kind is one of {', '.join(KINDS)}, got {kind!r}.{did_you_mean(kind, KINDS)}"
+    )
+
+
+def _is_of(group: Any, model: Any) -> bool:
+    """Return whether all ranks have trained this model together.
+
+    One that was made outside of the strategy's scope is the rank's own. Under JAX and torch a
+    group holds for the whole process.
+    """
+    return group is not None and getattr(model, "distribute_strategy", group) is group
+
+
+def _pack_shared(model: Any, flavour: str, directory: Path) -> dict[str, Any]:
+    # A Keras 3 model is read without its peers; a tf_keras model may need them for each variable
+    # that is summed or averaged over the ranks when it is read.
+    if flavour == "tf_keras":
+        _pack_model(model, flavour, directory / _MODEL_FILE)
+    return {"kind": "shared", "files": [], **described(model)}
+
+
+def _pack_model(model: Any, flavour: str, path: Path) -> dict[str, Any]:
+    try:
+        model.save(path)
+    except Exception as error:
+        name = type(model).__name__
+        raise InvalidArgument(
+            f"the model that the training function returned ({name}) can't be saved: {error} "
+            "A model class of your own needs get_config(), or return model.get_weights()."
+        ) from error
+    return {"kind": flavour, "files": [path.name], **described(model)}
+
+
+def described(model: Any) -> dict[str, Any]:
+    """Return what can be said of a model without loading it, as JSON knows it.
+
+    Returns
+    -------
+    dict
+        ``class``; the shapes of its ``inputs`` and ``outputs`` by name, none where a model doesn't
+        declare them; their ``dtypes``, in the same order; of Keras 3 the ``backend``.
+    """
+    inputs, outputs = declared(model, "input"), declared(model, "output")
+    about = {
+        "class": type(model).__name__,
+        "inputs": {title: _shape(tensor) for title, tensor in inputs.items()},
+        "outputs": {title: _shape(tensor) for title, tensor in outputs.items()},
+        "dtypes": {
+            "inputs": [_dtype(tensor) for tensor in inputs.values()],
+            "outputs": [_dtype(tensor) for tensor in outputs.values()],
+        },
+    }
+    if flavour_of(model) == "keras":
+        about["backend"] = sys.modules["keras"].config.backend()
+    return about
+
+
+def declared(model: Any, kind: str) -> dict[str, Any]:
+    """Return a model's symbolic inputs or outputs; none for one that doesn't declare them.
+
+    Their names are the keys of the dict that the model was made with, else those of the layers.
+    """
+    declared = getattr(model, f"{kind}s", None) or []
+    titles = getattr(model, f"{kind}_names", None) or [tensor.name for tensor in declared]
+    structure = parts.structure(model, kind)
+    if isinstance(structure, dict) and all(hasattr(each, "shape") for each in structure.values()):
+        return structure
+    return dict(zip(titles, declared, strict=False))
+
+
+def _shape(tensor: Any) -> list[int | None]:
+    return [None if size is None else int(size) for size in tensor.shape]
+
+
+def _dtype(tensor: Any) -> str:
+    """Return the name of a tensor's type, which is a string in Keras 3."""
+    return str(getattr(tensor.dtype, "name", tensor.dtype))
+
+
+def _load_model(flavour: str, path: Path, name: str, options: Mapping[str, Any]) -> Any:
+    try:
+        if flavour == "keras":
+            import keras
+
+            return keras.saving.load_model(path, **options)
+        import tf_keras
+
+        return tf_keras.models.load_model(path, **options)
+    except ModuleNotFoundError as error:
+        extra = "tensorflow" if flavour == "keras" else "tf-keras"
+        raise MissingDependency(
+            f"reading the model ({name}) needs {error.name}: "
+            f"pip install 'gridflow[{extra}]'. Its file can be copied from {path}."
+        ) from error
+    except Exception as error:
+        raise GridflowError(
+            f"the model ({name}) can't be read here: {error} Its file is {path}. "
+            "Give classes and functions of your own by name, custom_objects={'Mine': Mine}, or "
+            "register them (keras.saving.register_keras_serializable) before it is read; one that "
+            "is only to predict needs no loss and no metrics, compile=False; "
+            "a Lambda layer with Python code needs safe_mode=False (a stage of Spark ML: "
+            "setSafeMode(False)), if you trust who made it."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of a History as what JSON knows."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    to_list = getattr(value, "tolist", None)
+    if to_list is None and hasattr(value, "numpy"):
+        to_list = value.numpy().tolist
+    return value if to_list is None else to_list()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles a History as its dict."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how an object is made again."""
+        if flavour_of(obj, "History") is not None:
+            return dict, (_plain(obj.history),)
+        return super().reducer_override(obj)
+
+
+class _Measured:
+    """Write into a file as much as is allowed, and count what there would be."""
+
+    def __init__(self, file: IO[bytes], most: int | None) -> None:
+        self._file, self._most, self.size = file, most, 0
+
+    def write(self, data: Any) -> int:
+        """Write, unless that would be too much."""
+        size = memoryview(data).nbytes
+        self.size += size
+        if self._most is None or self.size <= self._most:
+            self._file.write(data)
+        return size
+
+
+def _pickle(value: Any, path: Path, most: int | None) -> int:
+    """Write a value, as far as is allowed, and return the size that it has."""
+    try:
+        with path.open("wb") as file:
+            measured = _Measured(file, most)
+            _Pickler(measured).dump(value)
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        raise InvalidArgument(
+            f"what the training function returned ({type(value).__name__}) can't be pickled: "
+            f"{error} Return a model, a History, or plain values (numbers, arrays, dicts of them); "
+            "a tensor becomes an array by .numpy()."
+        ) from error
+    return measured.size
+
+
+def _unpickled(path: Path) -> Any:
+    try:
+        with open_own(path) as file:
+            return cloudpickle.load(file)
+    except UnsafePath:
+        raise
+    except Exception as error:
+        raise GridflowError(
+            f"what the training function returned can't be unpickled here: {error} "
+            "Return plain values, or make the modules that it needs importable here."
+        ) from error

@@ -1,0 +1,98 @@
+"""Builds what Keras would build with the first batch, so that it can be restored before that."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from gridflow._keras import sharded
+from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches.hooks import position
+from gridflow._keras.results import is_tensorflow
+from gridflow.errors import InvalidArgument
+
+
+def build(model: Any, flavour: str) -> None:
+    """Build model, optimizer, losses and metrics for the data of the fit that has begun.
+
+    Raises
+    ------
+    InvalidArgument
+        The model isn't built, and its data doesn't say what its batches look like.
+    """
+    if not is_tensorflow(model):
+        _build_other(model)
+        return
+    spec = position.element_spec(model, flavour)
+    if spec is None:
+        if model.built and parts.is_optimizer_built(model.optimizer):
+            return
+        raise _unknown_shapes()
+    with model.distribute_strategy.scope():
+        build_for(model, flavour, spec)
+
+
+def build_for(model: Any, flavour: str, spec: Any) -> None:
+    """Build all of it for batches of a spec, in the scope that is open."""
+    if flavour == "keras":
+        _build_keras3(model, spec)
+    else:
+        _build_tf_keras(model, spec)
+
+
+def build_sharded(model: Any, spec: Any) -> None:
+    """Build a Keras 3 model and its optimizer, which gets its slots for shards one by one."""
+    import tensorflow as tf
+
+    import keras
+
+    if not model.built:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+        symbols = tf.nest.map_structure(lambda one: keras.KerasTensor(one.shape, one.dtype), x)
+        parts.compute_output_spec(model, symbols)
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(sharded.trainable_variables(model))
+
+
+def _build_other(model: Any) -> None:
+    # Keras has built the model, its losses and metrics by now, on these backends.
+    if not model.built:
+        raise _unknown_shapes()
+    if not parts.is_optimizer_built(model.optimizer):
+        model.optimizer.build(model.trainable_variables)
+
+
+def _unknown_shapes() -> InvalidArgument:
+    return InvalidArgument(
+        "a checkpoint can't be restored into a model that isn't built, and the shapes of its "
+        "data are unknown. Build the model before fit: model.build(shape), or an Input layer."
+    )
+
+
+def _build_keras3(model: Any, spec: Any) -> None:
+    import tensorflow as tf
+
+    symbols = tf.nest.map_structure(
+        lambda one: SimpleNamespace(shape=one.shape, dtype=one.dtype), spec
+    )
+    parts.build(model, symbols)
+
+
+def _build_tf_keras(model: Any, spec: Any) -> None:
+    import tensorflow as tf
+    import tf_keras
+
+    def zeros(one: Any) -> Any:
+        return tf.zeros([1 if size is None else size for size in one.shape], one.dtype)
+
+    x, y, _ = tf_keras.utils.unpack_x_y_sample_weight(tf.nest.map_structure(zeros, spec))
+    outputs = model(x, training=False)
+    optimizer = model.optimizer
+    if hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
+    else:
+        parts.make_slots(optimizer, model.trainable_variables)
+    if not model.compiled_loss.built:
+        model.compiled_loss.build(outputs)
+    if not model.compiled_metrics.built:
+        model.compiled_metrics.build(outputs, y)

@@ -1,0 +1,288 @@
+"""Checkpoints, and going on from one exactly where it was made.
+
+A checkpoint holds the model's weights, the optimizer's variables (``iterations`` among them), the
+seeds of random layers, in the middle of an epoch the state of the metrics, the History so far, and
+the place in the data. A run that is killed at any step and restarted ends with the weights that it
+would have had without (to rounding, 1e-6), if its data come in the same order again:
+
+* ``ctx.dataset(...)``: always, shuffled or not.
+* A ``tf.data.Dataset`` of one's own: its first batches are drawn again and dropped, with
+  ``steps_per_epoch`` those of all epochs so far. With ``shuffle(reshuffle_each_iteration=True)``
+  the order after a restart is another one.
+* Arrays: likewise, with ``shuffle=False``. ``shuffle=True`` gives another order.
+
+Not restored: the memory of other callbacks (EarlyStopping counts its patience anew; the learning
+rate that ReduceLROnPlateau has set is a variable of the optimizer, and is restored), and in
+tf_keras the seeds of Dropout, which TensorFlow keeps out of reach (unless
+``tf_keras.backend.experimental.enable_tf_random_generator()`` is on).
+
+A training function that calls ``fit`` more than once resumes the fit that was in progress; those
+before it are run again, from their beginning.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._keras import statistics
+from gridflow._keras.neutral import NeutralCallback, numbers
+from gridflow._keras.patches.hooks import incremental, position
+from gridflow._keras.resume import building, state
+from gridflow._keras.resume.file import Checkpoint
+from gridflow._keras.runtime import current_fit
+from gridflow._spec.place import Place
+from gridflow.errors import DataError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gridflow._keras.runtime import Runtime
+
+_log = logging.getLogger(__name__)
+
+#: Files kept on the local disk: the last may still be on its way to the driver.
+_KEPT: Final = 3
+_fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
+
+
+class CheckpointAndResume(NeutralCallback):
+    """Writes checkpoints while ``fit`` runs, and lets it begin at the last committed one.
+
+    It has to be given to ``fit`` on all ranks: all take part in reading the variables, the chief
+    alone writes.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        ``checkpoint_every`` steps lie between two checkpoints, besides one at the end of each
+        epoch; ``resume_from`` is the file to go on from.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        every = runtime.training.checkpoint_every
+        if every is not None and every < 1:
+            raise InvalidArgument(f"checkpoint_every is a number of steps from 1, got {every}.")
+        self._runtime = runtime
+        self._files: list[Path] = []
+        self._writer = runtime.writer
+        self._data: Any = None
+        position.install_imported()
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Restore what can be restored before the first epoch."""
+        del logs
+        self._data = position.data_of(self.model)  # now: a validation brings data of its own
+        incremental.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))
+        self._fit = _fits.get(self._runtime, 0)
+        _fits[self._runtime] = self._fit + 1
+        self._epoch, self._step, self._batches, self._since = 0, 0, 0, 0
+        self._history: dict[str, list[float]] = {}
+        self._epochs: list[int] = []
+        self._resumed: Checkpoint | None = None
+        self._awaited = 0
+        if self._runtime.resume_from is not None:
+            there = Checkpoint.read(self._runtime.resume_from)
+            # An older checkpoint must not take the place of the one that is still to be used.
+            self._awaited = there.fit
+            if there.fit == self._fit:
+                self._resume(there)
+        self._pending = [counter.pending for counter in self._runtime.epoch_counters]
+        self._began, self._batches_before = self._pending, self._batches
+        self._drawn: list[bool] | None = None
+        self._is_asked = False
+        self._runtime.pause.begin(saves=self._fit >= self._awaited)
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Restore what Keras has just reset: metrics and History."""
+        del logs
+        self._epoch, self._drawn = epoch, None
+        if self._resumed is not None:
+            position.forget(self.model, self.flavour)
+            self._restore_history()
+            if self._resumed.step:
+                state.restore(self.model, self.flavour, self._resumed, ["metrics"])
+            self._resumed = None
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint where one is due."""
+        del logs
+        done = batch + 1 - self._step_before(batch)
+        self._batches += done
+        self._since += done
+        if self._drawn is None:
+            # Which datasets this epoch reads: those that began an iteration since it began.
+            now = [counter.pending for counter in self._runtime.epoch_counters]
+            before = self._pending + now[len(self._pending) :]
+            self._drawn = [old != new for old, new in zip(before, now, strict=True)]
+        is_asked = self._runtime.pause.step_ended()
+        every = self._runtime.training.checkpoint_every
+        steps = self.params.get("steps") or incremental.known_steps(self._data)
+        # The last step's checkpoint is that of the epoch's end: an epoch can't go on with no step.
+        is_last = steps is not None and batch + 1 >= steps
+        if is_last:
+            self._is_asked = is_asked
+        elif is_asked or (every is not None and self._since >= every):
+            self._save(self._epoch, batch + 1, is_asked=is_asked)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Write the epoch's checkpoint."""
+        if incremental.is_empty(self.model):
+            return
+        for name, value in numbers(logs).items():
+            self._history.setdefault(name, []).append(value)
+        self._epochs.append(epoch)
+        self._drawn = None
+        self._step = 0
+        self._save(epoch + 1, 0, is_asked=self._is_asked)
+        self._pending = [counter.pending for counter in self._runtime.epoch_counters]
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Note that this fit is over, if it is so before its last epoch."""
+        del logs
+        self._runtime.pause.end()
+        if self._resumed is not None:
+            self._restore_history()
+        elif self._epoch + 1 < int(self.params.get("epochs") or 0):
+            self._save(self._epoch + 1, 0, finished=True)
+        self._writer.wait()
+        self._data = None
+        incremental.at_sections(None)
+        position.forget(self.model, self.flavour)
+
+    def _step_before(self, batch: int) -> int:
+        before, self._step = self._step, batch + 1
+        return before
+
+    def _resume(self, there: Checkpoint) -> None:
+        if there.flavour != self.flavour:
+            raise InvalidArgument(
+                f"the checkpoint is one of a {there.flavour} model, this is a {self.flavour} model."
+            )
+        self._refuse_other_files(there)
+        building.build(self.model, self.flavour)
+        state.restore(self.model, self.flavour, there, ["model", "optimizer", "random"])
+        counters = self._runtime.epoch_counters
+        position.tell(counters, there.counters)
+        self._resumed = there
+        self._history = {name: list(values) for name, values in there.history.items()}
+        self._epochs, self._batches = list(there.epochs), there.batches
+        self._step, self._epoch = there.step, there.epoch
+        self._tell_history()
+        epoch, step = there.epoch, there.step
+        if there.finished:
+            epoch, step = int(self.params["epochs"]), 0
+        skip = 0
+        if not any(batch for _, batch in there.counters):
+            skip = position.batches_to_drop(self.model, self.flavour, step, there.batches)
+        start = position.FitStart(epoch, step, skip, there.dealt)
+        position.begin_at(self.model, self.flavour, start)
+        _log.info("resuming at epoch %d, step %d", epoch, step)
+
+    def _refuse_other_files(self, there: Checkpoint) -> None:
+        """Refuse to go on in the middle of files that aren't what they were."""
+        for name, version in there.pulled.items():
+            if self._runtime.pulled.get(name, version) != version:
+                raise DataError(
+                    f"the files of dataset {name!r} have changed since the checkpoint was made, so "
+                    "it can't go on where it was: rows would be left out, or come twice. Then: "
+                    f"{version}; now: {self._runtime.pulled[name]}. Bring them back; or begin "
+                    "anew, with another checkpoint_dir."
+                )
+
+    def _tell_history(self) -> None:
+        """Hand over the epochs of earlier lives, which a new driver knows nothing of."""
+        if not self._runtime.is_chief:
+            return
+        fit, epochs = current_fit(self._runtime), self._epochs
+        for at, epoch in enumerate(epochs):
+            # A metric that isn't there in each epoch: of that only the order is known.
+            logs = {
+                name: values[at - (len(epochs) - len(values))]
+                for name, values in self._history.items()
+                if at >= len(epochs) - len(values)
+            }
+            self._runtime.epoch_end(epoch, logs, fit=fit, restored=True)
+
+    def _restore_history(self) -> None:
+        history = self.model.history
+        history.history.update({name: list(values) for name, values in self._history.items()})
+        history.epoch[:] = self._epochs
+
+    def _save(
+        self,
+        epoch: int,
+        step: int,
+        *,
+        finished: bool = False,
+        at_section: bool = False,
+        is_asked: bool = False,
+    ) -> None:
+        self._since, self._is_asked = 0, False
+        if self._fit < self._awaited or self._runtime.saves_sections != at_section:
+            return
+        place = Place(self._fit, epoch, step)
+        self._writer.wait()  # one at a time: each holds a copy of all variables
+        self._runtime.mark(place)
+        statistics.synchronise(self.model)
+        entries = state.collect(self.model, self.flavour, metrics=step > 0)
+        if not self._runtime.is_chief:
+            if is_asked:
+                self._runtime.rest()
+            return
+        made = Checkpoint(
+            flavour=self.flavour,
+            fit=self._fit,
+            epoch=epoch,
+            step=step,
+            finished=finished,
+            batches=self._batches,
+            counters=self._positions(step),
+            pulled=dict(self._runtime.pulled),
+            dealt=position.dealt(self._data) if step else None,
+            history={name: list(values) for name, values in self._history.items()},
+            epochs=list(self._epochs),
+            entries=entries,
+        )
+        self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))
+        if at_section:  # what it says of the stream holds now, and not once the next one has begun
+            self._writer.wait()
+        if is_asked:
+            self._writer.wait()
+            self._runtime.rest()
+
+    def _write(self, made: Checkpoint, place: Place, *, is_awaited: bool) -> None:
+        path = self._runtime.work_dir / f"checkpoint-{place.fit}-{place.epoch}-{place.step}.npz"
+        made.write(path)
+        self._runtime.checkpoint(path, place, is_awaited=is_awaited)
+        self._files = [each for each in self._files if each != path] + [path]
+        while len(self._files) > _KEPT:
+            self._files.pop(0).unlink(missing_ok=True)
+
+    def _positions(self, step: int) -> list[tuple[int, int]]:
+        counters = self._runtime.epoch_counters
+        a_pass = position.steps_of_a_pass(self.model)
+        if a_pass is not None:
+            return self._positions_in(a_pass)
+        drawn = self._drawn or [False] * len(counters)
+        return [
+            (counter.pending[0] - 1, step) if is_drawn else counter.pending
+            for counter, is_drawn in zip(counters, drawn, strict=False)
+        ]
+
+    def _positions_in(self, a_pass: int) -> list[tuple[int, int]]:
+        """Return the places in data of which so many batches are a pass, whatever an epoch is.
+
+        What datasets say of themselves is ahead of that, by the batches that are made ahead.
+        """
+        done = self._batches - self._batches_before
+        counters = self._runtime.epoch_counters
+        places = []
+        for counter, began in zip(counters, self._began, strict=False):
+            passes, batch = divmod(began[1] + done, a_pass)
+            is_drawn = counter.pending != began
+            places.append((began[0] + passes, batch) if is_drawn else counter.pending)
+        return places + [counter.pending for counter in counters[len(places) :]]

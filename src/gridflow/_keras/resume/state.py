@@ -1,0 +1,116 @@
+"""Reads and sets all variables of a training run: model, optimizer, metrics, random seeds.
+
+Reading may be an operation of the whole group (a variable that is summed or averaged over the
+ranks when it is read), so all ranks read together, in the same order.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gridflow._keras import statistics
+from gridflow._keras.patches.bugs import parts
+from gridflow._keras.results import is_tensorflow
+from gridflow._keras.resume.file import Checkpoint, Entry, check_same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]]:
+    """Return the variables by group, each list in an order that is the same in every process.
+
+    Parameters
+    ----------
+    model
+        A built and compiled model.
+    flavour : {"keras", "tf_keras"}
+    metrics : bool
+        Whether the metrics count: they do in the middle of an epoch.
+    """
+    if flavour == "keras":
+        groups = {
+            "model": list(model.variables),
+            "optimizer": list(model.optimizer.variables),
+            "metrics": list(model.metrics_variables) if metrics else [],
+            "random": parts.global_seeds(),
+        }
+    else:
+        counters = [parts.train_counter(model)]
+        groups = {
+            "model": list(model.weights) + counters,
+            "optimizer": _legacy_optimizer(model.optimizer),
+            "metrics": [v for m in model.metrics for v in m.variables] if metrics else [],
+            "random": parts.random_states(model),
+        }
+    # A metric inside the model would be in two groups; a layer used twice is there once already.
+    seen: set[int] = set()
+    return {group: [v for v in found if _is_new(v, seen)] for group, found in groups.items()}
+
+
+def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
+    """Read everything. To be called by all ranks."""
+    if hasattr(model, "jax_state_sync"):  # between the steps of JAX the variables are empty
+        model.jax_state_sync()
+    groups = variables(model, flavour, metrics=metrics)
+    shares = statistics.shares(model, groups["metrics"])
+    return [
+        Entry(
+            group,
+            _name(variable),
+            shares[i] if group == "metrics" and shares else _read(variable, model),
+        )
+        for group, found in groups.items()
+        for i, variable in enumerate(found)
+    ]
+
+
+def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[str]) -> None:
+    """Set the variables of some groups.
+
+    Raises
+    ------
+    InvalidArgument
+        The model isn't the one that the checkpoint was made of.
+    """
+    there = variables(model, flavour, metrics="metrics" in groups)
+    for group in groups:
+        entries, found = checkpoint.group(group), there[group]
+        if group == "random" and len(entries) > len(found):
+            # Global seeds come into being with their first use, which may be yet to come.
+            entries = entries[: len(found)]
+        shapes = [tuple(variable.shape) for variable in found]
+        check_same(entries, [_name(variable) for variable in found], shapes, group)
+        with model.distribute_strategy.scope() if is_tensorflow(model) else nullcontext():
+            for entry, variable in zip(entries, found, strict=True):
+                variable.assign(entry.value)
+
+
+def _read(variable: Any, model: Any) -> np.ndarray:
+    """Return a variable's value over all ranks."""
+    if not is_tensorflow(model):
+        return np.array(variable.numpy())
+    import tensorflow as tf
+
+    value = getattr(variable, "value", variable)
+    value = value if not callable(value) else variable
+    return np.asarray(tf.convert_to_tensor(value))
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def _is_new(variable: Any, seen: set[int]) -> bool:
+    if id(variable) in seen:
+        return False
+    seen.add(id(variable))
+    return True
+
+
+def _legacy_optimizer(optimizer: Any) -> list[Any]:
+    found = optimizer.variables
+    return list(found() if callable(found) else found)

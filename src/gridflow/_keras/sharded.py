@@ -1,0 +1,58 @@
+"""Keras 3 variables that are cut into shards on several parameter servers.
+
+TensorFlow makes a ``ShardedVariable`` where a Keras variable asks for one, if the strategy has a
+partitioner. Keras 3 doesn't know it: gradients and optimizers need the shards one by one, and an
+embedding would fetch its whole table to look up a few rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gridflow._keras.patches.bugs import parts
+
+_SHARDS: Final = "_gridflow_shards"
+
+
+def shards_of(variable: Any) -> list[Any] | None:
+    """Return the shards of a Keras variable, each as a Keras variable; None for a whole one."""
+    natives = parts.shards(variable)
+    if natives is None:
+        return None
+    known: list[Any] | None = getattr(variable, _SHARDS, None)
+    if known is None:
+        import keras
+
+        known = [
+            keras.Variable(shard, name=f"{variable.name}_part_{index}")
+            for index, shard in enumerate(natives)
+        ]
+        # One and the same each time: an optimizer finds its slots by the variable.
+        setattr(variable, _SHARDS, known)
+    return known
+
+
+def trainable_variables(model: Any) -> list[Any]:
+    """Return what an optimizer updates: the trainable weights, shards in place of cut ones.
+
+    For training loops of your own under ``parameter_server`` with a ``variable_partitioner``:
+    build the optimizer with these, and take the gradients of their values.
+
+    Parameters
+    ----------
+    model : keras.Model
+        A built model of Keras 3.
+
+    Examples
+    --------
+    >>> def step(model, loss_of, batch):
+    ...     weights = trainable_variables(model)
+    ...     with tf.GradientTape() as tape:
+    ...         loss = loss_of(batch)
+    ...     gradients = tape.gradient(loss, [weight.value for weight in weights])
+    ...     model.optimizer.apply_gradients(zip(gradients, weights))
+    """
+    found: list[Any] = []
+    for weight in model.trainable_weights:
+        found += shards_of(weight) or [weight]
+    return found

@@ -1,0 +1,120 @@
+"""Keeps moving statistics the same on all replicas.
+
+A plain BatchNormalization keeps its moving mean and variance per replica, from the rows that this
+replica saw: workers of Keras 3 end with different models, and those of tf_keras, which averages
+them whenever they are read outside of a step, validate with different ones. So they are averaged:
+at the end of every epoch, before each validation, for a checkpoint and when training ends. A moving
+average is linear in what went into it: when it is averaged doesn't change what comes out.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import numpy as np
+
+from gridflow._keras.patches import registry
+from gridflow._keras.patches.bugs import parts
+from gridflow._keras.results import flavour_of, is_tensorflow
+
+_AVERAGING: Final = "_gridflow_averaging"
+
+
+def diverging(model: Any) -> list[Any]:
+    """Return the variables of a model that its replicas may hold different values of.
+
+    In Keras 3 they are the non-trainable floating-point weights of layers that aren't frozen,
+    submodels included: what a layer updates by itself when it is called. In tf_keras they are those
+    that are declared to be averaged on read. Trainable weights get the same updates everywhere.
+    """
+    if flavour_of(model) == "tf_keras":
+        import tensorflow as tf
+
+        return [
+            weight
+            for weight in model.non_trainable_weights
+            if weight.dtype.is_floating
+            and weight.synchronization == tf.VariableSynchronization.ON_READ
+            and weight.aggregation == tf.VariableAggregation.MEAN
+        ]
+    return [
+        variable
+        for layer in parts.layers(model)
+        if layer.trainable
+        for variable in parts.own_statistics(layer)
+        if "float" in str(variable.dtype) and variable.synchronization in {"auto", "on_write"}
+    ]
+
+
+def synchronise(model: Any) -> int:
+    """Average the moving statistics of a model over all replicas.
+
+    To be called by all ranks. With one replica, or nothing to average, it does nothing.
+
+    Returns
+    -------
+    int
+        How many variables were averaged.
+    """
+    if not is_tensorflow(model):
+        return _synchronise_ranks(model)
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync == 1:
+        return 0
+    found = diverging(model)
+    if not found:
+        return 0
+    with strategy.scope():
+        _averaging(model, found)()
+    return len(found)
+
+
+def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
+    """Return each rank's equal share in the state of metrics, where every rank has a state.
+
+    That is so with torch: only there metrics are added up at the end of an epoch. To be called by
+    all ranks. Elsewhere empty: the state is the same on all ranks already.
+    """
+    average = None if is_tensorflow(model) else registry.hooks_of("keras").averaging()
+    if not metrics or average is None:
+        return []
+    values = [variable.value.detach() for variable in metrics]
+    return [np.array(mean.cpu()) for mean in average(values)]
+
+
+def _synchronise_ranks(model: Any) -> int:
+    average = registry.hooks_of("keras").averaging()
+    found = [] if average is None else diverging(model)
+    if found:
+        means = average([variable.value for variable in found])
+        for variable, mean in zip(found, means, strict=True):
+            variable.assign(mean)
+    return len(found)
+
+
+def _averaging(model: Any, found: list[Any]) -> Any:
+    """Return the traced function for these variables; tracing takes longer than averaging."""
+    known = model.__dict__.get(_AVERAGING)
+    if known is not None and [id(v) for v in known[0]] == [id(v) for v in found]:
+        return known[1]
+    import tensorflow as tf
+
+    sizes = [int(np.prod(variable.shape)) for variable in found]
+
+    def average() -> None:
+        # One collective for all of them. The concatenation is an operation of this replica's
+        # device, which the all-reduce wants to know; a variable's value has no device.
+        values = [tf.cast(tf.reshape(v, [-1]), tf.float32) for v in found]
+        flat = tf.concat([*values, tf.zeros([1])], axis=0)
+        replica = tf.distribute.get_replica_context()
+        means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, flat)[:-1]
+        for variable, mean in zip(found, tf.split(means, sizes), strict=True):
+            variable.assign(tf.cast(tf.reshape(mean, variable.shape), variable.dtype))
+
+    function = tf.function(
+        functools.partial(model.distribute_strategy.run, average), autograph=False
+    )
+    # Past Keras's own __setattr__, which would track it as a part of the model.
+    object.__setattr__(model, _AVERAGING, (found, function))
+    return function

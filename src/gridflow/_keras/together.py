@@ -1,0 +1,66 @@
+"""The fits that take all ranks: who writes in them, and that all begin them alike."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from gridflow._keras import own_callbacks
+from gridflow._wire.ranks import FitBegins, FitStarts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gridflow._wire.commands import ChiefWrites
+
+
+class Together:
+    """The fits of this process in which all ranks train one model, by number.
+
+    Parameters
+    ----------
+    send : callable
+        Takes what the driver is to hear.
+    is_chief : bool
+    """
+
+    def __init__(self, send: Callable[[FitBegins | FitStarts], object], *, is_chief: bool) -> None:
+        self._send, self._is_chief = send, is_chief
+        self._changed = threading.Condition()
+        self._taken: dict[int, list[str]] = {}
+        self._fit, self._initial_epoch = -1, 0
+
+    def begin(self, callbacks: Sequence[Any], initial_epoch: int) -> list[Any]:
+        """Begin a fit; return its callbacks, of which the chief's alone write to a path.
+
+        A rank that would write asks where the chief does. That has come here, or is about to.
+        """
+        self._fit += 1
+        self._initial_epoch = initial_epoch
+        paths = own_callbacks.paths_of(callbacks)
+        if self._is_chief or paths:
+            self._send(FitBegins(self._fit, paths))
+        if self._is_chief or not paths:
+            return list(callbacks)
+        with self._changed:
+            self._changed.wait_for(lambda: self._fit in self._taken)
+            taken = self._taken.pop(self._fit)
+        return own_callbacks.without_writing(callbacks, taken)
+
+    def start(self, model: Any) -> None:
+        """Say where callbacks let a fit start: all ranks have to be there."""
+        from gridflow._keras.patches.hooks import position
+
+        epoch = position.initial_epoch(model) or self._initial_epoch
+        self._send(FitStarts(self._fit, int(epoch), _updates(model)))
+
+    def take(self, told: ChiefWrites) -> None:
+        """Take what the driver says of the chief, from the thread that hears it."""
+        with self._changed:
+            self._taken[told.fit] = told.paths
+            self._changed.notify_all()
+
+
+def _updates(model: Any) -> int:
+    found = getattr(getattr(model, "optimizer", None), "iterations", None)
+    return -1 if found is None else int(found.numpy())

@@ -1,0 +1,234 @@
+"""Agents as plain processes on this machine: no Spark needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._agent.folder import temporary_folder
+from gridflow._gpu.grant import check_host
+from gridflow._launch.agents import AgentProcess
+from gridflow._launch.base import Placement
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from gridflow._feed.ingest.arrays import ArraySource, FileRows
+    from gridflow._feed.push.sender import Destination
+    from gridflow._launch.base import LaunchListener
+    from gridflow._spec.gpus import GpuNeed
+    from gridflow._wire.payload import AgentPayload
+
+_TERM_SECONDS: Final = 15.0
+_ROWS_PER_BATCH: Final = 10_000
+
+
+class LocalLauncher:
+    """Run every task in its own processes on this machine.
+
+    Data can be numpy arrays, dicts or tuples of them, pandas DataFrames and pyarrow
+    tables; each rank gets a block of their rows.
+
+    Examples
+    --------
+    >>> from gridflow import LocalLauncher, TensorflowDistributor
+    >>> distributor = TensorflowDistributor(num_workers=2, launcher=LocalLauncher())
+    """
+
+    def __init__(self) -> None:
+        self._source: tuple[Mapping[str, Any], ArraySource] | None = None
+        self._rows: list[FileRows] | None = None
+        self._stack = contextlib.ExitStack()
+
+    def for_job(self) -> LocalLauncher:
+        """Return one that has launched nothing."""
+        return LocalLauncher()
+
+    def place(
+        self,
+        num_tasks: int,
+        data: Mapping[str, Any],
+        start_timeout: float,  # noqa: ARG002
+        *,
+        fed: Sequence[int] | None = None,
+        gpus: Sequence[GpuNeed] = (),
+    ) -> Placement:
+        """Check data and GPUs; this machine takes any number of tasks, which share its cores."""
+        source = self._source_of(data)
+        source.check(num_tasks if fed is None else len(fed))
+        check_host(gpus, os.environ)
+        return Placement(
+            "local",
+            "127.0.0.1",
+            "127.0.0.1",
+            None,
+            source.details(),
+            source.left_out,
+            source.columns,
+        )
+
+    def launch(
+        self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
+    ) -> LocalLaunch:
+        """Start the agents; from the caller's thread, whose end would end them, too."""
+        if self._rows is None:
+            folder = self._stack.enter_context(temporary_folder(f"gridflow-{payload.job}-data-"))
+            fed = payload.spec.fed
+            kept = payload.spec.feed.columns
+            source = self._source_of(data)
+            self._rows = source.deal(len(fed), folder, kept) if data and fed else []
+        return LocalLaunch(payload, self._rows, listener)
+
+    def _source_of(self, data: Mapping[str, Any]) -> ArraySource:
+        """Return the source of the data, the same for the same data."""
+        from gridflow._feed.ingest.arrays import ArraySource
+
+        if self._source is None or self._source[0] is not data:
+            self._source = data, ArraySource(data)
+        return self._source[1]
+
+    def feed(
+        self,
+        destination: Destination,
+        rows: Any,
+        columns: Sequence[str] | None,
+        has_ended: Callable[[float], bool],
+    ) -> int:
+        """Push arrays or a table from here."""
+        del has_ended  # the rows are there: the agents' answers say it
+        from gridflow._feed.ingest.arrays import feedable
+        from gridflow._feed.push.sender import check_columns, send_all
+
+        table, _ = feedable(rows, destination.stream)
+        if columns is not None:
+            check_columns(columns, table.column_names)
+            table = table.select(list(columns))
+        return send_all(destination, 0, 0, table.to_batches(max_chunksize=_ROWS_PER_BATCH))
+
+    def feed_stream(self, rows: Any, *others: Any) -> None:
+        """Refuse: streams are Spark's."""
+        del others
+        raise InvalidArgument(
+            f"a stream of Spark needs its executors, with SparkLauncher; got {type(rows).__name__} "
+            "and LocalLauncher."
+        )
+
+    def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
+        """Refuse: that is for DataFrames."""
+        del destination, schema, timeout
+        raise InvalidArgument(
+            f"infer() takes a DataFrame of Spark and needs its executors, with SparkLauncher; got "
+            f"{type(rows).__name__} and LocalLauncher. Predict in the function: its value comes "
+            "back as result.value."
+        )
+
+    def replace_executor(self, executor: str) -> None:
+        """Do nothing: there are none."""
+
+    def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Return a thread."""
+        return threading.Thread(target=target, name=name, daemon=True)
+
+    def close(self) -> None:
+        """Delete the partitioned data."""
+        self._stack.close()
+        self._source = self._rows = None
+
+
+class LocalLaunch:
+    """The processes of one launch.
+
+    Parameters
+    ----------
+    payload : AgentPayload
+    rows : sequence of FileRows
+        Of each rank that is fed, in order.
+    listener : LaunchListener
+    places : sequence of int, optional
+        Of the tasks that run here. Default: all.
+    """
+
+    def __init__(
+        self,
+        payload: AgentPayload,
+        rows: Sequence[FileRows],
+        listener: LaunchListener,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        of_rank = dict(zip(payload.spec.fed, rows, strict=False))
+        mine = range(len(payload.spec.tasks)) if places is None else places
+        started = {rank: AgentProcess(payload, rank, of_rank.get(rank)) for rank in mine}
+        self._agents = list(started.values())
+        watcher = threading.Thread(
+            target=_watch,
+            args=(payload, started, listener),
+            name="gridflow-local",
+            daemon=True,
+        )
+        watcher.start()
+        self._threads = [watcher]
+
+    def obstacle(self) -> str:
+        """Return what keeps agents from coming up: nothing that would be known."""
+        return ""
+
+    def cancel(self) -> None:
+        """Ask the agents to end, kill those that don't; returns at once."""
+        args = (self._agents,)
+        thread = threading.Thread(target=_end, args=args, name="gridflow-end", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def close(self) -> None:
+        """End the agents, and wait for them."""
+        self.cancel()
+        for thread in self._threads:
+            thread.join()
+
+
+def _end(agents: list[AgentProcess]) -> None:
+    processes = [agent.process for agent in agents]
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # one that is frozen hears nothing otherwise
+    for process in processes:
+        try:
+            process.wait(_TERM_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _watch(
+    payload: AgentPayload,
+    agents: Mapping[int, AgentProcess],
+    listener: LaunchListener,
+) -> None:
+    threads = [
+        threading.Thread(target=_watch_one, args=(payload, rank, agent, listener), daemon=True)
+        for rank, agent in agents.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    listener.launch_ended(payload.launch, None)
+
+
+def _watch_one(
+    payload: AgentPayload, rank: int, agent: AgentProcess, listener: LaunchListener
+) -> None:
+    from gridflow._agent.process import signal_name
+
+    code = agent.process.wait()
+    words = agent.words()
+    if code != 0:
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with {code}"
+        listener.agent_lost(payload.launch, rank, f"its agent {how}. {words}".rstrip(". "))

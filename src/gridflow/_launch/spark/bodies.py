@@ -1,0 +1,95 @@
+"""What Spark's tasks run, as it is sent to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridflow._feed.ingest.jvm_files import Segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+    from gridflow._feed.ingest.base import RankRows
+    from gridflow._wire.payload import AgentPayload
+
+
+def agent_body(
+    payload: AgentPayload, places: tuple[int, ...], rows: RankRows | None, gpu_shares: int
+) -> Any:
+    """Return the function of the stage. It is sent by value, so it can say what is missing."""
+    gridflow_version = _version()
+
+    def run_agent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            from gridflow._launch.spark.task import run_task
+        except ImportError as error:
+            import sys
+
+            raise ImportError(
+                f"gridflow {gridflow_version} can't be imported by {sys.executable} on an "
+                f"executor: {error}"
+            ) from error
+        yield from run_task(payload, places, rows, gpu_shares, batches)
+
+    return taking(rows, run_agent)
+
+
+def taking(
+    rows: RankRows | None, function: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]:
+    """Return a task's function that tells Spark's side of the task where its files are wanted.
+
+    It does so before anything is imported: as long as Spark's side waits for that word, it doesn't
+    hear what this one fails with. A function that fails at once waits until that side has seen the
+    word, two seconds at most. See `gridflow._feed.ingest.jvm_files`.
+
+    Parameters
+    ----------
+    rows : RankRows or None
+        What the function will read.
+    function : callable
+        From record batches, as they come by Spark's socket, to what the task gives.
+    """
+    if not isinstance(rows, Segments):
+        return function
+    from pyspark import cloudpickle
+
+    name, root = rows.name, rows.root
+    code: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+        import contextlib
+        import os
+        import pickle
+        import shutil
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        parent = root or os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
+        folder = Path(parent, f"{name}-{TaskContext.get().taskAttemptId()}")  # type: ignore[union-attr]
+        partial, over = (folder.with_name(folder.name + end) for end in (".new", ".over"))
+        partial.mkdir(0o700, parents=True)
+        try:
+            (partial / "pid").write_text(str(os.getpid()))
+            partial.rename(folder)
+            yield from pickle.loads(code)(batches)  # noqa: S301 (as Spark itself has brought it)
+        finally:
+            begun, give_up = folder / "begun", time.monotonic() + 2.0
+            while folder.exists() and not begun.exists() and time.monotonic() < give_up:
+                time.sleep(0.005)
+            with contextlib.suppress(OSError):  # it has another name, or none yet
+                folder.rename(over)
+            for left in (partial, over, over):  # a last file may come while it is deleted
+                shutil.rmtree(left, ignore_errors=True)
+
+    return run
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("gridflow")

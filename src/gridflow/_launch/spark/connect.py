@@ -1,0 +1,200 @@
+"""Spark Connect: the coordinator runs in a client that Spark's executors know nothing of."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._agent.environment import local_address
+from gridflow._launch.spark import errors
+from gridflow._launch.spark.session import (
+    cancel,
+    classic_context,
+    forget_tag,
+    tag_this_thread,
+)
+from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled, StartTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+#: For a task to open a connection to the coordinator.
+_KNOCK_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.5
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether it is a client of Spark Connect, without a SparkContext of its own."""
+    return classic_context(spark) is None
+
+
+def client_address(spark: SparkSession) -> str:
+    """Return the client's address by which executors may reach it.
+
+    It is the one on the way to the server. To a server on this machine that leads over the loopback
+    interface, which executors elsewhere know nothing of: then it is the address of that server's
+    own driver, if it really is one of this machine.
+    """
+    client: Any = spark.client  # type: ignore[operator,unused-ignore]
+    address = local_address(f"{client.host}:1")
+    drivers = str(spark.conf.get("spark.driver.host", "") or "")
+    if drivers and address in {"127.0.0.1", "::1"}:
+        return _address_here(drivers) or address
+    return address
+
+
+def _address_here(host: str) -> str | None:
+    """Return the address of a name, None unless it can be bound on this machine."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.bind(place)
+    except OSError:
+        return None
+    return str(place[0])
+
+
+def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) -> None:
+    """Refuse a coordinator that the executors can't connect to, before any agent tries.
+
+    A Spark job of as many tasks as the job has tries it; it needs no gridflow there.
+
+    Raises
+    ------
+    ClientUnreachable
+        With the executors' hosts, and the ways out.
+    """
+    host, _, port = coordinator.rpartition(":")
+    place, seconds = (host.strip("[]"), int(port)), _KNOCK_SECONDS
+
+    def knock(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import socket
+
+        import pyarrow as pa
+
+        problem = ""
+        for _ in batches:
+            try:
+                socket.create_connection(place, seconds).close()
+            except OSError as error:
+                problem = f"{socket.gethostname()}: {error}"
+        yield pa.RecordBatch.from_pydict({"problem": [problem]})
+
+    tried = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(knock, "problem string").collect()
+    problems = sorted({row.problem for row in tried} - {""})
+    if problems:
+        raise ClientUnreachable(
+            f"the coordinator runs in this client of Spark Connect, and executors can't connect to "
+            f"it at {coordinator} ({'; '.join(problems)}). Set Network(advertise=…) to the name or "
+            "address at which they reach this machine (host= or interface=: what is bound, port=: "
+            "which ports a firewall lets in), or run the program where they reach it: "
+            "beside the server."
+        )
+
+
+def refuse_streams(spark: SparkSession) -> None:
+    """Refuse to push a streaming DataFrame.
+
+    Raises
+    ------
+    InvalidArgument
+        The session is one of Spark Connect.
+    """
+    if is_connect(spark):
+        raise InvalidArgument(
+            "a streaming DataFrame can't be fed over Spark Connect: its micro-batches are handled "
+            "in the server, which doesn't know the job in this client. Feed DataFrames that "
+            "end, or run the program with a classic session, beside the server."
+        )
+
+
+class WholeJob:
+    """A job that is one Spark job, coordinator included; its rows are what it leaves.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    tag : str
+    start_timeout : float
+        Seconds without a task that runs, after which it is ended.
+    has_data : bool
+        Whether Spark computes rows of the user's.
+    """
+
+    def __init__(
+        self, spark: SparkSession, tag: str, start_timeout: float, *, has_data: bool
+    ) -> None:
+        self._has_data = has_data
+        self._spark, self._tag, self._limit = spark, tag, start_timeout
+        self._alive = time.monotonic()
+        self._ended = threading.Event()
+        self._is_cancelled = self._is_late = False
+
+    def rows(self, make_frame: Callable[[], DataFrame]) -> Iterator[Any]:
+        """Yield the rows of a DataFrame, in a job that can be cancelled.
+
+        Raises
+        ------
+        GridflowError
+            What Spark failed with.
+        StartTimeout
+            Its tasks don't start.
+        JobCancelled
+            After `cancel`.
+        """
+        watcher = threading.Thread(target=self._watch, name=f"{self._tag}-watch", daemon=True)
+        self._spark.registerProgressHandler(self._take_note)
+        tag_this_thread(self._spark, self._tag)
+        watcher.start()
+        try:
+            yield from make_frame().toLocalIterator()
+        except Exception as caught:
+            _, _, error = errors.explain(
+                caught,
+                has_data=self._has_data,
+                was_cancelled=self._was_ended,
+                agents_ran=False,
+            )
+            if self._is_late:
+                raise StartTimeout(
+                    f"no task of the job ran for {self._limit:g} seconds (start_timeout): all of "
+                    f"them must run at the same time. See what takes the slots in the server's "
+                    f"Spark UI."
+                ) from caught
+            if error is None:
+                raise JobCancelled(f"{self._tag} was cancelled.") from caught
+            raise error from caught
+        finally:
+            self._ended.set()
+            forget_tag(self._spark, self._tag)
+            self._spark.removeProgressHandler(self._take_note)
+            watcher.join()
+
+    @property
+    def _was_ended(self) -> bool:
+        return self._is_cancelled or self._is_late
+
+    def cancel(self) -> None:
+        """End it; returns at once."""
+        self._is_cancelled = True
+
+    def _take_note(
+        self,
+        stages: object = None,  # noqa: ARG002 (what pyspark calls it with)
+        inflight_tasks: int = 0,
+        operation_id: object = None,  # noqa: ARG002
+        done: bool = False,  # noqa: ARG002
+    ) -> None:
+        if inflight_tasks:
+            self._alive = time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            self._is_late = self._is_late or time.monotonic() - self._alive > self._limit
+            if self._was_ended:  # again, until it is: the job may not have been there
+                cancel(self._spark, self._tag)

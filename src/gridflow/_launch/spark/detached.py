@@ -1,0 +1,140 @@
+"""Agents that give their Spark slot back and live on: the tasks that feed them need it.
+
+A Spark task starts the agent as a process of its own, and ends. From then on the agent is held by
+two threads of life: its *line*, a connection to the driver, and its *owner*, the executor's Java
+process. Where one of them breaks, the agent ends with all that it has started. To the driver the
+line's end is the agent's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final, NoReturn
+
+import msgspec
+
+from gridflow._agent.executor import executor_above
+from gridflow._agent.procfs import began
+from gridflow._wire import psk_tls
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from gridflow._gpu.grant import SparkGpus
+    from gridflow._wire.payload import AgentPayload
+    from gridflow._wire.psk_tls import Connection
+
+UP: Final = b"up"
+END: Final = b"end"
+BYE: Final = b"bye"
+_LOOK_SECONDS: Final = 1.0
+#: For an agent to end in order; then it is killed.
+END_SECONDS: Final = 20.0
+#: For its Python to start and import what it needs, on a busy machine.
+_START_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where an agent holds its line to."""
+
+    address: tuple[str, int]
+    key: bytes
+
+
+def start(payload: AgentPayload, place: int, gpus: SparkGpus, line: Line) -> None:
+    """Start an agent from a Spark task, and wait until it holds its line.
+
+    Raises
+    ------
+    GridflowError
+        It doesn't come up; with what it said.
+    """
+    owner, executor = _java_above(), executor_above(os.getpid())
+    errors: IO[bytes]
+    with tempfile.TemporaryFile() as errors:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "gridflow._launch.spark.detached"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)},
+            start_new_session=True,  # what Spark does to the worker that started it is not for it
+        )
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        # Whoever started it reaps it, as long as that process lives.
+        threading.Thread(target=agent.wait, name="gridflow-reaper", daemon=True).start()
+        timer = threading.Timer(_START_SECONDS, agent.kill)
+        timer.start()
+        with contextlib.suppress(BrokenPipeError), agent.stdin:
+            # By the pipe: keys are for no command line and no file.
+            pickle.dump((payload, place, gpus, line, owner, executor), agent.stdin)
+        with agent.stdout:
+            is_up = agent.stdout.readline().strip() == UP
+        timer.cancel()
+        if not is_up:
+            agent.kill()
+            errors.seek(0)
+            words = errors.read().decode(errors="replace").strip()
+            raise GridflowError(f"the agent of task {place} did not come up. {words}")
+
+
+def _java_above() -> tuple[int, int | None]:
+    """Return the process id of the executor above this Python worker, and when it began."""
+    import psutil
+
+    for parent in psutil.Process().parents():
+        with contextlib.suppress(psutil.Error):
+            if "java" in parent.name():
+                return parent.pid, began(parent.pid)
+    return os.getppid(), began(os.getppid())
+
+
+def main() -> None:
+    """Be a detached agent: run one task until its job ends, or its driver, or its executor."""
+    from gridflow._agent.agent import Agent
+
+    # From the parent's own pipe: nobody else can write to it.
+    payload, place, gpus, line, owner, executor = pickle.load(sys.stdin.buffer)  # noqa: S301
+    signal.signal(signal.SIGTERM, _end)
+    connection = psk_tls.knock(line.address, line.key)
+    connection.send_bytes(msgspec.msgpack.encode(place))
+    watcher = threading.Thread(target=_watch, args=(connection, owner), daemon=True)
+    watcher.start()
+    sys.stdout.write(UP.decode() + "\n")
+    sys.stdout.flush()
+    silence = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silence, stream)
+    Agent(payload, place, gpus, executor).run(())
+    connection.send_bytes(BYE)
+
+
+def _watch(line: Connection, owner: tuple[int, int | None]) -> None:
+    """End this process when its line says so or breaks, or its executor is gone."""
+    pid, its_begin = owner
+    with contextlib.suppress(EOFError, OSError):
+        while not line.poll(_LOOK_SECONDS):
+            if began(pid) != its_begin:
+                break
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(END_SECONDS)
+    os._exit(1)
+
+
+def _end(*_: object) -> NoReturn:
+    """Unwind, so that everything is cleaned up."""
+    raise SystemExit(143)
+
+
+if __name__ == "__main__":
+    main()

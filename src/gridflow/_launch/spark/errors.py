@@ -1,0 +1,182 @@
+"""What Spark says when a job fails, read for its cause. Pure.
+
+The messages are those of Spark 4.0 to 4.3: `TaskSetManager`, `DAGScheduler` and `PythonRunner`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gridflow.errors import (
+    DataError,
+    EnvironmentMismatch,
+    GridflowError,
+    InvalidArgument,
+    NotEnoughSlots,
+    TaskLost,
+)
+
+_LOST: Final = (
+    (re.compile(r"ExecutorLostFailure \((executor \S+) exited[^)]*\)[^\n]*"), "its executor died"),
+    (re.compile(r"Python worker exited unexpectedly[^\n]*"), "its agent's process died"),
+    (re.compile(r"(?:Executor|Worker|Host) \S+ (?:lost|removed|decommissioned)"), "it was lost"),
+)
+#: "barrier task ResultTask(5, 1)": stage 5, partition 1.
+_BARRIER_RANK: Final = re.compile(r"ResultTask\(\d+, (\d+)\)")
+#: "Task 1 in stage 5.0 failed": of any stage, those before the agents' included.
+_RANK: Final = re.compile(r"Task (\d+) in stage \d+")
+#: How the message begins, after the preambles: a user's own error may have these words, too.
+_CANCELLED: Final = re.compile(
+    r"\[?(?:SPARK_JOB_CANCELLED|OPERATION_CANCELED)|Job \d+ cancelled\b"
+    r"|Job aborted due to stage failure: Stage \d+ was cancelled|Stage \d+ cancelled\b"
+)
+#: What an agent refuses before it registers.
+_REFUSED: Final = re.compile(r"^gridflow\.errors\.InvalidArgument: (.+)", re.MULTILINE)
+#: Not of the user's making: an agent's own error, or rows lost between two stages.
+_OURS: Final = re.compile(
+    r"gridflow/(?:_agent|_launch/spark|deploy/inside|_coordinator)/|FetchFailed|MetadataFetchFailed"
+)
+#: What Spark says before the error itself: who called, which task of which stage it was.
+_PREAMBLES: Final = (
+    re.compile(r"^An error occurred while calling \w+\.\w+\.\s*:?\s*"),
+    re.compile(r"^.*?Job aborted due to stage failure: ", re.DOTALL),
+    re.compile(r"^.*?barrier task ResultTask\(\d+, \d+\) finished unsuccessfully\.\s*", re.DOTALL),
+    re.compile(r"^Task \d+ in stage .*?\(TID \d+\) \([^)]*\): ", re.DOTALL),
+    re.compile(r"^[\w.$]+(?:Exception|Error): (?=\S)"),
+)
+_TRACEBACK_LINES: Final = 8
+_SLOTS: Final = re.compile(r"SPARK-24819|more slots than the total number of slots")
+_MASTERS: Final = (
+    re.compile(r"local\[(\d+)(?:,\s*\d+)?\]$"),
+    re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$"),
+)
+#: No Python, or none that has what an agent (or a Python function of the user's data) imports.
+_MISSING: Final = re.compile(
+    r"(?:ModuleNotFoundError|ImportError)[^\n]*|Cannot run program [^\n]*"
+    r"|[^\n]*(?:while reading the port number from pyspark\.daemon|PYTHON_VERSION_MISMATCH)[^\n]*"
+)
+_PYTHON_HINT: Final = (
+    "The executors run the Python named by PYSPARK_PYTHON (spark.pyspark.python with spark-submit; "
+    "else python3 of their PATH): it needs gridflow and its dependencies. "
+    "pip install 'gridflow[tensorflow]' there, or ship an environment with spark.archives. Python "
+    "functions in the data that were made before the first run() still have the python3 of the "
+    "PATH: make SparkLauncher(spark) right after the session."
+)
+
+
+def explain(
+    error: BaseException,
+    *,
+    has_data: bool = True,
+    was_cancelled: bool = False,
+    is_barrier: bool = True,
+    agents_ran: bool = True,
+) -> tuple[int | None, str, GridflowError | None]:
+    """Return the rank that was lost, what happened to it, and the job's error.
+
+    Parameters
+    ----------
+    error : BaseException
+        What Spark raised.
+    has_data : bool, default True
+        Whether the job computes the user's DataFrames.
+    was_cancelled : bool, default False
+        Whether gridflow had cancelled the job.
+    is_barrier : bool, default True
+        Whether the agents' stage is a barrier stage.
+    agents_ran : bool, default True
+        Whether any agent had registered. If none had, a stage before theirs may have failed.
+
+    Returns
+    -------
+    tuple
+        The rank is None if no agent is to blame; the error is None for a job that was cancelled.
+    """
+    if isinstance(error, GridflowError):
+        return None, "", error
+    text = str(error)
+    refused = _REFUSED.search(text)
+    if refused:
+        return None, "", InvalidArgument(refused[1].strip())
+    rank, is_upstream = _place(text, is_barrier=is_barrier, agents_ran=agents_ran)
+    is_upstream = is_upstream and has_data
+    lost = any(pattern.search(text) for pattern, _ in _LOST) and not is_upstream
+    if was_cancelled and not lost:
+        return None, "", None
+    if _CANCELLED.match(_without_preambles(text)) and not lost:
+        return None, "", _failed("The Spark job was cancelled, but not by gridflow", text)
+    if _SLOTS.search(text):
+        return None, "", NotEnoughSlots(f"Spark refused the barrier stage: {_first_lines(text)}")
+    missing = _MISSING.search(text)
+    if missing:
+        return None, "", EnvironmentMismatch(f"{missing[0].strip()}\n{_PYTHON_HINT}")
+    for pattern, what in _LOST:
+        words = pattern.search(text)
+        if words and lost:
+            return rank, f"{what}: {words[0].strip()}", TaskLost(_first_lines(text))
+    if has_data and not _OURS.search(text):
+        return None, "", _failed("Spark could not compute the rows of data=", text)
+    return rank, _python_error(text), TaskLost(_first_lines(text))
+
+
+def _place(text: str, *, is_barrier: bool, agents_ran: bool) -> tuple[int | None, bool]:
+    """Return the rank whose task failed, and whether it was a task before the agents' stage."""
+    found = _BARRIER_RANK.search(text)
+    if found is None and not is_barrier and agents_ran:
+        found = _RANK.search(text)
+    if found:
+        return int(found[1]), False
+    return None, _RANK.search(text) is not None
+
+
+def slots_of_master(master: str, cpus: int) -> int | None:
+    """Return the slots that a master's name promises, None for one that promises nothing.
+
+    Parameters
+    ----------
+    master : str
+    cpus : int
+        Cores of a slot.
+    """
+    single, cluster = (pattern.match(master) for pattern in _MASTERS)
+    if master == "local":
+        return 1 // cpus
+    if single:
+        return int(single[1]) // cpus
+    if cluster:
+        return int(cluster[1]) * (int(cluster[2]) // cpus)
+    return None
+
+
+def _failed(what: str, text: str) -> DataError:
+    return DataError(f"{what}: {words_of(text)}")
+
+
+def words_of(text: str) -> str:
+    """Return the error itself, without the stack of the JVM and what Spark says around it."""
+    words = re.split(r"\n\s*at [\w.$]+[(/]|\n+JVM stacktrace:|\n+Driver stacktrace:", text)[0]
+    words = _without_preambles(words)
+    head, mark, trace = words.rpartition("Traceback (most recent call last):")
+    if mark:  # the last frames are the user's own
+        lines = trace.strip("\n").splitlines()
+        kept = lines[-_TRACEBACK_LINES:]
+        return "\n".join([head + mark, *(["  ..."] if len(kept) < len(lines) else []), *kept])
+    return words.strip()
+
+
+def _without_preambles(words: str) -> str:
+    for preamble in _PREAMBLES:
+        words = preamble.sub("", words)
+    return words
+
+
+def _python_error(text: str) -> str:
+    """Return the last line of the first Python traceback, else the first lines."""
+    found = re.search(r"Traceback \(most recent call last\):.*?\n(?=\S)([^\n]+)", text, re.DOTALL)
+    return found[1] if found else _first_lines(text)
+
+
+def _first_lines(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(line for line in lines if not line.startswith("at "))[:1000]

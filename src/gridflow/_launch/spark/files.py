@@ -1,0 +1,145 @@
+"""Files on whatever file system Spark knows, by Hadoop's API in its Java process.
+
+Over Spark Connect that is out of reach: what its client offers instead has limits, see each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from gridflow._launch.spark.session import classic_context
+from gridflow.errors import GridflowError, InvalidArgument
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Return whether there is a file or folder; over Spark Connect only whether it has files."""
+    if classic_context(spark) is not None:
+        system, place = _system(spark, path)
+        return bool(system.exists(place))
+    from pyspark.errors import AnalysisException
+
+    try:
+        frame = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+        return not frame.select("path").isEmpty()
+    except AnalysisException:
+        return False
+
+
+def check_writable(spark: SparkSession, path: str) -> None:
+    """Refuse a path that files can't be copied to.
+
+    Raises
+    ------
+    InvalidArgument
+        Over Spark Connect, for a path with a scheme, which its client refuses.
+    """
+    if classic_context(spark) is None and urlsplit(path).scheme:
+        raise InvalidArgument(
+            f"Spark Connect writes files to the server's own file system only, by a path without "
+            f"a scheme; got {path!r}. Save it from a classic session, or without file:, s3a: …"
+        )
+
+
+def delete(spark: SparkSession, path: str) -> None:
+    """Delete a file, or a folder with all that it holds.
+
+    Raises
+    ------
+    InvalidArgument
+        Over Spark Connect, which can't.
+    """
+    if classic_context(spark) is None:
+        raise InvalidArgument(
+            f"Spark Connect can't delete what is at {path}: save to another path, or delete it by "
+            "other means."
+        )
+    system, place = _system(spark, path)
+    system.delete(place, True)
+
+
+def replace(spark: SparkSession, source: str, path: str) -> None:
+    """Rename a file or folder; what is at the path until then comes back on an error.
+
+    Raises
+    ------
+    GridflowError
+        The file system refuses.
+    """
+    system, place = _system(spark, path)
+    java = _jvm(spark).org.apache.hadoop.fs
+    new, old = java.Path(source), java.Path(f"{source}.old")
+    is_there = system.exists(place)
+    if is_there and not system.rename(place, old):
+        raise GridflowError(f"{path} can't be replaced: its file system doesn't rename it.")
+    is_done = False
+    try:
+        is_done = system.rename(new, place)
+    finally:
+        if is_there and not is_done:
+            system.rename(old, place)
+    if not is_done:
+        raise GridflowError(f"{path} can't be written: its file system doesn't rename {source}.")
+    if is_there:
+        with contextlib.suppress(Exception):  # what was to be done is done
+            system.delete(old, True)
+
+
+def can_rename(spark: SparkSession) -> bool:
+    """Return whether `replace` and `delete` work: not over Spark Connect."""
+    return classic_context(spark) is not None
+
+
+def upload(spark: SparkSession, local: Path, path: str) -> None:
+    """Copy a file from this machine to a path that `check_writable` has accepted.
+
+    Raises
+    ------
+    GridflowError
+        Over Spark Connect: the server doesn't take it.
+    """
+    if classic_context(spark) is not None:
+        system, place = _system(spark, path)
+        java = _jvm(spark).org.apache.hadoop.fs
+        system.copyFromLocalFile(False, True, java.Path(local.as_uri()), place)
+        return
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.copyFromLocalToFs(str(local), path)
+    except PySparkException as error:
+        raise GridflowError(
+            f"Spark Connect can't write {path}: {error} Where the server's file system is a local "
+            "one it takes spark.sql.artifact.copyFromLocalToFs.allowDestLocal=true."
+        ) from error
+
+
+def download(spark: SparkSession, path: str, local: Path) -> None:
+    """Copy a file to this machine; over Spark Connect one of 2 GiB at most."""
+    if classic_context(spark) is not None:
+        system, place = _system(spark, path)
+        java = _jvm(spark).org.apache.hadoop.fs
+        # The last one: without the file of checksums that Hadoop would put beside it.
+        system.copyToLocalFile(False, place, java.Path(local.as_uri()), True)
+        return
+    rows = spark.read.format("binaryFile").load(path).select("content").take(1)
+    if not rows:
+        raise GridflowError(f"there is no file {path}.")
+    local.write_bytes(rows[0][0])
+
+
+def _system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system of a path, and the path as it knows it."""
+    place = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    state = spark._jsparkSession.sessionState()  # noqa: SLF001 (there is no public way)
+    return place.getFileSystem(state.newHadoopConf()), place
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return classic_context(spark)._jvm  # noqa: SLF001 (there is no public way)

@@ -1,0 +1,155 @@
+"""GPUs of a Spark application: what its settings say of them, and profiles for stages.
+
+What Spark 4 allows: a profile with task resources only changes what a stage takes of the executors
+that there are; standalone, YARN and Kubernetes know it, ``local[N]`` doesn't. With dynamic
+allocation a profile gets executors of its own instead, so there it says how these are to be:
+without GPUs for tasks that need none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._spec.gpus import GPU
+from gridflow.errors import NotEnoughGpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gridflow._spec.gpus import GpuNeed
+
+_EXECUTOR: Final = f"spark.executor.resource.{GPU}"
+_TASK: Final = f"spark.task.resource.{GPU}.amount"
+#: Settings of executors that a profile doesn't inherit: the name in it, and how it is asked for.
+_SIZES: Final = {
+    "spark.executor.memory": "memory",
+    "spark.executor.memoryOverhead": "memoryOverhead",
+    "spark.executor.pyspark.memory": "pysparkMemory",
+}
+
+
+@dataclass(frozen=True)
+class SparkGpuSettings:
+    """What an application's settings say of GPUs.
+
+    Attributes
+    ----------
+    per_executor : int
+        0: Spark doesn't know of any.
+    per_task : Fraction
+        Of the default profile.
+    is_dynamic : bool
+        Dynamic allocation is on.
+    """
+
+    per_executor: int
+    per_task: Fraction
+    is_dynamic: bool
+
+    @classmethod
+    def read(cls, setting: Callable[[str, str], str], *, is_dynamic: bool) -> SparkGpuSettings:
+        """Read them; ``setting`` takes a name and a default."""
+        master = setting("spark.master", "")
+        alone = master.startswith("local") and not master.startswith("local-cluster")
+        return cls(
+            0 if alone else int(setting(f"{_EXECUTOR}.amount", "0")),
+            Fraction(0) if alone else Fraction(setting(_TASK, "0")),
+            is_dynamic,
+        )
+
+    @property
+    def shares(self) -> int:
+        """How many tasks of the default profile get the same GPU."""
+        return int(1 / self.per_task) if 0 < self.per_task < 1 else 1
+
+    def stage_amount(self, need: GpuNeed) -> Fraction | None:
+        """Return the GPUs that a stage's profile has to name; None for the default profile.
+
+        Raises
+        ------
+        NotEnoughGpus
+            No executor has as many.
+        """
+        if not self.per_executor:
+            return None  # the agents look for GPUs by themselves
+        amount = need.amount
+        if amount is None or amount == self.per_task:
+            return None
+        if amount > self.per_executor:
+            raise NotEnoughGpus(
+                f"a task needs {need} GPUs, but each executor has {self.per_executor} "
+                f"({_EXECUTOR}.amount). Use less of gpus=, or executors with more GPUs.",
+                need.count or 0,
+                self.per_executor,
+            )
+        return amount
+
+    def taken_by(self, need: GpuNeed) -> Fraction:
+        """Return the GPUs that Spark sets aside for a task."""
+        if not self.per_executor:
+            return Fraction(0)
+        return self.per_task if need.amount is None else need.amount
+
+
+def make_profile(
+    amount: Fraction, settings: SparkGpuSettings, setting: Callable[[str, str], str]
+) -> Any:
+    """Return a ``ResourceProfile`` whose tasks get that many GPUs."""
+    from pyspark.resource import (
+        ExecutorResourceRequests,
+        ResourceProfileBuilder,
+        TaskResourceRequests,
+    )
+
+    tasks = TaskResourceRequests().cpus(int(setting("spark.task.cpus", "1")))
+    if amount:
+        tasks = tasks.resource(GPU, float(amount))
+    builder = ResourceProfileBuilder().require(tasks)
+    if settings.is_dynamic:
+        executors = ExecutorResourceRequests().cores(int(setting("spark.executor.cores", "1")))
+        for name, method in _SIZES.items():
+            if setting(name, ""):
+                getattr(executors, method)(setting(name, ""))
+        if amount:
+            script = setting(f"{_EXECUTOR}.discoveryScript", "")
+            vendor = setting(f"{_EXECUTOR}.vendor", "")
+            executors.resource(GPU, settings.per_executor, script, vendor)
+        builder.require(executors)
+    return builder.build
+
+
+def shortage(
+    needs: Sequence[GpuNeed], settings: SparkGpuSettings, executors: int | None
+) -> NotEnoughGpus | None:
+    """Return the error of an application that has too few GPUs; None where it has enough.
+
+    Parameters
+    ----------
+    needs : sequence of GpuNeed
+        Of all tasks.
+    settings : SparkGpuSettings
+    executors : int or None
+        How many there are, or can come to be; None if nobody knows.
+    """
+    if not settings.per_executor or executors is None:
+        return None
+    amounts = [settings.taken_by(need) for need in needs]
+    required, available = sum(amounts, Fraction(0)), executors * settings.per_executor
+    # All GPUs of a task lie on one executor: what is left over of each one is lost for such tasks.
+    most = max(amounts, default=Fraction(0))
+    fit = executors * int(settings.per_executor / most) if most else len(amounts)
+    if required <= available and amounts.count(most) <= fit:
+        return None
+    return NotEnoughGpus(
+        f"the job's tasks need {_text(required)} GPUs, but the application has {available}: "
+        f"{executors} executors with {settings.per_executor} each ({_EXECUTOR}.amount). All GPUs "
+        "of a task must be on one executor. Use fewer workers or less of gpus=, or more executors.",
+        -(-required.numerator // required.denominator),
+        available,
+    )
+
+
+def _text(number: Fraction) -> str:
+    return f"{float(number):g}"

@@ -1,0 +1,237 @@
+"""What a DataFrame computes, of what: told in a text that changes when the rows may.
+
+The text is the analyzed plan in its canonical form (without the numbers and names that Spark gives
+anew each time), with the schema of the rows, and of each source what tells its version: of files
+their paths, sizes and times of change, as Spark will read them; of tables of Delta and Iceberg
+the snapshot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._launch.spark.session import classic_context
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["PlanIdentity", "identify"]
+
+_FIELDS: Final = "spark.sql.debug.maxToStringFields"
+_FILE: Final = re.compile(r"path=(.*?); isDirectory=.*?length=(\d+);.*?modification_time=(\d+);")
+#: Nodes that run functions of the user's; a plan doesn't show their code.
+_FUNCTIONS: Final = re.compile(r"Python|InArrow|InPandas|MapPartitions|MapElements|InR\b")
+#: Spark's lists of files, unlike those of table formats.
+_OWN_LISTS: Final = "org.apache.spark.sql.execution."
+_WAY_OUT: Final = (
+    "Say which version it is: gridflow.materialize(df, path, version='…'), any text that you "
+    "change when the rows are to be written again."
+)
+
+
+@dataclass(frozen=True)
+class PlanIdentity:
+    """What a DataFrame's rows depend on.
+
+    Attributes
+    ----------
+    key : str
+        Changes when they may.
+    source : str
+        What is read, for people.
+    """
+
+    key: str
+    source: str
+
+
+def identify(frame: DataFrame, version: str | None) -> PlanIdentity:
+    """Return what the rows of a DataFrame depend on.
+
+    Parameters
+    ----------
+    version : str or None
+        What the user says of all that a plan doesn't tell.
+
+    Raises
+    ------
+    InvalidArgument
+        It can't be told, and there is no `version`.
+    """
+    told = [frame.schema.json()]
+    if version is not None:
+        told += ["version", version]
+    spark = frame.sparkSession
+    if classic_context(spark) is None:
+        if version is None:
+            raise InvalidArgument(
+                f"over Spark Connect there is no way to tell what a DataFrame reads. {_WAY_OUT}"
+            )
+        return _identity(told, [f"version {version!r}"])
+    told.append(_text_of(frame, frame._jdf.queryExecution().analyzed()))  # noqa: SLF001 (there is no public way)
+    sources = []
+    plan = _plan_by_now(frame)
+    plans = [plan, *_items(plan.subqueriesAll())]
+    if version is None:
+        for each in plans:
+            _refuse_unknown(frame, each)
+    for each in plans:
+        for leaf in _items(each.collectLeaves()):
+            name, known = _version_of(spark, leaf, has_other=version is not None)
+            sources.append(name)
+            told += [name, known]
+    return _identity(told, [*([f"version {version!r}"] if version else []), *sources])
+
+
+def _identity(told: list[str], sources: list[str]) -> PlanIdentity:
+    digest = hashlib.sha256("\0".join(told).encode()).hexdigest()
+    return PlanIdentity(digest[:32], "; ".join(dict.fromkeys(sources)))
+
+
+def _plan_by_now(frame: DataFrame) -> Any:
+    """Return the plan of a query that is made of a DataFrame now.
+
+    Since Spark 4.1 such a query reads the newest version of its tables, unless it asks for an older
+    one, and not that of when the DataFrame was made.
+    """
+    query = frame.select("*")._jdf.queryExecution()  # noqa: SLF001 (there is no public way)
+    if hasattr_java(query, "tableVersionsRefreshed"):
+        return query.tableVersionsRefreshed()
+    return query.analyzed()
+
+
+def _text_of(frame: DataFrame, plan: Any) -> str:
+    """Return the canonical plan in whole: Spark shows 25 columns, unless told otherwise."""
+    settings = frame.sparkSession.conf
+    before = settings.get(_FIELDS, None)
+    settings.set(_FIELDS, str(2**31 - 2))
+    try:
+        return str(plan.canonicalized().toString())
+    finally:
+        if before is None:
+            settings.unset(_FIELDS)
+        else:
+            settings.set(_FIELDS, before)
+
+
+def _refuse_unknown(frame: DataFrame, plan: Any) -> None:
+    """Refuse rows that may differ each time, and functions whose code isn't seen."""
+    if not plan.deterministic():
+        raise InvalidArgument(
+            "the rows would differ each time: the plan has rand(), uuid() or the like, so that "
+            f"files that were written once can't be known as the same. {_WAY_OUT}"
+        )
+    patterns = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
+    found = [
+        name
+        for name in ("PYTHON_UDF", "SCALA_UDF")
+        if plan.containsPattern(getattr(patterns, name)())
+    ]
+    found += [line for line in str(plan.toString()).splitlines() if _FUNCTIONS.search(line)]
+    if found:
+        raise InvalidArgument(
+            "the plan runs functions of your own, and doesn't tell whether their code has changed "
+            f"({found[0].strip(' +-:')[:80]}). {_WAY_OUT}"
+        )
+
+
+def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str, str]:
+    """Return what a plan's leaf reads, and what tells that from others.
+
+    Raises
+    ------
+    InvalidArgument
+        Nothing does.
+    """
+    kind = str(leaf.nodeName())
+    schema = str(leaf.schema().json())
+    if kind in {"Range", "OneRowRelation"}:
+        return str(leaf.canonicalized().toString()), schema
+    if kind == "LocalRelation":
+        rows = str(leaf.data().mkString("\n"))
+        return "rows of the query", f"{schema}\n{rows}"
+    if kind.startswith(("LogicalRelation", "Relation")) and hasattr_java(leaf, "relation"):
+        relation = leaf.relation()
+        if (snapshot := _snapshot_of(relation)) is not None:
+            name, table = snapshot
+            return name, f"{schema}\n{_options_of(relation)}\n{table}"
+        found = _files_of(spark, relation)
+        if found is not None:
+            files, options = found
+            folders = sorted({path.rpartition("/")[0] for path, _, _ in files})
+            name = ", ".join(folders[:3]) + (" …" if len(folders) > 3 else "")  # noqa: PLR2004
+            listed = "\n".join(f"{path} {size} {changed}" for path, size, changed in files)
+            return f"{len(files)} files in {name}", f"{schema}\n{options}\n{listed}"
+    if kind.startswith(("DataSourceV2", "RelationV2")) and hasattr_java(leaf, "table"):
+        table = leaf.table()
+        if hasattr_java(table, "version") and (number := table.version()) is not None:
+            # Options may ask for a part of it, which the table doesn't see.
+            asked = "\n".join(sorted(f"{key} {value}" for key, value in leaf.options().items()))
+            return f"{table.name()}, version {number}", f"{schema}\n{asked}"
+    if has_other:
+        return kind, schema
+    raise InvalidArgument(
+        f"the plan reads {kind}, whose version Spark doesn't report: it does so only for files, "
+        f"and for tables with versions. {_WAY_OUT}"
+    )
+
+
+def _snapshot_of(relation: Any) -> tuple[str, str] | None:
+    """Return a table of Delta with the version that will be read, and what else it is known by.
+
+    Its files don't tell: rows that were deleted may be noted beside files that stay as they were.
+    """
+    if not hasattr_java(relation, "location"):
+        return None
+    place = relation.location()
+    if not (hasattr_java(place, "deltaLog") and hasattr_java(place, "getSnapshot")):
+        return None
+    snapshot = place.getSnapshot()
+    # One that was made anew at the same place counts its versions anew.
+    return f"{place.path()}, version {snapshot.version()}", str(snapshot.metadata().id())
+
+
+def _options_of(relation: Any) -> str:
+    return "\n".join(sorted(str(relation.options().mkString("\n")).split("\n")))
+
+
+def _files_of(spark: SparkSession, relation: Any) -> tuple[list[tuple[str, str, str]], str] | None:
+    """Return path, size and time of change of each file, and the reader's options."""
+    if not hasattr_java(relation, "location"):
+        return None
+    place = relation.location()
+    if not str(place.getClass().getName()).startswith(_OWN_LISTS):
+        return None  # what its files alone say of the rows is the format's own matter
+    place.refresh()  # Spark lists them when a DataFrame is made, and reads those of its list
+    if hasattr_java(place, "allFiles"):
+        text = str(place.allFiles().mkString("\n"))
+        files = [(path, size, at) for path, size, at in _FILE.findall(text)]
+    else:  # a table of Hive's catalog
+        files = [_status(spark, str(path)) for path in place.inputFiles()]
+    return sorted(files), _options_of(relation)
+
+
+def _status(spark: SparkSession, path: str) -> tuple[str, str, str]:
+    """Return path, size and time of change of one file."""
+    java = spark._jvm  # noqa: SLF001 (there is no public way)
+    assert java is not None
+    place = java.org.apache.hadoop.fs.Path(java.java.net.URI(path))
+    settings = classic_context(spark)._jsc.hadoopConfiguration()  # noqa: SLF001 (as above)
+    found = place.getFileSystem(settings).getFileStatus(place)
+    return str(place), str(found.getLen()), str(found.getModificationTime())
+
+
+def hasattr_java(thing: Any, method: str) -> bool:
+    """Return whether a Java object has a public method of that name."""
+    return any(each.getName() == method for each in thing.getClass().getMethods())
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    for number in range(sequence.size()):
+        yield sequence.apply(number)

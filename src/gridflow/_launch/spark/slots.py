@@ -1,0 +1,295 @@
+"""The slots of a session: how many there are and can be, what takes them, how long to wait."""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._launch.spark.errors import slots_of_master
+from gridflow._launch.spark.session import (
+    ask_for_executors,
+    classic_context,
+    registered_executors,
+    setting_of,
+    task_slots,
+)
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from gridflow.errors import NotEnoughGpus
+
+    #: From the name of a setting of Spark's and a default to its value.
+    Setting = Callable[[str, str], str]
+
+#: Executors of a young application may still be registering: so long, fewer slots than tasks are no
+#: error yet.
+_REGISTRATION_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 4.0
+#: Those that YARN or Kubernetes was asked for, at first or in place of one that died: a node may
+#: have an environment to unpack.
+_ASKED_SECONDS: Final = 120.0
+_MOST_EXECUTORS: Final = "spark.dynamicAllocation.maxExecutors"
+_ROOM_SECONDS: Final = 14.0
+#: Over Spark Connect, where nothing can be known: by then tasks come up that have a slot.
+_A_START_SECONDS: Final = 30.0
+
+
+def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> str:
+    """Return what keeps the tasks of a launch from starting; empty if that can't be told.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    tag : str
+        Of the launch's own jobs.
+    num_tasks : int
+        Slots that the launch needs.
+    seconds : float
+        Since its beginning.
+    """
+    context = classic_context(spark)
+    if context is None:
+        if seconds < _A_START_SECONDS:
+            return ""
+        return (
+            f"the job needs {num_tasks} task slots at the same time. Over Spark Connect there is "
+            f"no way to tell how many are free: see what takes them in the server's Spark UI."
+        )
+    tracker = context.statusTracker()
+    own = _stages_of(context, tag)
+    look_up, slots = partial(setting_of, spark), task_slots(spark)
+    if is_dynamic(look_up) and slots is not None and slots < num_tasks:
+        limit = look_up(_MOST_EXECUTORS, "")
+        return (
+            f"Spark has {slots} of the {num_tasks} task slots that the job needs, on "
+            f"{registered_executors(spark)} executors, and asks its cluster for more"
+            f"{f', up to {_MOST_EXECUTORS}={limit}' if limit else ''}. They come as the cluster "
+            "has room; another application may have taken it."
+        )
+    running = {}
+    for stage in tracker.getActiveStageIds():
+        info = tracker.getStageInfo(stage)
+        if info is not None and info.numActiveTasks:
+            running[stage] = info
+    at_work = "; ".join(
+        f"stage {stage}, {info.numCompletedTasks} of {info.numTasks} tasks done"
+        for stage, info in running.items()
+        if stage in own
+    )
+    if at_work:
+        return (
+            f"Spark works on the job's own stages ({at_work}): it computes the rows, where there "
+            "are some, and starts the tasks."
+        )
+    others = [
+        f"stage {stage} ({info.name}) runs {info.numActiveTasks} of its {info.numTasks} tasks"
+        for stage, info in running.items()
+        if stage not in own
+    ]
+    if others:
+        return (
+            f"Spark has {slots} task slots, the job needs {num_tasks} at the same time, and some "
+            f"are taken: {'; '.join(others)}. The tasks start once enough are free."
+        )
+    if slots is not None and slots < num_tasks:
+        return f"Spark has {slots} task slots by now, the job needs {num_tasks} at the same time."
+    return ""
+
+
+def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) -> None:
+    """Wait a moment for the executors that come in place of those that were lost.
+
+    Spark looks for the slots of a barrier stage when that is submitted, and again after 15 seconds.
+    """
+    end = time.monotonic() + _ROOM_SECONDS
+    has_asked = False
+    while not give_up() and time.monotonic() < end:
+        slots = task_slots(spark)
+        if slots is None or slots >= tasks:
+            return
+        if not has_asked:
+            ask_for_executors(spark, is_dynamic=False)
+            has_asked = True
+        time.sleep(0.1)
+
+
+def is_dynamic(setting: Setting) -> bool:
+    """Return whether executors come and go; Spark refuses barrier stages then (SPARK-24942).
+
+    A master on this machine alone doesn't know of it.
+    """
+    is_here = re.match(r"local($|\[)", setting("spark.master", ""))
+    return not is_here and setting("spark.dynamicAllocation.enabled", "false") == "true"
+
+
+def refuse_speculation(setting: Setting) -> None:
+    """Refuse copies of training tasks, which Spark makes of any but those of barrier stages.
+
+    Raises
+    ------
+    InvalidArgument
+        ``spark.speculation`` is on, and so is dynamic allocation.
+    """
+    if is_dynamic(setting) and setting("spark.speculation", "false") == "true":
+        raise InvalidArgument(
+            "spark.speculation=true would start training tasks twice; turn it off, or turn "
+            "spark.dynamicAllocation.enabled off, as barrier stages are never speculated."
+        )
+
+
+def most_executors(setting: Setting) -> int | None:
+    """Return how many executors dynamic allocation can come to; None where nothing limits them."""
+    limit = setting(_MOST_EXECUTORS, "")
+    return int(limit) if limit.isdigit() else None
+
+
+def most_slots(setting: Setting) -> int | None:
+    """Return how many slots dynamic allocation can come to; None where nothing limits them."""
+    cpus = int(setting("spark.task.cpus", "1"))
+    limits = []
+    executors, each = most_executors(setting), slots_per_executor(setting)
+    if executors is not None and each is not None:
+        limits.append(executors * each)
+    cores = setting("spark.cores.max", "")
+    if cores.isdigit() and setting("spark.master", "").startswith("spark:"):
+        limits.append(int(cores) // cpus)
+    return min(limits, default=None)
+
+
+def slots_per_executor(setting: Setting) -> int | None:
+    """Return the slots of each executor; None where it takes all cores that its host has."""
+    default = "" if setting("spark.master", "").startswith("spark:") else "1"
+    cores = setting("spark.executor.cores", default)
+    return max(1, int(cores) // int(setting("spark.task.cpus", "1"))) if cores else None
+
+
+def too_few(setting: Setting, tasks: int, slots: int) -> str:
+    """Return what is said of a job that has more tasks than slots can be had."""
+    cpus = setting("spark.task.cpus", "1")
+    where = f"{setting('spark.master', 'the cluster')} has {slots} free for it"
+    more = "start the application with more executors or cores"
+    if is_dynamic(setting):
+        names = (_MOST_EXECUTORS, "spark.executor.cores", "spark.cores.max")
+        given = [f"{name}={setting(name, '')}" for name in names if setting(name, "")]
+        where = f"dynamic allocation can't give it more than {slots} ({', '.join(given)})"
+        more = "raise these limits"
+    return (
+        f"the job has {tasks} tasks that must run at the same time, but {where} "
+        f"(spark.task.cpus={cpus}). Use num_workers={slots} or fewer (tasks of all roles count), "
+        f"or {more}."
+    )
+
+
+def slots_asked_for(setting: Setting, per_executor: int) -> int:
+    """Return the slots of the executors that Spark asks its cluster for, again where one dies.
+
+    0 where it asks for none by number, as on a standalone cluster.
+
+    Parameters
+    ----------
+    setting : callable
+        From the name of a setting and a default to its value.
+    per_executor : int
+        Slots of each.
+    """
+    if not setting("spark.master", "").startswith(("yarn", "k8s:")):
+        return 0
+    return int(setting("spark.executor.instances", "2")) * per_executor
+
+
+def promised_slots(setting: Setting, per_executor: int) -> int | None:
+    """Return the slots that an application has by its settings alone; None if they don't tell.
+
+    It is the most that can be said over Spark Connect, whose clients can't ask for executors.
+
+    Parameters
+    ----------
+    setting : callable
+        From the name of a setting and a default to its value.
+    per_executor : int
+        Slots of each executor.
+    """
+    cpus = int(setting("spark.task.cpus", "1"))
+    of_master = slots_of_master(setting("spark.master", ""), cpus)
+    if of_master is not None:
+        return of_master
+    most = setting("spark.cores.max", "")
+    return slots_asked_for(setting, per_executor) or (int(most) // cpus if most else None)
+
+
+def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
+    """Return why rows can't be pushed where the job itself takes all slots, else nothing."""
+    if slots is None or slots > tasks:
+        return ""
+    return (
+        f"the job's {tasks} tasks take all {slots} task slots of Spark, so none is left for the "
+        "tasks that push rows into it. Use fewer workers, more executors or cores, or give the "
+        "rows to run(data=…), which needs no further slot. Without GPUs, "
+        "LaunchOptions(detached=True) gives the job's own slots back once its tasks run."
+    )
+
+
+def _stages_of(context: object, tag: str) -> set[int]:
+    scala = context._jsc.sc()  # type: ignore[attr-defined]  # noqa: SLF001 (no public way)
+    tracker = scala.statusTracker()
+    found: set[int] = set()
+    for job in tracker.getJobIdsForTag(tag):
+        info = tracker.getJobInfo(job)
+        if info.isDefined():
+            found.update(info.get().stageIds())
+    return found
+
+
+def wait_for_slots(
+    spark: SparkSession,
+    setting: Setting,
+    num_tasks: int,
+    start_timeout: float,
+    profile: Any,
+    lacks_gpus: Callable[[], NotEnoughGpus | None],
+) -> int | None:
+    """Return the slots, after giving executors that are still to come their time."""
+    if classic_context(spark) is None and not is_dynamic(setting):
+        return promised_slots(setting, slots_per_executor(setting) or 1)
+    if is_dynamic(setting):
+        # The stage itself makes Spark ask for executors; start_timeout watches over that.
+        can_be = most_slots(setting)
+        return can_be if can_be is not None and can_be < num_tasks else None
+    most = slots_of_master(setting("spark.master", ""), int(setting("spark.task.cpus", "1")))
+    asked = slots_asked_for(setting, slots_per_executor(setting) or 1)
+    patience = max(_REGISTRATION_SECONDS - _seconds_up(spark), _SETTLE_SECONDS)
+    if asked >= num_tasks:
+        patience = max(patience, _ASKED_SECONDS)
+    elif most is not None:  # of a local cluster an executor that died comes again
+        asked, patience = most, max(patience, _REGISTRATION_SECONDS)
+    give_up = time.monotonic() + min(patience, start_timeout)
+    slots = task_slots(spark, profile)
+    if slots is not None and slots < num_tasks:
+        # Some may have been taken back since the last job.
+        ask_for_executors(spark, is_dynamic=False)
+    settled = time.monotonic() + _SETTLE_SECONDS
+    while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
+        now = time.monotonic()
+        if (most is not None and most < num_tasks) or now > give_up:
+            break
+        are_to_come = slots < num_tasks <= asked
+        if slots and now > settled and not are_to_come:  # some came, and no more do
+            break
+        time.sleep(0.1)
+        before, slots = slots, task_slots(spark, profile)
+        if slots != before:
+            settled = time.monotonic() + _SETTLE_SECONDS
+    return slots
+
+
+def _seconds_up(spark: SparkSession) -> float:
+    context = classic_context(spark)
+    if context is None:
+        return float("inf")
+    return time.time() - float(context.startTime) / 1000

@@ -1,0 +1,96 @@
+"""What Spark knows of executors while a launch lasts: which it takes back, and which have come.
+
+Nothing public tells either as it happens: a listener would need Java to call Python. So it is asked
+for once a second, on the driver, where Spark Connect can't look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._launch.spark.session import classic_context, make_thread, registered_executors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from gridflow._launch.base import LaunchListener
+
+_LOOK_SECONDS: Final = 1.0
+_CLOSE_SECONDS: Final = 10.0
+
+
+class ClusterWatch:
+    """Tell a listener of executors that come, and of agents whose executors will go.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    launch : int
+    listener : LaunchListener
+    is_dynamic : bool
+        Whether executors come while the tasks wait for them.
+    """
+
+    def __init__(
+        self, spark: SparkSession, launch: int, listener: LaunchListener, *, is_dynamic: bool
+    ) -> None:
+        self._spark, self._launch, self._listener = spark, launch, listener
+        self._is_dynamic = is_dynamic
+        self._most: int | None = None
+        self._told: set[int] = set()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        if classic_context(spark) is not None:
+            self._thread = make_thread(spark, self._watch, f"gridflow-executors-{launch}")
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; returns at once."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Look no more, and wait for the thread."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _watch(self) -> None:
+        from py4j.protocol import Py4JError, Py4JNetworkError
+
+        # Whatever a stopped session answers, if it still has a context: the end of the launch says
+        # what is to be said.
+        with contextlib.suppress(Py4JError, Py4JNetworkError, OSError, AttributeError):
+            while not self._stopped.wait(_LOOK_SECONDS):
+                if self._is_dynamic:
+                    self._look_for_new()
+                self._look_for_leaving(self._listener.executors(self._launch))
+
+    def _look_for_new(self) -> None:
+        there = registered_executors(self._spark) or 0
+        if self._most is not None and there > self._most:
+            self._listener.slots_came(self._launch)
+        self._most = max(there, self._most or 0)
+
+    def _look_for_leaving(self, executors: Mapping[int, str]) -> None:
+        ranks: dict[str, list[int]] = {}
+        for rank, executor in executors.items():
+            if rank not in self._told:
+                ranks.setdefault(executor, []).append(rank)
+        for executor, mine in ranks.items():
+            why = leaves(self._spark, executor)
+            if why is None:
+                continue
+            for rank in mine:
+                self._told.add(rank)
+                self._listener.agent_leaving(self._launch, rank, why)
+
+
+def leaves(spark: SparkSession, executor: str) -> str | None:
+    """Return in words that Spark takes an executor back; None if it doesn't."""
+    scheduler: Any = classic_context(spark)._jsc.sc().taskScheduler()  # noqa: SLF001 (no public way)
+    state = scheduler.getExecutorDecommissionState(executor)
+    return f"its executor {executor} is being decommissioned" if state.isDefined() else None

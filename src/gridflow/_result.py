@@ -1,0 +1,294 @@
+"""What a run returns: the function's value, the model, the record of the run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+from gridflow._coordinator import folders
+from gridflow._files.local import check_own
+from gridflow._spec.cluster import Task
+from gridflow.errors import GridflowError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from gridflow._coordinator.record import Outcome
+    from gridflow._feed.ledger import Ledger
+    from gridflow._wire.failures import Attempt
+    from gridflow.ml.model import TrainedModel
+
+
+class RankValues(Sequence[Any]):
+    """What each rank's function returned: ``Result.values``.
+
+    A value is read from its file when it is first asked for; ``list(result.values)`` reads all.
+
+    * Models are `TrainedModel`, histories dicts of lists, all else is what was returned.
+    * Under ``multi_worker_mirrored`` all ranks train one model: where another rank returned it,
+      it is the chief's `TrainedModel` here. With ``strategy="none"`` each rank's is its own.
+    * None for the workers of ``parameter_server``, which run no function. Servers and evaluators
+      have no rank.
+    * Each rank but the chief may send 256 MiB. To ask for a value that is larger, or that can't
+      be pickled, is a `GridflowError` that says so; the others can be read all the same.
+    """
+
+    def __init__(
+        self, headers: Sequence[Mapping[str, Any]], job_dir: Path, keeper: object = None
+    ) -> None:
+        self._headers, self._job_dir = headers, job_dir
+        self._keeper = keeper  # while it lives, the folder stays
+        self._read: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._headers)
+
+    @overload
+    def __getitem__(self, rank: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, rank: slice) -> list[Any]: ...
+
+    def __getitem__(self, rank: int | slice) -> Any:
+        """Return the value of a rank, or those of a slice of ranks."""
+        if isinstance(rank, slice):
+            return [self[each] for each in range(len(self))[rank]]
+        try:
+            place = range(len(self))[rank]
+        except IndexError:
+            msg = f"there are the ranks 0 to {len(self) - 1}; got {rank!r}."
+            raise IndexError(msg) from None
+        if place not in self._read:
+            self._read[place] = self._value(place)
+        return self._read[place]
+
+    def __eq__(self, other: object) -> bool:
+        """Compare like a list."""
+        if not isinstance(other, RankValues | list | tuple):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(header["kind"] for header in self._headers)
+        return f"RankValues({kinds})"
+
+    def _value(self, rank: int) -> Any:
+        from gridflow._coordinator.job_files import value_folder
+        from gridflow._keras import results
+        from gridflow.ml.keras_file import MODEL_KINDS
+        from gridflow.ml.model import TrainedModel
+
+        header, folder = self._headers[rank], value_folder(self._job_dir, rank)
+        if header["kind"] == "missing":
+            raise GridflowError(f"what rank {rank} returned was not sent: {header['why']}")
+        if header["kind"] == "shared":
+            return self._shared(rank)
+        for name in header["files"]:  # what another user may have written could be code
+            with contextlib.suppress(FileNotFoundError):  # whoever reads it will say so
+                check_own(self._job_dir, (folder / name).relative_to(self._job_dir).parts)
+        if header["kind"] in MODEL_KINDS:
+            model = TrainedModel(header, folder)
+            folders.note_user(model, self._job_dir)
+            return model
+        return results.unpack(header, folder)
+
+    def _shared(self, rank: int) -> Any:
+        chief, header = self._headers[0], self._headers[rank]
+        if _form(chief) != _form(header):
+            raise GridflowError(
+                f"rank {rank} returned a model ({header['class']}) that all ranks trained "
+                f"together, and the chief did not return the same: such a model comes from the "
+                "chief alone. Let the function return it on all ranks."
+            )
+        return self[0]
+
+
+def _form(header: Mapping[str, Any]) -> list[Any]:
+    """Return what two ranks' headers of one model have in common.
+
+    Keras counts names up in each process, so those of inputs and outputs may differ.
+    """
+    shapes = [list(header.get(name, {}).values()) for name in ("inputs", "outputs")]
+    return [header.get("class"), *shapes]
+
+
+class Result:
+    """What `TensorflowDistributor.run` returns.
+
+    Attributes
+    ----------
+    job_dir : Path
+        The run's folder on the driver: logs, results, TensorBoard's event files.
+    ledger : Ledger
+        Row counts per dataset, rank and epoch.
+    attempts : tuple of Attempt
+        All generations; the last one succeeded.
+    tensorboard_url : str or None
+        Where TensorBoard was served during the run.
+    """
+
+    def __init__(self, outcome: Outcome, job_dir: Path) -> None:
+        self._outcome = outcome
+        self.job_dir = job_dir
+        folders.note_user(self, job_dir)
+        self.ledger: Ledger = outcome.ledger
+        self.attempts: tuple[Attempt, ...] = outcome.attempts
+        self.tensorboard_url: str | None = outcome.tensorboard_url
+
+    @property
+    def preemptions(self) -> int:
+        """How often the job moved away from executors that were taken back with notice."""
+        return sum(attempt.is_preempted for attempt in self.attempts)
+
+    @property
+    def value(self) -> Any:
+        """The return value of the chief's function; a model is a `TrainedModel`.
+
+        Unpickled on first access.
+        """
+        return self.values[0]
+
+    @cached_property
+    def values(self) -> RankValues:
+        """The return value of each rank's function; ``values[0]`` is the chief's, `value`."""
+        return RankValues(self._outcome.results, self.job_dir, self)
+
+    @property
+    def model(self) -> TrainedModel:
+        """The model that the function returned.
+
+        Raises
+        ------
+        GridflowError
+            The function returned something else.
+        """
+        from gridflow.ml.model import TrainedModel
+
+        if not isinstance(self.value, TrainedModel):
+            raise GridflowError(
+                f"the training function returned {type(self.value).__name__}, not a Keras model: "
+                "end it with 'return model' to have result.model."
+            )
+        return self.value
+
+    def export(self, path: str | Path, **options: Any) -> Path | str:
+        """Export the model: see `TrainedModel.export`.
+
+        Raises
+        ------
+        GridflowError
+            The function returned no model, or what `TrainedModel.export` raises.
+        """
+        return self.model.export(path, **options)
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """Losses and metrics by epoch, as in Keras's ``History.history``.
+
+        Those of the last ``fit``, if the function calls it several times; `histories` has all.
+        After a restart, also of the driver, the epochs before it are included.
+        """
+        found = self.histories
+        return found[-1] if found else {}
+
+    @property
+    def histories(self) -> list[dict[str, list[float]]]:
+        """The same for each ``fit`` that had ``ctx.callbacks()`` and came to an epoch's end."""
+        fits: dict[int, list[dict[str, float]]] = {}
+        for (fit, _), logs in sorted(self._outcome.history.items()):
+            fits.setdefault(fit, []).append(logs)
+        return [
+            {
+                name: [logs[name] for logs in epochs if name in logs]
+                for name in dict.fromkeys(name for logs in epochs for name in logs)
+            }
+            for epochs in fits.values()
+        ]
+
+    def plot(self, fit: int = -1) -> Figure:
+        """Draw the learning curve: a panel for the loss and for each metric, by epoch.
+
+        Parameters
+        ----------
+        fit : int, default -1
+            Index into `histories`. Default: the one in `history`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Shown by notebooks; ``plot().savefig("curve.png")`` saves it.
+
+        Raises
+        ------
+        MissingDependency
+            matplotlib isn't installed.
+        InvalidArgument
+            No ``fit`` had ``ctx.callbacks()``, or the index doesn't exist.
+        """
+        from gridflow.ml.plotting import learning_curve
+
+        found = self.histories
+        if found and not -len(found) <= fit < len(found):
+            raise InvalidArgument(f"the run has {len(found)} fit(s); got fit={fit!r}.")
+        return learning_curve(found[fit] if found else {})
+
+    @property
+    def evaluation(self) -> list[dict[str, float]]:
+        """The evaluator's results for each checkpoint that it evaluated, in order.
+
+        ``fit``, ``epoch`` and ``step`` say when the checkpoint was made: in which call of ``fit``
+        (from 0), after how many complete epochs of it, and steps of the next. The rest are losses
+        and metrics by name.
+        """
+        found = sorted(self._outcome.evaluation.items())
+        return [{**place._asdict(), **logs} for place, logs in found]
+
+    @property
+    def tensorboard_dir(self) -> Path:
+        """Folder of TensorBoard's event files: ``tensorboard --logdir`` takes it."""
+        return self.job_dir / "tensorboard"
+
+    def logs(self, rank: int) -> str:
+        """Return everything that a rank printed, in all generations.
+
+        Raises
+        ------
+        InvalidArgument
+            There is no such rank.
+        """
+        paths = list(self._outcome.log_paths.values())
+        if not 0 <= rank < len(paths):
+            raise InvalidArgument(f"rank must be between 0 and {len(paths) - 1}; got {rank!r}.")
+        return paths[rank].read_text(encoding="utf-8")
+
+    def log_path(self, task: str) -> Path:
+        """Return the log file of a task such as ``worker:1``."""
+        return self._outcome.log_paths[Task.parse(task)]
+
+    def __repr__(self) -> str:
+        kind = self._outcome.results[0]["kind"]
+        return f"Result({kind}, {len(self.attempts)} attempt(s), job_dir={str(self.job_dir)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from gridflow._spec import markup
+
+        kind = self._outcome.results[0]
+        about = {
+            "returned": str(kind.get("class", kind["kind"])),
+            "attempts": str(len(self.attempts)),
+            "ranks": str(len(self.values)),
+            "job_dir": str(self.job_dir),
+        }
+        wrong = self.ledger.check()
+        about["ledger"] = " ".join(wrong) if wrong else "balanced"
+        if self.tensorboard_url:
+            about["tensorboard"] = str(self.tensorboard_dir)
+        return markup.facts(about) + (markup.history_table(self.history) if self.history else "")

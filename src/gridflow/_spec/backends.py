@@ -1,0 +1,157 @@
+"""What trains behind Keras 3: TensorFlow, JAX or torch, and what each of them can do. Pure.
+
+Whoever has to know asks here; nobody compares names. A new backend is an entry of this table, a
+module of `gridflow._training.groups` and one of `gridflow._keras.patches.bugs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from gridflow._spec import strategies
+from gridflow._spec.options import choose
+from gridflow._spec.roles import ROLES, TRAINING_ROLES
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gridflow._spec.cluster import Task
+
+Backend = Literal["tensorflow", "jax", "torch"]
+BACKENDS: Final = get_args(Backend)
+#: What Keras itself reads, when it is imported.
+KERAS_VARIABLE: Final = "KERAS_BACKEND"
+#: Strategies that JAX and torch know, too: one model on all workers, or a model for each.
+_COMMON_STRATEGIES: Final = ("multi_worker_mirrored", "none")
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """What a backend can do.
+
+    Attributes
+    ----------
+    name : str
+    packages : tuple of str
+        What the tasks import.
+    is_always_needed : bool
+        Whether they import it under a strategy that isn't made of it, too.
+    mode : str or None
+        The module of `gridflow._training.modes` that trains with it; None: that of the strategy.
+    strategies, roles : tuple of str
+        Those that it knows.
+    reads_tf_config : bool
+        Whether it learns of its peers by ``TF_CONFIG``.
+    takes_communication : bool
+        Whether its collective operations know `CommunicationOptions`.
+    compiles_each_size : bool
+        Whether it compiles a model anew for each number of rows that it is given.
+    export_packages : mapping of str to tuple of str
+        The formats to which Keras exports models with it, and what each needs.
+    """
+
+    name: Backend
+    packages: tuple[str, ...]
+    is_always_needed: bool = True
+    mode: str | None = "neutral"
+    strategies: tuple[str, ...] = _COMMON_STRATEGIES
+    roles: tuple[str, ...] = TRAINING_ROLES
+    reads_tf_config: bool = False
+    takes_communication: bool = False
+    compiles_each_size: bool = False
+    export_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_FACTS: Final = (
+    BackendFacts(
+        "tensorflow",
+        ("tensorflow",),
+        is_always_needed=False,
+        mode=None,
+        strategies=strategies.STRATEGIES,
+        roles=ROLES,
+        reads_tf_config=True,
+        takes_communication=True,
+        export_packages={
+            "saved_model": ("tensorflow",),
+            "onnx": ("tf2onnx", "onnx"),
+            "openvino": ("openvino",),
+            "litert": ("tensorflow",),
+        },
+    ),
+    BackendFacts(
+        "jax",
+        ("jax", "keras"),
+        compiles_each_size=True,
+        export_packages={
+            "saved_model": ("tensorflow",),
+            "onnx": ("jax2onnx", "onnx"),
+            "openvino": ("openvino", "tensorflow"),
+        },
+    ),
+    BackendFacts(
+        "torch",
+        ("torch", "keras"),
+        export_packages={
+            "saved_model": ("tensorflow", "torch_xla"),
+            "onnx": ("onnx", "onnxscript"),
+            "openvino": ("openvino",),
+            "litert": ("litert_torch",),
+            "torch": ("torch",),
+        },
+    ),
+)
+_BY_NAME: Final = {facts.name: facts for facts in _FACTS}
+
+
+def of(name: str) -> BackendFacts:
+    """Return the facts of a backend that there is."""
+    return _BY_NAME[name]  # type: ignore[index]
+
+
+def check(
+    backend: str, strategy: str, tasks: Sequence[Task], environment: Mapping[str, str]
+) -> None:
+    """Refuse what a backend can't do, or what contradicts it.
+
+    Raises
+    ------
+    InvalidArgument
+        With what was given, and what is allowed.
+    """
+    choose("backend", backend, BACKENDS)
+    if strategies.of(strategy).runs_programs:
+        if strategy not in of(backend).strategies:
+            raise InvalidArgument(
+                "under strategy='command' each program chooses its backend by itself; got "
+                f"backend={backend!r}. Say env={{{KERAS_VARIABLE!r}: {backend!r}}} instead."
+            )
+        return
+    said = environment.get(KERAS_VARIABLE, backend)
+    if said != backend:
+        raise InvalidArgument(
+            f"env= has {KERAS_VARIABLE}={said!r}, which contradicts backend={backend!r}. Say "
+            f"backend={said!r}, and leave {KERAS_VARIABLE} to gridflow."
+        )
+    facts = of(backend)
+    if strategy not in facts.strategies:
+        allowed = " or ".join(repr(name) for name in facts.strategies)
+        raise InvalidArgument(
+            f"strategy={strategy!r} is one of TensorFlow alone; backend={backend!r} takes "
+            f"{allowed}. Leave strategy= out, or use backend='tensorflow'."
+        )
+    idle = [str(task) for task in tasks if task.role not in facts.roles]
+    if idle:
+        raise InvalidArgument(
+            f"backend={backend!r} knows the roles {' and '.join(facts.roles)} only; got "
+            f"{', '.join(idle)}. Leave that role out, or use backend='tensorflow'."
+        )
+
+
+def needed(backend: str, strategy: str) -> tuple[str, ...]:
+    """Return the packages that the tasks can't do without."""
+    facts = of(backend)
+    is_needed = facts.is_always_needed or strategies.of(strategy).needs_backend
+    return facts.packages if is_needed else ()

@@ -1,0 +1,57 @@
+"""Tables as a notebook shows them. Pure."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._spec.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+#: Rows of a table that are shown; of more, the first and the last.
+_MOST_ROWS: Final = 40
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table in HTML: numbers to the right, the middle of a long one left out."""
+    lines = [list(row) for row in rows]
+    if len(lines) > _MOST_ROWS:
+        half, left_out = _MOST_ROWS // 2, len(lines) - _MOST_ROWS
+        gap = [f"… {left_out:,} more …", *[""] * (len(head) - 1)]
+        lines = [*lines[:half], gap, *lines[-half:]]
+    heading = "".join(f"<th>{_text(name)}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in lines)
+    return f"<table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def facts(rows: Mapping[str, str]) -> str:
+    """Return names and what is to be said of each, as a table without a head."""
+    body = "".join(
+        f"<tr><th style='text-align:left'>{_text(name)}</th>"
+        f"<td style='text-align:left'>{_text(value)}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<table><tbody>{body}</tbody></table>"
+
+
+def history_table(history: Mapping[str, Sequence[float]]) -> str:
+    """Return losses and metrics with a row for each epoch."""
+    epochs = max(map(len, history.values()), default=0)
+    rows = (
+        [epoch + 1, *(each[epoch] if epoch < len(each) else "" for each in history.values())]
+        for epoch in range(epochs)
+    )
+    return table(["epoch", *history], rows) if history else "<p>no history</p>"
+
+
+def _text(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"<td style='text-align:left'>{_text(str(value))}</td>"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    return f"<td style='text-align:right'>{text}</td>"

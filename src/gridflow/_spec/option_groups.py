@@ -1,0 +1,247 @@
+"""The groups of options that `gridflow.TensorflowDistributor` takes. Checked when made.
+
+Each is made once, in the driver, and carried whole to whoever reads it; so a new option is a field
+here and a line where it is used. `gridflow._spec.network`, `gridflow._spec.gpus` and
+`gridflow._coordinator.policies` have the groups of theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._spec.communication import CommunicationOptions
+from gridflow._spec.options import boolean, seconds, size_in_bytes, time_limit, whole_number
+from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gridflow._spec.partitioners import Partitioner
+
+#: Two minutes by default, as Spark waits for an executor.
+_AGENTS_PATIENCE: Final = 12
+#: Seconds: what makes a driver stand still knows no heartbeats.
+_LEAST_PATIENCE: Final = 60.0
+#: Bytes. Minutes of rows for most models, and nothing that a disk would notice.
+_SPOOL_LIMIT: Final = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """How long a running job may take, in seconds. ``start_timeout`` is the one for its start.
+
+    The time in which the driver itself stood still doesn't count in any of them.
+
+    Parameters
+    ----------
+    heartbeat : float, default 10
+        Silence after which an agent counts as lost, and for which its executor or a training
+        process may be frozen. Agents wait longer for a driver that is only silent: 12 times as
+        long, and at least a minute.
+    step : float or None, default 1800
+        Time without a step in ``fit``, ``evaluate`` or ``predict``; None: no limit.
+    shutdown : float, default 30
+        Time for everything to end after success, failure or an interrupt; then it is killed.
+    run : float or None, default None
+        Time for the whole job, restarts included; None: no limit.
+
+    Raises
+    ------
+    InvalidArgument
+        For anything but a number of seconds greater than 0.
+
+    Examples
+    --------
+    >>> from gridflow import Deadlines, LocalLauncher, TensorflowDistributor
+    >>> deadlines = Deadlines(step=600, run=24 * 3600)
+    >>> distributor = TensorflowDistributor(2, deadlines=deadlines, launcher=LocalLauncher())
+    """
+
+    heartbeat: float = 10.0
+    step: float | None = 1800.0
+    shutdown: float = 30.0
+    run: float | None = None
+
+    def __post_init__(self) -> None:
+        time_limit("Deadlines(heartbeat=)", self.heartbeat)
+        time_limit("Deadlines(shutdown=)", self.shutdown)
+        if self.step is not None:
+            time_limit("Deadlines(step=)", self.step)
+        if self.run is not None:
+            time_limit("Deadlines(run=)", self.run)
+
+    @property
+    def driver(self) -> float:
+        """Silence of a driver after which agents end, unless they learn before that it is gone.
+
+        They are more patient with it than it is with them: one that is stopped, or suspended with
+        its machine, finds them alive when it goes on.
+        """
+        return max(_LEAST_PATIENCE, _AGENTS_PATIENCE * self.heartbeat)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spool:
+    """Where rows are kept on each host, and how many of those that are pushed.
+
+    Parameters
+    ----------
+    dir : str, optional
+        Default: the first of Spark's local folders, or the temporary folder.
+    limit : str, optional
+        How much of the rows that are pushed (`JobHandle.feed`) may wait on a host for each worker,
+        such as ``"4GiB"``; feeders wait beyond it. Default: 1 GiB.
+
+    Raises
+    ------
+    InvalidArgument
+        For a folder that is no text, or a size without its unit.
+    """
+
+    dir: str | None = None
+    limit: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dir is not None and not (isinstance(self.dir, str) and self.dir):
+            raise InvalidArgument(f"Spool(dir=) is a folder's path, a str; got {self.dir!r}.")
+        if self.limit is not None:
+            size_in_bytes("Spool(limit=)", self.limit)
+
+    @property
+    def limit_in_bytes(self) -> int:
+        """The limit as a number."""
+        return _SPOOL_LIMIT if self.limit is None else size_in_bytes("Spool(limit=)", self.limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How tasks are launched, and what stays behind.
+
+    Parameters
+    ----------
+    warm_seconds : float, default 300
+        How long a host keeps a process that has imported TensorFlow and forks training processes:
+        restarts and further runs begin within a second or two. Five minutes is the time between two
+        tries in a notebook; it holds about 300 MB. It ends earlier with its executor or driver, and
+        at ``spark.stop()``. 0: every training process is started anew.
+    detached : bool, default False
+        On Spark, without GPUs: give the slots of the job's tasks back once they run, so that those
+        that feed it (`JobHandle.feed`, `JobHandle.infer`) find some; see ``docs/streams.md``.
+    keep_jobs : int or None, default 20
+        How many jobs' folders stay in the temporary folder: older ones are deleted when a run
+        begins, unless their driver still runs and has use for them. None: all. What ``job_dir``
+        names is left alone. ``gridflow jobs`` lists and deletes them.
+
+    Raises
+    ------
+    InvalidArgument
+        For a negative number, or a ``detached`` that is neither True nor False.
+    """
+
+    warm_seconds: float = 300.0
+    detached: bool = False
+    keep_jobs: int | None = 20
+
+    def __post_init__(self) -> None:
+        seconds("LaunchOptions(warm_seconds=)", self.warm_seconds)
+        boolean("LaunchOptions(detached=)", self.detached)
+        if self.keep_jobs is not None:
+            whole_number("LaunchOptions(keep_jobs=)", self.keep_jobs, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Programs:
+    """What scripts and commands are given that aren't functions.
+
+    Parameters
+    ----------
+    classic_flags : bool, default False
+        Give a script under ``strategy="server"`` the flags ``--job_name``, ``--task_index``,
+        ``--ps_hosts``, ``--worker_hosts`` (and ``--chief_hosts`` if there is a chief), before its
+        own arguments; a command under ``strategy="command"`` behind them.
+    patches : bool, default True
+        Let programs under ``strategy="command"`` have gridflow's patches of Keras's bugs; see
+        ``docs/distribution.md``. Functions always have them.
+
+    Raises
+    ------
+    InvalidArgument
+        For anything but True or False.
+    """
+
+    classic_flags: bool = False
+    patches: bool = True
+
+    def __post_init__(self) -> None:
+        boolean("Programs(classic_flags=)", self.classic_flags)
+        boolean("Programs(patches=)", self.patches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """How a strategy exchanges gradients and spreads variables.
+
+    Parameters
+    ----------
+    communication : CommunicationOptions, optional
+        How the workers of ``multi_worker_mirrored`` exchange gradients.
+    variable_partitioner : MinSizePartitioner or FixedShardsPartitioner, optional
+        How ``parameter_server`` spreads large variables over the parameter servers.
+
+    Raises
+    ------
+    InvalidArgument
+        For an object of another class, such as TensorFlow's of the same name.
+    """
+
+    communication: CommunicationOptions | None = None
+    variable_partitioner: Partitioner | None = None
+
+    def __post_init__(self) -> None:
+        _check_type("communication", self.communication, CommunicationOptions)
+        partitioners = (MinSizePartitioner, FixedShardsPartitioner)
+        _check_type("variable_partitioner", self.variable_partitioner, *partitioners)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorBoard:
+    """What becomes of event files. ``tensorboard=True`` is short for ``TensorBoard()``.
+
+    Parameters
+    ----------
+    serve : bool, default True
+        Serve TensorBoard beside the chief and print its URL.
+    copy_to : str or Path, optional
+        A folder, such as ``"s3://logs/flights"``, that the event files of ``ctx.callbacks()`` are
+        copied to while they grow; see ``docs/files.md``.
+
+    Raises
+    ------
+    InvalidArgument
+        For a ``serve`` that is neither True nor False.
+    """
+
+    serve: bool = True
+    copy_to: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        boolean("TensorBoard(serve=)", self.serve)
+
+    @classmethod
+    def of(cls, given: Any) -> TensorBoard:
+        """Return what ``tensorboard=`` means."""
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, bool):
+            return cls(serve=given)
+        raise InvalidArgument(f"tensorboard= is True, False or a TensorBoard(…); got {given!r}.")
+
+
+def _check_type(name: str, value: Any, *allowed: type) -> None:
+    if value is not None and not isinstance(value, allowed):
+        names = " or ".join(kind.__name__ for kind in allowed)
+        raise InvalidArgument(
+            f"Distribution({name}=) is gridflow's {names}; got {type(value).__name__}."
+        )

@@ -1,0 +1,231 @@
+"""What the tasks run: a function with its arguments, a script, a command. Checked on the driver."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import cloudpickle
+
+from gridflow._spec import strategies
+from gridflow._spec.command import CommandProgram, make_command, with_commands_of
+from gridflow._spec.modules import INSTALLED, script_folder
+from gridflow.errors import InvalidArgument, UnpicklableFunction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from types import ModuleType
+
+    from gridflow._spec.job import JobSpec
+
+#: cloudpickle's list of modules to pickle by value is the process's, jobs may have threads.
+_lock: Final = threading.Lock()
+
+
+@dataclass(frozen=True)
+class FunctionProgram:
+    """A function; its context is passed when its first parameter is named ``ctx``."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    takes_context: bool = False
+
+    def run(self, context: object) -> Any:
+        """Call it."""
+        first = (context,) if self.takes_context else ()
+        return self.function(*first, *self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class ScriptProgram:
+    """A script's text with its command line; it gets `gridflow.current_context()`."""
+
+    name: str
+    text: str
+    args: tuple[str, ...] = ()
+    folder: Path | None = field(default=None, compare=False)
+
+    def run(self, context: object) -> None:  # noqa: ARG002 (the same call for both)
+        """Run it as ``__main__`` would."""
+        path = Path(self.name).resolve()  # in the task's own working directory
+        path.write_text(self.text, encoding="utf-8")
+        sys.argv = [str(path), *self.args]
+        sys.path.insert(0, str(path.parent))
+        main = sys.modules["__main__"]
+        main.__dict__.update(__file__=str(path), __name__="__main__", __spec__=None)
+        exec(compile(self.text, str(path), "exec"), main.__dict__)  # noqa: S102 (it is the task)
+
+
+Program: TypeAlias = FunctionProgram | ScriptProgram | CommandProgram
+
+
+def make_program(
+    train_fn: Callable[..., Any] | str | Path | Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Program:
+    """Check what the user gave and return it in the form that is sent.
+
+    Raises
+    ------
+    InvalidArgument
+        It isn't a function, a script or a command, or the arguments don't fit it.
+    """
+    if isinstance(train_fn, str | Path):
+        return _script(Path(train_fn), args, kwargs)
+    if isinstance(train_fn, list | tuple):
+        return make_command(train_fn, args, kwargs)
+    if not callable(train_fn):
+        raise InvalidArgument(
+            f"train_fn is a function or the path of a script; got {type(train_fn).__name__}. "
+            "strategy='command' takes a list of words."
+        )
+    try:
+        signature = inspect.signature(train_fn)
+    except (TypeError, ValueError):  # some callables written in C have none
+        return FunctionProgram(train_fn, args, kwargs)
+    takes_context = next(iter(signature.parameters), None) == "ctx"
+    try:
+        signature.bind(*((None,) if takes_context else ()), *args, **kwargs)
+    except TypeError as error:
+        name = getattr(train_fn, "__name__", "train_fn")
+        raise InvalidArgument(
+            f"the arguments of run() don't fit {name}{signature}: {error}. ctx is passed by "
+            "gridflow when the first parameter is named 'ctx'; run() passes on everything else."
+        ) from error
+    return FunctionProgram(train_fn, args, kwargs, takes_context)
+
+
+def _script(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ScriptProgram:
+    if kwargs:
+        raise InvalidArgument(
+            f"a script takes a command line, no keyword arguments; got {', '.join(kwargs)}."
+        )
+    if not path.is_file():
+        raise InvalidArgument(f"there is no script {str(path)!r} (seen from {Path.cwd()}).")
+    text = path.read_text(encoding="utf-8")
+    try:
+        compile(text, str(path), "exec")
+    except SyntaxError as error:
+        raise InvalidArgument(f"{path} is no Python script: {error}") from error
+    return ScriptProgram(path.name, text, tuple(str(each) for each in args), path.parent.resolve())
+
+
+def for_job(program: Program, spec: JobSpec, datasets: Collection[str]) -> Program:
+    """Return the program as a job runs it.
+
+    Raises
+    ------
+    InvalidArgument
+        It isn't of the kind that the job's strategy or its options are for.
+    """
+    training = spec.training
+    if training.programs.classic_flags and isinstance(program, FunctionProgram):
+        raise InvalidArgument(
+            "Programs(classic_flags=True) fills in the command line of a script; a function gets "
+            "all of it from its first parameter: ctx.cluster_spec, ctx.task."
+        )
+    if isinstance(program, CommandProgram) is not strategies.of(training.strategy).runs_programs:
+        got = "words" if isinstance(program, CommandProgram) else "a function or script"
+        raise InvalidArgument(
+            "strategy='command' is for the words of a command, such as ['python', 'train.py'], and "
+            f"they are for it; got {got} under strategy={training.strategy!r}."
+        )
+    if not isinstance(program, CommandProgram):
+        return program
+    if datasets:
+        raise InvalidArgument("data= feeds functions and scripts; a command reads files.")
+    return with_commands_of(program, spec.roles)
+
+
+def folder_of(program: Program) -> Path | None:
+    """Return the folder whose modules the program can import in the driver."""
+    if isinstance(program, CommandProgram):
+        return None
+    return program.folder if isinstance(program, ScriptProgram) else script_folder()
+
+
+def dump(program: Program) -> bytes:
+    """Pickle it, with the modules beside the user's script by value: no task could import them.
+
+    Raises
+    ------
+    UnpicklableFunction
+        With the name of the captured object that can't be sent, where it can be found.
+    """
+    try:
+        return dump_by_value(program)
+    except Exception as error:
+        culprits = [
+            f"{where} ({type(value).__name__})"
+            for where, value in _captured(program)
+            if not _picklable(value)
+        ]
+        which = f" What can't be pickled: {', '.join(culprits)}." if culprits else ""
+        raise UnpicklableFunction(
+            f"the training function can't be sent to the tasks: {type(error).__name__}: {error}"
+            f"{which} Make it inside the function, or pass DataFrames with data=."
+        ) from error
+
+
+def dump_by_value(value: object) -> bytes:
+    """Pickle an object, with the modules beside the user's script by value."""
+    with _lock, _by_value(_modules_beside_the_script()):
+        return bytes(cloudpickle.dumps(value))
+
+
+def _modules_beside_the_script() -> list[ModuleType]:
+    """Return the imported modules that lie in the folder of the script or notebook."""
+    root = script_folder()
+    beside: list[ModuleType] = []
+    if root is None:
+        return beside
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is None or name == "__main__" or name.partition(".")[0] == "gridflow":
+            continue
+        path = Path(file)
+        if path.is_relative_to(root) and not INSTALLED.intersection(path.parts):
+            beside.append(module)
+    return beside
+
+
+@contextmanager
+def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+    new = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    for module in new:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in new:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _captured(program: Program) -> Iterator[tuple[str, Any]]:
+    if not isinstance(program, FunctionProgram):
+        return
+    for position, value in enumerate(program.args):
+        yield f"argument {position + 1}", value
+    for name, value in program.kwargs.items():
+        yield f"argument {name!r}", value
+    try:
+        names = inspect.getclosurevars(program.function)
+    except TypeError:
+        return
+    for name, value in {**names.nonlocals, **names.globals}.items():
+        yield f"the captured variable {name!r}", value
+
+
+def _picklable(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 (any reason will do)
+        return False
+    return True

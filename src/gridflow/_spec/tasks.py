@@ -1,0 +1,202 @@
+"""The roles of a job: how many tasks of each, and what each task does under a strategy. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gridflow._spec import strategies
+from gridflow._spec.cluster import Task
+from gridflow._spec.gpus import check_role
+from gridflow._spec.options import read_environment, read_words, whole_number
+from gridflow._spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
+from gridflow.errors import InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Role:
+    """How many tasks of a kind a job has.
+
+    Parameters
+    ----------
+    name : {'chief', 'worker', 'ps', 'evaluator'}
+    count : int, default 1
+        Tasks of the role. A job has at most one chief and one evaluator.
+    gpus : int or float, optional
+        GPUs of each of its tasks, or the part of one that each gets; see ``docs/gpus.md``. Only
+        for tasks that train.
+    env : dict, optional
+        Environment variables of its tasks, beside the job's, and winning over them.
+    command : sequence of str, optional
+        Under ``strategy="command"`` the words that its tasks run instead of the job's. Empty: a
+        standard TensorFlow server, for workers beside a chief. A ``ps`` without a command of its
+        own is one, too.
+
+    Raises
+    ------
+    InvalidArgument
+        For a name, a count, GPUs, variables or words that can't be.
+
+    Examples
+    --------
+    >>> from gridflow import Role
+    >>> roles = [Role("ps", 2), Role("worker", 4, gpus=1, env={"NCCL_DEBUG": "INFO"})]
+    >>> sum(role.count for role in roles)
+    6
+    """
+
+    name: str
+    count: int = 1
+    gpus: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    command: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ROLES:
+            hint = did_you_mean(self.name, ROLES) if isinstance(self.name, str) else ""
+            raise InvalidArgument(f"a role is one of {', '.join(ROLES)}; got {self.name!r}.{hint}")
+        whole_number(f"the count of role {self.name!r}", self.count, 1)
+        if facts_of(self.name).is_single and self.count > 1:
+            raise InvalidArgument(f"a job has at most one {self.name}; got {self.count}.")
+        check_role(self.name, self.gpus)
+        what = f"of role {self.name!r}"
+        object.__setattr__(self, "env", read_environment(f"env {what}", self.env))
+        if self.command is not None:
+            object.__setattr__(self, "command", read_words(f"the command {what}", self.command))
+
+    @property
+    def is_standard_server(self) -> bool:
+        """Whether its tasks are standard TensorFlow servers where others run commands."""
+        return self.command == () or (self.name == PS and self.command is None)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a task does in a job.
+
+    Attributes
+    ----------
+    task : Task
+    runs_function : bool
+        Whether it runs the user's function, or command; else it is a standard TensorFlow server.
+    is_awaited : bool
+        The training is over when all such tasks have returned.
+    is_fed : bool
+        Whether rows of ``run(data=…)`` go to it.
+    is_replaced : bool
+        Whether its process, when it dies, is started again while the others go on.
+    is_pushed : bool
+        Whether rows that are pushed (`JobHandle.feed`) go to it.
+    """
+
+    task: Task
+    runs_function: bool
+    is_awaited: bool
+    is_fed: bool
+    is_replaced: bool
+    is_pushed: bool
+
+    @property
+    def serves(self) -> bool:
+        """Whether it works for others, until they are done and it is told to end."""
+        return not self.is_awaited and facts_of(self.task.role).is_in_cluster
+
+
+def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
+    """Return the tasks, those that train first, by rank.
+
+    Those that a strategy adds are there, such as the chief of ``parameter_server``.
+
+    Raises
+    ------
+    InvalidArgument
+        When the roles don't make up a job, or not one of this strategy.
+    """
+    given = list(roles)
+    for role in given:
+        if not isinstance(role, Role):
+            raise InvalidArgument(
+                f"roles= is a list of Role, such as [Role('ps', 2), Role('worker', 4)]; got "
+                f"{role!r} in it."
+            )
+    twice = [name for name, times in Counter(role.name for role in given).items() if times > 1]
+    if twice:
+        raise InvalidArgument(
+            f"role {twice[0]!r} is listed twice; give it once, with the count of all its tasks."
+        )
+    counts = {role.name: role.count for role in given}
+    if not any(name in counts for name in TRAINING_ROLES):
+        raise InvalidArgument(
+            f"no task trains: roles= needs a chief or a worker; got {', '.join(counts) or 'none'}."
+        )
+    facts = strategies.of(strategy)
+    if facts.runs_programs:
+        _check_commands(given)
+    for name in facts.needs:
+        if name not in counts:
+            raise InvalidArgument(
+                f"strategy={strategy!r} needs at least one {name}: "
+                "roles=[Role('ps', 2), Role('worker', 4)]."
+            )
+    for name in facts.adds:
+        counts.setdefault(name, 1)
+    if PS in counts and not facts.has_servers:
+        raise InvalidArgument(
+            f"strategy={strategy!r} has no use for parameter servers: leave role 'ps' out, or use "
+            f"{' or '.join(repr(name) for name in strategies.with_servers())}."
+        )
+    return tuple(Task(name, index) for name in ROLES for index in range(counts.get(name, 0)))
+
+
+def default_strategy(roles: Iterable[Role]) -> str:
+    """Return the strategy that roles go with, where none is named."""
+    given = [role for role in roles if isinstance(role, Role)]
+    counts = {role.name: role.count for role in given}
+    if any(role.command is not None for role in given):
+        return strategies.COMMAND
+    if PS in counts:
+        return "parameter_server"
+    training = sum(counts.get(name, 0) for name in TRAINING_ROLES)
+    return "multi_worker_mirrored" if training > 1 else "none"
+
+
+def parts_of(tasks: Sequence[Task], strategy: str, roles: Iterable[Role] = ()) -> tuple[Part, ...]:
+    """Return what each task does, in the order of the tasks.
+
+    What was said of the roles counts where they run programs, and may be standard servers.
+    """
+    facts = strategies.of(strategy)
+    servers = {role.name for role in roles if role.is_standard_server and facts.runs_programs}
+    # As the strategy of their chief has it: workers without variables can be missed.
+    replaced = {*facts.is_replaced, *(servers & {WORKER})}
+    return tuple(
+        Part(
+            task,
+            runs_function=task.role in facts.runs_function and task.role not in servers,
+            is_awaited=task.role in facts.is_awaited and task.role not in servers,
+            is_fed=task.role in facts.is_fed,
+            is_replaced=task.role in replaced,
+            is_pushed=task.role in (facts.is_fed if facts.is_pushed is None else facts.is_pushed),
+        )
+        for task in tasks
+    )
+
+
+def _check_commands(roles: Iterable[Role]) -> None:
+    """Refuse standard servers where a job needs somebody who does something."""
+    servers = {role.name: role.is_standard_server for role in roles}
+    for name, is_server in servers.items():
+        if is_server and not facts_of(name).can_serve:
+            raise InvalidArgument(
+                f"the command of role {name!r} is empty, but only workers and ps can be standard "
+                "TensorFlow servers."
+            )
+    if servers.get(WORKER) and CHIEF not in servers:
+        raise InvalidArgument(
+            "the command of role 'worker' is empty: all workers would be standard TensorFlow "
+            "servers, and nobody the chief."
+        )

@@ -1,0 +1,204 @@
+"""``TF_CONFIG`` and the flags of classic programs: read and written here, and nowhere else.
+
+Both tell a process who listens where and which of them it is. The first is TensorFlow's own
+(https://www.tensorflow.org/guide/distributed_training#TF_CONFIG), the flags are those of its
+classic guides: ``--job_name``, ``--task_index``, ``--ps_hosts``, ``--worker_hosts``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from gridflow._spec.roles import CHIEF, PS, ROLES, WORKER, facts_of
+from gridflow.errors import InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gridflow._spec.cluster import ClusterSpec, Task
+
+#: The variable's name.
+TF_CONFIG: Final = "TF_CONFIG"
+#: The flags' names, without their dashes.
+FLAGS: Final = ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_hosts")
+DEFAULT_PORT: Final = 2222
+#: What others call a role.
+_SYNONYMS: Final = {"master": CHIEF, "coordinator": CHIEF, "parameter-server": PS}
+
+#: A role's addresses; a mapping of index to address where an operator tells a task only some.
+Hosts: TypeAlias = "list[str] | dict[str, str]"
+
+
+@dataclass(frozen=True)
+class ClusterMember:
+    """A process, and what it is told of its cluster.
+
+    Attributes
+    ----------
+    role : str
+    index : int
+    cluster : dict
+        Addresses by role, without the evaluator, which is no part of the cluster that it watches.
+    source : str
+        Where this was found.
+    """
+
+    role: str
+    index: int
+    cluster: dict[str, Hosts]
+    source: str = ""
+
+    @classmethod
+    def of(cls, cluster: ClusterSpec, task: Task) -> Self:
+        """Return a task of a cluster."""
+        return cls(task.role, task.index, {**cluster.as_dict()})
+
+    @classmethod
+    def checked(cls, role: str, index: int, cluster: Mapping[str, Any], source: str) -> Self:
+        """Return one that makes sense.
+
+        Raises
+        ------
+        InvalidArgument
+            It isn't in its cluster, or that has something else than addresses.
+        """
+        hosts_of = {
+            name: hosts for name, hosts in cluster.items() if hosts and facts_of(name).is_in_cluster
+        }
+        for name, hosts in hosts_of.items():
+            for address in in_order(hosts):
+                host, _, port = str(address).rpartition(":")
+                if not host or not port.isdigit():
+                    raise InvalidArgument(
+                        f"{source}: an address is host:port, got {address!r} ({name})."
+                    )
+            if facts_of(name).is_single and len(hosts) > 1:
+                raise InvalidArgument(f"{source}: a cluster has one {name}, got {len(hosts)}.")
+        hosts = hosts_of.get(role, [])
+        known = str(index) in hosts if isinstance(hosts, dict) else index < len(hosts)
+        if facts_of(role).is_in_cluster and not known:
+            if hosts or index:
+                reason = f"{source}: {role}:{index} isn't in the cluster, which has {len(hosts)}."
+                raise InvalidArgument(reason)
+            hosts_of[role] = [f"localhost:{DEFAULT_PORT}"]
+        return cls(role, index, hosts_of, source)
+
+    @classmethod
+    def from_tf_config(cls, text: str) -> Self:
+        """Read the value of ``TF_CONFIG``, also an operator's.
+
+        Raises
+        ------
+        InvalidArgument
+            It can't be read, or makes no sense.
+        """
+        try:
+            tree = json.loads(text)
+            task = tree["task"]
+            role, index = str(task["type"]), int(task["index"])
+            cluster: dict[str, Any] = tree.get("cluster") or {}
+            cluster = {canonical_role(name): hosts for name, hosts in cluster.items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidArgument(f"{TF_CONFIG} can't be read ({error!r}): {text!r}.") from error
+        return cls.checked(canonical_role(role), index, cluster, TF_CONFIG)
+
+    @classmethod
+    def from_flags(cls, flags: Mapping[str, str], source: str) -> Self:
+        """Read the values of the classic flags, by name.
+
+        Raises
+        ------
+        InvalidArgument
+            There is no ``job_name`` among them, or they make no sense.
+        """
+        if "job_name" not in flags:
+            raise InvalidArgument(f"{source} lack --job_name; got {', '.join(flags)}.")
+        index = flags.get("task_index", "0")
+        if not index.isdigit():
+            raise InvalidArgument(f"--task_index is a number from 0, got {index!r}.")
+        cluster = {
+            role: [host for host in flags[f"{role}_hosts"].split(",") if host]
+            for role in (CHIEF, WORKER, PS)
+            if flags.get(f"{role}_hosts")
+        }
+        return cls.checked(canonical_role(flags["job_name"]), int(index), cluster, source)
+
+    def __str__(self) -> str:
+        return f"{self.role}:{self.index}"
+
+    @property
+    def tf_config(self) -> str:
+        """The value of ``TF_CONFIG``."""
+        task = {"type": self.role, "index": self.index}
+        return json.dumps({"cluster": self.cluster, "task": task})
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The four classic flags, and the chief's hosts where there is one."""
+        words = [f"--job_name={self.role}", f"--task_index={self.index}"]
+        words += [
+            f"--{role}_hosts={','.join(in_order(self.cluster.get(role, [])))}"
+            for role in (PS, WORKER)
+        ]
+        if self.cluster.get(CHIEF):
+            words.append(f"--chief_hosts={','.join(in_order(self.cluster[CHIEF]))}")
+        return tuple(words)
+
+    @property
+    def own_address(self) -> str | None:
+        """The address of this task, None for an evaluator."""
+        hosts = self.cluster.get(self.role)
+        if isinstance(hosts, dict):
+            return hosts.get(str(self.index))
+        return hosts[self.index] if hosts else None
+
+    @property
+    def peers(self) -> list[str]:
+        """The addresses of everybody else."""
+        everyone = [address for hosts in self.cluster.values() for address in in_order(hosts)]
+        return [address for address in everyone if address != self.own_address]
+
+
+def in_order(hosts: Hosts) -> list[str]:
+    """Return a role's addresses in order."""
+    return list(hosts.values()) if isinstance(hosts, dict) else hosts
+
+
+def canonical_role(name: str) -> str:
+    """Return gridflow's name of a role.
+
+    Raises
+    ------
+    InvalidArgument
+        There is none of that name.
+    """
+    role = _SYNONYMS.get(name.lower(), name.lower())
+    if role not in ROLES:
+        reason = f"{name!r} is no role; the roles are {', '.join(ROLES)}."
+        raise InvalidArgument(reason + did_you_mean(role, ROLES))
+    return role
+
+
+def role_variables(role: str, index: int | None, cluster: Mapping[str, Hosts]) -> dict[str, str]:
+    """Return the variables by which gridflow tells a process who it is.
+
+    An index of None is one that the target adds by itself.
+    """
+    variables = {"GRIDFLOW_ROLE": role}
+    if index is not None:
+        variables["GRIDFLOW_INDEX"] = str(index)
+    return {**variables, "GRIDFLOW_CLUSTER": json.dumps(cluster, separators=(",", ":"))}
+
+
+def find_flags(words: Sequence[str]) -> dict[str, str]:
+    """Return the classic flags among the words of a command, by name."""
+    flags: dict[str, str] = {}
+    for place, word in enumerate(words):
+        name, sign, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or name not in FLAGS:
+            continue
+        following = words[place + 1] if place + 1 < len(words) else ""
+        flags[name] = value if sign else following
+    return flags

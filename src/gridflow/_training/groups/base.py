@@ -1,0 +1,101 @@
+"""What the groups of all backends need: addresses, interfaces, and a strategy's stand-in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gridflow._spec.cluster import ClusterSpec
+    from gridflow._training.process import TaskProcess
+
+#: What torch (gloo) and NCCL read to find the interface that leads to the others.
+_INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+#: Between two looks whether somebody listens.
+_LOOK_SECONDS: Final = 0.01
+_CONNECT_SECONDS: Final = 5.0
+
+
+class SynchronousStrategy:
+    """Stands for ``tf.distribute.Strategy`` under JAX and torch, so that one function fits all.
+
+    Parameters
+    ----------
+    replicas : int
+        Devices that share a global batch.
+    """
+
+    def __init__(self, replicas: int) -> None:
+        self.num_replicas_in_sync = replicas
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that changes nothing: the group holds for the whole process."""
+        return contextlib.nullcontext()
+
+
+def address(cluster: ClusterSpec, rank: int) -> tuple[str, int]:
+    """Return host and port of a rank."""
+    host, _, port = cluster.address(cluster.ranks[rank]).rpartition(":")
+    return host, int(port)
+
+
+def await_first(process: TaskProcess) -> None:
+    """Wait until the first rank listens, whom all others look for."""
+    if process.rank:
+        first = process.cluster_spec.address(process.cluster_spec.ranks[0])
+        await_listeners([first], process.spec.start_timeout)
+
+
+def await_listeners(addresses: Iterable[str], seconds: float) -> None:
+    """Wait until peers listen; whoever doesn't in time is left to the backend, which says so.
+
+    A process of gRPC that finds nobody tries again after a whole second, which is half of the
+    start of a group whose processes are forked.
+    """
+    give_up = time.monotonic() + seconds
+    for peer in addresses:
+        host, _, port = peer.rpartition(":")
+        while True:
+            left = give_up - time.monotonic()
+            try:
+                limit = max(_LOOK_SECONDS, min(_CONNECT_SECONDS, left))
+                socket.create_connection((host.strip("[]"), int(port)), limit).close()
+                break
+            except OSError:
+                if time.monotonic() > give_up:
+                    return
+                time.sleep(_LOOK_SECONDS)
+
+
+def bindable(host: str) -> str:
+    """Return the address to listen on: this process's own, where an interface of it has it.
+
+    Behind a translation of addresses none has: then it is all interfaces.
+    """
+    if _interface(host) is not None:
+        return host
+    return "[::]" if ":" in host else "0.0.0.0"  # noqa: S104
+
+
+def choose_interface(host: str) -> None:
+    """Let collectives use the interface that has this process's own address."""
+    name = _interface(host)
+    if name is not None:
+        for variable in _INTERFACE_VARIABLES:
+            os.environ.setdefault(variable, name)
+
+
+def _interface(host: str) -> str | None:
+    """Return the name of the network interface that has an address, or None."""
+    interfaces: dict[str, Any] = psutil.net_if_addrs()
+    for name, addresses in interfaces.items():
+        if any(each.address == host.strip("[]") for each in addresses):
+            return name
+    return None

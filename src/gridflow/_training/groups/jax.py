@@ -1,0 +1,76 @@
+"""A group of JAX processes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from gridflow._keras.patches.bugs import parts
+from gridflow._training.groups import base
+
+if TYPE_CHECKING:
+    from gridflow._training.process import TaskProcess
+
+__all__ = ["equal_parts", "gather", "join", "leave", "spread"]
+
+#: All leave together; a rank that doesn't come is ended by its agent anyway.
+_SHUTDOWN_SECONDS: Final = 5
+
+
+def join(process: TaskProcess, timeout: float) -> None:
+    """Wait for all ranks."""
+    import jax
+
+    own, _ = base.address(process.cluster_spec, process.rank)
+    parts.leave_jax_without_waiting()  # `leave` is called when all are there
+    # Its handler of SIGTERM would keep the process from being ended.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    parts.listen_as(own.strip("[]"))
+    host, port = base.address(process.cluster_spec, 0)
+    jax.distributed.initialize(
+        coordinator_address=f"{host}:{port}",
+        coordinator_bind_address=f"{base.bindable(host)}:{port}",
+        num_processes=process.num_workers,
+        process_id=process.rank,
+        cluster_detection_method="deactivate",
+        initialization_timeout=math.ceil(timeout),
+        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+    )
+
+
+def spread(num_workers: int) -> int:
+    """Let Keras train one model on all devices of all ranks; return how many there are."""
+    del num_workers
+    import jax
+
+    import keras
+
+    # The batches that a rank feeds are its own part of the global ones.
+    distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
+    keras.distribution.set_distribution(distribution)
+    return int(jax.device_count())
+
+
+def equal_parts() -> int:
+    """Return how many devices of this rank share its batches.
+
+    The parts of a global batch are equal, and so are those of the devices of a rank.
+    """
+    import jax
+
+    return int(jax.local_device_count())
+
+
+def gather(content: bytes) -> list[bytes]:
+    """Return the bytes of all ranks."""
+    from gridflow._feed import allgather
+
+    return allgather.with_jax(content)
+
+
+def leave() -> None:
+    """Leave the group in good order, at the same time as all others."""
+    import jax
+
+    jax.distributed.shutdown()

@@ -1,0 +1,72 @@
+"""A group of torch processes."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from gridflow._training.groups import base
+
+if TYPE_CHECKING:
+    from gridflow._training.process import TaskProcess
+
+__all__ = ["equal_parts", "gather", "join", "leave", "spread"]
+
+_BACKLOG: Final = 1024
+
+
+def join(process: TaskProcess, timeout: float) -> None:
+    """Wait for all ranks."""
+    import torch
+    from torch import distributed
+
+    host, port = base.address(process.cluster_spec, 0)
+    listener = _listen(host, port) if process.is_chief else None
+    store = distributed.TCPStore(
+        host.strip("[]"),
+        port,
+        process.num_workers,
+        process.is_chief,
+        timedelta(seconds=timeout),
+        # The store closes it.
+        master_listen_fd=listener.detach() if listener is not None else None,
+    )
+    if torch.cuda.is_available():
+        torch.cuda.set_device(0)  # the process sees the devices of its task alone
+    distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+        store=store,
+        rank=process.rank,
+        world_size=process.num_workers,
+    )
+
+
+def spread(num_workers: int) -> int:
+    """Return how many ranks train one model; the patches of Keras do the rest."""
+    return num_workers
+
+
+def equal_parts() -> None:
+    """Return that ranks needn't have equal batches."""
+
+
+def gather(content: bytes) -> list[bytes]:
+    """Return the bytes of all ranks."""
+    from gridflow._feed import allgather
+
+    return allgather.with_torch(content)
+
+
+def leave() -> None:
+    """Leave nothing: a process that ends leaves the group in good order."""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listener on the port that the agent holds: torch itself couldn't bind it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((base.bindable(host).strip("[]"), port))
+    listener.listen(_BACKLOG)
+    return listener

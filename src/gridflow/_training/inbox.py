@@ -1,0 +1,108 @@
+"""What the agent tells the training process, taken in by a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from gridflow._keras.patches.bugs.parts import COLLECTIVE_FILE, WAITING_FILES
+from gridflow._wire.child import Leave, LookAround
+from gridflow._wire.messages import Message
+from gridflow._wire.reports import Stack
+from gridflow.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from gridflow._keras.due import Due
+    from gridflow._wire.channel import Channel
+
+M = TypeVar("M", bound=Message)
+
+
+class Inbox:
+    """Messages of the agent by kind; answers an inspection by itself.
+
+    Parameters
+    ----------
+    channel : Channel
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._messages: dict[type[Message], Message] = {}
+        self._changed = threading.Condition()
+        #: Whether the process ends when it is told to leave, whatever its main thread is doing:
+        #: a server's ``join`` never returns.
+        self.leaves_at_once = False
+        #: Whether the process waits for the other ranks outside of any step.
+        self.meets: Callable[[], bool] = lambda: False
+        #: The steps that are due, once the process is a task that makes any.
+        self.due: Due | None = None
+        self._listeners: dict[type[Message], Callable[[Any], None]] = {}
+        self._main = threading.main_thread().ident
+        threading.Thread(target=self._read, name="gridflow-inbox", daemon=True).start()
+
+    def listen(self, kind: type[M], listener: Callable[[M], None]) -> None:
+        """Let messages of a kind be heard at once, in the thread that reads them."""
+        self._listeners[kind] = listener
+
+    def wait(self, kind: type[M]) -> M:
+        """Wait for a message; the agent ends this process if none is to come."""
+        with self._changed:
+            self._changed.wait_for(lambda: kind in self._messages)
+            return cast("M", self._messages[kind])
+
+    def latest(self, kind: type[M]) -> M | None:
+        """Return the last message of a kind, None if none has come."""
+        with self._changed:
+            return cast("M | None", self._messages.get(kind))
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait for messages until a condition holds; False if time is over before."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
+
+    def take(self, kind: type[M]) -> M | None:
+        """Return a message that has come, and forget it; None if there is none."""
+        with self._changed:
+            return cast("M | None", self._messages.pop(kind, None))
+
+    def wait_for_one_of(self, kinds: tuple[type[Message], ...]) -> None:
+        """Wait until there is a message of one of these kinds."""
+        with self._changed:
+            self._changed.wait_for(lambda: any(kind in self._messages for kind in kinds))
+
+    def _read(self) -> None:
+        try:
+            for message in self._channel.receive():
+                if isinstance(message, LookAround):
+                    self._inspect()
+                    continue
+                if type(message) in self._listeners:
+                    self._listeners[type(message)](message)
+                    continue
+                if isinstance(message, Leave) and self.leaves_at_once:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(0)
+                with self._changed:
+                    self._messages[type(message)] = message
+                    self._changed.notify_all()
+        except WireError as error:
+            sys.stderr.write(f"gridflow: {error}\n")
+            sys.stderr.flush()
+        os._exit(1)  # the agent is gone, and with it everyone who could use a result
+
+    def _inspect(self) -> None:
+        frame: FrameType | None = sys._current_frames().get(self._main or 0)  # noqa: SLF001
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        innermost = frame.f_code.co_filename if frame is not None else ""
+        in_collective = COLLECTIVE_FILE in stack
+        waiting = any(part in innermost for part in WAITING_FILES) or in_collective or self.meets()
+        in_step, idle = (False, None) if self.due is None else (self.due.in_step, self.due.idle)
+        self._channel.send(Stack(stack, waiting, in_step or in_collective, idle))

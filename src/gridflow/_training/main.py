@@ -1,0 +1,248 @@
+"""The training process: set up what the function needs, run it, hand over what it returns.
+
+Run by the agent as ``python -m gridflow._training.main``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow._spec import modules
+from gridflow._spec.printable import shortened
+from gridflow._training import leftovers, no_spark, tensorflow_server
+from gridflow._training.inbox import Inbox
+from gridflow._wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
+from gridflow._wire.child import Hello, Imported, Leave, Raised, Returned, Setup
+from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK
+from gridflow._wire.hints import hint_for
+from gridflow._wire.reports import Ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow._spec.failures import FailureKind
+
+
+def main() -> None:
+    """Live one generation of one task."""
+    channel, work_dir = Channel.inherited(int(os.environ.pop(CHANNEL_VARIABLE))), Path.cwd()
+    channel.send(Hello(os.getpid()))
+    faulthandler.enable()
+    inbox = Inbox(channel)
+    try:
+        code = _live(channel, inbox, work_dir)
+    except SystemExit as error:
+        code = _exit_code(error)
+        if code:
+            _say_what_goes(work_dir)
+            _raised(channel, error, f"the function called sys.exit({error.code!r})", code)
+    except BaseException as error:  # noqa: BLE001 (a KeyboardInterrupt of the function's own, too)
+        code = 1
+        _say_what_goes(work_dir)
+        _raised(channel, error, _summary(error), None)
+    _leave(code)
+
+
+def _preload() -> str | None:
+    """Import what this process needs in any case; return its name."""
+    preload = os.environ.pop(PRELOAD_VARIABLE, None)
+    if preload is not None:
+        with _without_banner(), _without_collections():
+            importlib.import_module(preload)
+    return preload
+
+
+def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
+    preload = _preload()
+    # Keras says it of every distributed dataset, whatever was passed.
+    warnings.filterwarnings("ignore", message="`shuffle=True` was passed", module="keras")
+    setup = inbox.wait(Setup)
+    if setup.tf_config is not None:
+        os.environ["TF_CONFIG"] = setup.tf_config
+    if not setup.runs_function:
+        return tensorflow_server.serve(setup, channel, inbox)
+    inbox.leaves_at_once = setup.serves
+    from gridflow._keras import results
+    from gridflow._keras.patches import registry
+    from gridflow._training.context import make_context
+    from gridflow._training.runtime import TaskRuntime
+
+    runtime = TaskRuntime(setup, channel, inbox)
+    ctx, mode = make_context(runtime), runtime.mode
+    mode.begin()
+    # Not before: many probes look at the group, and a warm process has Keras from the start.
+    registry.apply()
+    channel.send(Ready())
+    modules.use(setup.modules)
+    no_spark.refuse()
+    program = _load(Path(setup.function))
+    if setup.spec.training.programs.classic_flags:
+        program = tensorflow_server.with_flags(program, ctx.cluster_spec, ctx.task)
+    try:
+        value = _run(program, ctx)
+    except BaseException:
+        runtime.writer.settle()  # the checkpoint before a failure is worth some seconds
+        raise
+    folder = Path(setup.results)
+    backend = runtime.training.backend
+    if preload is None and backend in sys.modules:
+        # So that the next process on this host begins with it.
+        channel.send(Imported([backend]))
+    group = mode.strategy if runtime.facts.exchanges_gradients else None
+    # Nobody asks for the value of a task without a rank: a server or an evaluator.
+    result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
+    runtime.close()
+    if runtime.stream is not None and not runtime.facts.hands_out_steps:  # else the chief counts
+        runtime.stream.give_up()
+    _say_what_goes(work_dir)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    channel.send(Returned(result, str(folder)))
+    inbox.wait(Leave)  # together: a peer that still works may need this one
+    mode.end()
+    return 0
+
+
+def _run(program: Any, ctx: Any) -> Any:
+    try:
+        return program.run(ctx)
+    except SystemExit as error:
+        if _exit_code(error):
+            raise
+        return None
+
+
+@contextlib.contextmanager
+def _without_banner() -> Iterator[None]:
+    """Hold back what TensorFlow's libraries print while they are loaded, unless that fails.
+
+    They do so before any log level can be set: some lines on every rank about processor features.
+    """
+    with tempfile.TemporaryFile() as held:
+        sys.stderr.flush()
+        real = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(real, held.read())
+            raise
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Look for no garbage while modules are loaded, nor in them later.
+
+    They make hundreds of thousands of objects that stay; it is a seventh of the time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _load(path: Path) -> Any:
+    import cloudpickle
+
+    from gridflow._files.local import open_own
+
+    # It came over the agent's mutually authenticated connection.
+    with open_own(path) as file:
+        return cloudpickle.load(file)
+
+
+def _say_what_goes(folder: Path) -> None:
+    """Name the user's files that are deleted with the task."""
+    with contextlib.suppress(OSError):  # the function may have deleted its folder itself
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        words = leftovers.describe(folder.resolve(), script)
+        sys.stdout.write(f"{words}\n" if words else "")
+
+
+def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int | None) -> None:
+    text = _traceback(error)
+    sys.stderr.write(text)
+    summary = shortened(summary, LONGEST_SUMMARY)
+    text = shortened(text, LONGEST_TRACEBACK)
+    hint, consequence = hint_for(type(error).__name__, text)
+    raised = Raised(
+        summary=summary,
+        traceback=text,
+        exit_code=exit_code,
+        hint=hint,
+        consequence=consequence,
+        failure_kind=_kind_of(error),
+    )
+    channel.send(raised)
+
+
+def _kind_of(error: BaseException) -> FailureKind | None:
+    """Return the kind of failure that an error of gridflow's own is."""
+    from gridflow._keras.patches.bugs.parts import MissingPart
+    from gridflow._spec.failures import kind_of
+
+    return "environment" if isinstance(error, MissingPart) else kind_of(error)
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the traceback from the user's function on, without the frames that called it."""
+    frames = error.__traceback__
+    ours = str(Path(__file__).parent.parent)
+    while (
+        frames is not None
+        and frames.tb_next is not None
+        and frames.tb_frame.f_code.co_filename.startswith(ours)
+        and Path(frames.tb_frame.f_code.co_filename).name in {"main.py", "program.py"}
+    ):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _summary(error: BaseException) -> str:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else ""
+    if _kind_of(error) == "environment":
+        return first
+    return f"the function raised {type(error).__name__}: {first}"
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _leave(code: int) -> None:
+    """End like Python does, without waiting for TensorFlow's threads and destructors."""
+    try:
+        atexit._run_exitfuncs()  # noqa: SLF001 (the only way to run them before os._exit)
+    finally:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""How a process trains, by strategy and backend: a module each, with the same functions.
+
+=================  ============================================================================
+``synchronous``    TensorFlow, ranks side by side: ``multi_worker_mirrored``, ``mirrored``, ``none``
+``servers``        TensorFlow, over parameter servers: ``parameter_server``
+``classic``        TensorFlow, servers and all else by the user's own program: ``server``
+``neutral``        JAX and torch
+=================  ============================================================================
+
+Which one it is, is said by the tables of `gridflow._spec.strategies` and `gridflow._spec.backends`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from gridflow._spec import backends
+
+if TYPE_CHECKING:
+    from gridflow._training.modes.base import Mode
+    from gridflow._training.process import TaskProcess
+
+
+def mode_of(process: TaskProcess) -> Mode:
+    """Return how a process trains."""
+    name = backends.of(process.training.backend).mode or process.facts.mode
+    mode: type[Mode] = importlib.import_module(f"gridflow._training.modes.{name}").MODE
+    return mode(process)

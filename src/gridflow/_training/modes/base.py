@@ -1,0 +1,201 @@
+"""What all ways to train have in common, and what they are asked."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gridflow._spec.options import whole_number
+from gridflow._wire.reports import EpochFed
+from gridflow.errors import GridflowError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gridflow._feed.dataset.reading import Reader
+    from gridflow._feed.dataset.stream import StreamSource
+    from gridflow._feed.ingest.files.reader import FileReader
+    from gridflow._feed.plan.epochs import Tail
+    from gridflow._feed.store import SpoolReader
+    from gridflow._training.process import TaskProcess
+
+
+@dataclass(frozen=True)
+class DatasetRequest:
+    """What ``ctx.dataset`` was asked for.
+
+    Attributes
+    ----------
+    name : str
+    columns : mapping
+        ``features``, ``label`` and ``sample_weight``.
+    batch_size : int
+    rows, own_rows : sequence of int
+        Of each rank that has rows: all, and those that no other rank has lent.
+    shuffle, seed, tail, function, prefetch
+        As for ``ctx.dataset``.
+    gathered : SpoolReader or None
+        Rows of all ranks, to be read once each in place of this rank's.
+    files : FileReader or None
+        What reads this rank's rows, where they aren't fed.
+    """
+
+    name: str
+    columns: Mapping[str, Any]
+    batch_size: int
+    rows: Sequence[int]
+    own_rows: Sequence[int]
+    shuffle: bool = False
+    seed: int = 0
+    tail: Tail = "spread"
+    function: Callable[..., Any] | None = None
+    prefetch: int | None = None
+    gathered: SpoolReader | None = None
+    files: FileReader | None = None
+
+    def reader(self, process: TaskProcess) -> Reader:
+        """Return what reads the rows."""
+        return self.gathered or self.files or process.spool(self.name)
+
+    def options(self, process: TaskProcess) -> dict[str, Any]:
+        """Return how the rows of this rank become batches, and who is told of it."""
+        from gridflow._feed.plan.counter import EpochCounter
+        from gridflow._feed.plan.epochs import steps_for
+
+        if self.gathered is not None:
+            size = whole_number("batch_size", self.batch_size, 1)
+            steps = -(-self.gathered.rows // size)
+            return {**self.columns, "batch_size": size, "steps": steps, "tail": "partial"}
+        counter = EpochCounter()
+        if self.shuffle:
+            process.epoch_counters.append(counter)
+        return {
+            **self.columns,
+            "batch_size": self.batch_size,
+            "steps": steps_for(self.rows, self.batch_size, self.tail),
+            "tail": self.tail,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "rank": process.rank,
+            "own_rows": self.own_rows,
+            "function": self.function,
+            "counter": counter,
+            "on_epoch": lambda record: process.channel.send(EpochFed(record)),
+        }
+
+    @property
+    def ahead(self) -> int:
+        """How many batches tf.data makes ahead."""
+        return 2 if self.prefetch is None else whole_number("prefetch", self.prefetch, 0)
+
+
+class Trainer(Protocol):
+    """What trains and evaluates a model for ``ctx.fit`` and ``ctx.evaluate``."""
+
+    def fit(
+        self,
+        data: Any,
+        *,
+        epochs: int,
+        steps_per_epoch: int | None,
+        validation: Any,
+        validation_steps: int | None,
+        callbacks: Sequence[Any],
+        verbose: int,
+        initial_epoch: int,
+        class_weight: Mapping[int, float] | None,
+    ) -> Any:
+        """Train; return the History."""
+
+    def evaluate(self, data: Any, *, steps: int | None) -> dict[str, float]:
+        """Return losses and metrics by name."""
+
+
+class Mode(ABC):
+    """One way to train, in one process.
+
+    Parameters
+    ----------
+    process : TaskProcess
+    """
+
+    def __init__(self, process: TaskProcess) -> None:
+        self._process = process
+        self._strategy: Any = None
+        self._lock = threading.RLock()
+
+    @property
+    def strategy(self) -> Any:
+        """What ``ctx.strategy`` is, made when first used."""
+        with self._lock:
+            if self._strategy is None:
+                self._strategy = self.make_strategy()
+            return self._strategy
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Do what comes before the user's function: all ranks may wait for one another here."""
+
+    @abstractmethod
+    def make_strategy(self) -> Any:
+        """Return a new strategy; what it needs of the cluster is in the environment."""
+
+    @abstractmethod
+    def dataset(self, request: DatasetRequest) -> Any:
+        """Return what ``ctx.dataset`` was asked for, in the form that its ``fit`` takes."""
+
+    def early_strategy(self) -> Any:
+        """Return the strategy whose ``fit`` can begin before all rows have arrived."""
+        raise InvalidArgument(
+            f"start='early' isn't there for {self._where} with "
+            f"backend={self._process.training.backend!r}: it has to know how many rows there are "
+            "before it trains. Use start='complete'."
+        )
+
+    def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
+        """Return what makes a dataset of rows that are pushed, with so many batches ahead.
+
+        Parameters
+        ----------
+        together : bool
+            Whether the ranks make equal steps on them.
+        """
+        del together
+        raise InvalidArgument(
+            f"ctx.stream() isn't there for {self._where}: the function has no rows of its own "
+            "there. Use strategy='multi_worker_mirrored' or 'none'."
+        )
+
+    @abstractmethod
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the bytes of all ranks that train one model; all of them call it."""
+
+    @abstractmethod
+    def trainer(self, model: Any) -> Trainer:
+        """Return what ``ctx.fit`` and ``ctx.evaluate`` use for a model."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Leave the group, when all ranks do."""
+
+    @property
+    def coordinator(self) -> Any:
+        """The ``ClusterCoordinator``, where there is one."""
+        raise GridflowError(
+            "ctx.coordinator belongs to the chief of strategy='parameter_server'; this is "
+            f"{self._where}."
+        )
+
+    def server(self, config: Any) -> Any:
+        """Return this task's ``tf.distribute.Server``, where a program has one of its own."""
+        del config
+        raise GridflowError(
+            "ctx.server() is for the cluster's tasks under strategy='server'; this is "
+            f"{self._where}."
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"{self._process.task} of strategy={self._process.facts.name!r}"

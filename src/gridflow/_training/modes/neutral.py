@@ -1,0 +1,126 @@
+"""Keras 3 on JAX or torch, by what Keras itself knows on all of its backends."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from gridflow._keras.patches.bugs import parts
+from gridflow._training.groups import base
+from gridflow._training.modes.base import Mode
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gridflow._feed.dataset.stream import StreamSource
+    from gridflow._training.modes.base import DatasetRequest
+    from gridflow._training.process import TaskProcess
+
+
+class Neutral(Mode):
+    """One model on all ranks of a group of the backend's own, or one on each rank."""
+
+    def __init__(self, process: TaskProcess) -> None:
+        super().__init__(process)
+        backend = process.training.backend
+        self._group: Any = importlib.import_module(f"gridflow._training.groups.{backend}")
+
+    def begin(self) -> None:
+        """Wait for all ranks."""
+        self.strategy  # noqa: B018 (made now)
+
+    def make_strategy(self) -> base.SynchronousStrategy:
+        """Return what stands for a strategy. Imports Keras.
+
+        With ``strategy="none"`` and with a single worker there is nobody to wait for.
+        """
+        process = self._process
+        together = process.facts.exchanges_gradients
+        if together and process.num_workers > 1:
+            base.choose_interface(base.address(process.cluster_spec, process.rank)[0])
+            base.await_first(process)
+            self._group.join(process, process.spec.start_timeout)
+        # All ranks alike: nobody sends initial weights to the others.
+        seed = process.training.seed
+        if seed is None:
+            seed = zlib.crc32(process.setup.job.encode())
+        parts.set_random_seed(seed)
+        return base.SynchronousStrategy(self._group.spread(process.num_workers) if together else 1)
+
+    def dataset(self, request: DatasetRequest) -> Any:
+        """Return a ``keras.utils.PyDataset`` of numpy arrays."""
+        from gridflow._keras import array_data
+
+        process = self._process
+        if request.prefetch is not None:
+            raise InvalidArgument(
+                f"prefetch={request.prefetch} is for tf.data; under "
+                f"backend={process.training.backend!r} batches are made when they are asked for. "
+                "Leave it out."
+            )
+        reader, options = request.reader(process), request.options(process)
+        if request.gathered is not None:
+            options["own_rows"] = [reader.rows]
+        is_alone = request.gathered is not None or not process.facts.exchanges_gradients
+        return array_data.make(
+            reader,
+            backend=process.training.backend,
+            is_alone=is_alone,
+            parts=None if is_alone else self._group.equal_parts(),
+            **options,
+        )
+
+    def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
+        """Return what makes an iterator over numpy arrays, for ranks that train alone."""
+        if together:
+            raise InvalidArgument(
+                f"ctx.stream() under backend={self._process.training.backend!r} is for "
+                "strategy='none': Keras has to know how many rows there are before ranks train "
+                "one model on them. "
+                "Use backend='tensorflow', or ctx.dataset()."
+            )
+        return lambda source, _: (source.numpy_batches(), source)
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the bytes of all ranks."""
+        found: list[bytes] = self._group.gather(content)
+        return found
+
+    def trainer(self, model: Any) -> PlainTrainer:
+        """Return what calls the model's own methods."""
+        return PlainTrainer(model)
+
+    def end(self) -> None:
+        """Leave the group."""
+        self._group.leave()
+
+
+class PlainTrainer:
+    """Calls ``model.fit`` and ``model.evaluate``, which work here.
+
+    Parameters
+    ----------
+    model
+        Of Keras 3, compiled.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def fit(self, data: Any, *, validation: Any, callbacks: Sequence[Any], **options: Any) -> Any:
+        """Train; see `TrainingContext.fit`."""
+        return self._model.fit(
+            data, validation_data=validation, callbacks=list(callbacks), **options
+        )
+
+    def evaluate(self, data: Any, *, steps: int | None) -> dict[str, float]:
+        """Return losses and metrics by name."""
+        found: dict[str, float] = self._model.evaluate(
+            data, steps=steps, verbose=0, return_dict=True
+        )
+        return found
+
+
+MODE = Neutral

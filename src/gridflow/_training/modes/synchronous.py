@@ -1,0 +1,103 @@
+"""TensorFlow, all ranks side by side: one model on all of them, or one on each."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gridflow._gpu import devices
+from gridflow._training.groups import base as groups
+from gridflow._training.modes.base import Mode
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow._feed.dataset.stream import StreamSource
+    from gridflow._training.modes.base import DatasetRequest, Trainer
+
+
+class Synchronous(Mode):
+    """Strategies by which each rank calls ``model.fit`` itself."""
+
+    def begin(self) -> None:
+        """Limit the memory of the GPUs, and make a strategy that all ranks wait for."""
+        process = self._process
+        devices.limit_memory(process.setup.gpu_memory)
+        if process.trains and process.facts.is_made_together:
+            self.strategy  # noqa: B018 (made now)
+        if process.training.seed is not None:
+            import keras
+
+            # Of Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator.
+            keras.utils.set_random_seed(process.training.seed)
+
+    def make_strategy(self) -> Any:
+        """Return the strategy; an evaluator, which trains alone, has TensorFlow's default one."""
+        import tensorflow as tf
+
+        from gridflow._keras.patches.hooks import untuned
+
+        process = self._process
+        if process.is_evaluator:
+            return tf.distribute.get_strategy()
+        untuned.install()
+        match process.facts.name:
+            case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
+                groups.await_first(process)
+                given = process.training.distribution.communication
+                return tf.distribute.MultiWorkerMirroredStrategy(
+                    communication_options=None if given is None else given.to_tensorflow()
+                )
+            case "multi_worker_mirrored" | "mirrored":  # a single worker needs no cluster
+                return tf.distribute.MirroredStrategy()
+            case _:
+                return tf.distribute.get_strategy()
+
+    def dataset(self, request: DatasetRequest) -> Any:
+        """Return a ``tf.data.Dataset``, or the distributed dataset of a mirrored strategy."""
+        from gridflow._feed.dataset import source
+
+        process = self._process
+        return source.distribute(
+            self.strategy if request.gathered is None else None,
+            request.reader(process),
+            prefetch=request.ahead,
+            **request.options(process),
+        )
+
+    def early_strategy(self) -> Any:
+        """Return the strategy: Keras 3 asks for each step here."""
+        return self.strategy
+
+    def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
+        """Return what makes a ``tf.data.Dataset``, or the strategy's own."""
+        del together
+        from gridflow._feed.dataset.stream import distribute
+        from gridflow._keras.patches.hooks import position
+
+        if not self._process.trains:
+            return super().streams(together=False)
+        position.install_imported()
+        return partial(distribute, self.strategy)
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the bytes of all ranks, by the collectives of their strategy."""
+        from gridflow._feed import allgather
+
+        return allgather.with_tensorflow(self.strategy, content)
+
+    def trainer(self, model: Any) -> Trainer:
+        """Refuse: ``model.fit`` works here."""
+        del model
+        raise GridflowError(
+            "ctx.fit and ctx.evaluate are for strategy='parameter_server'; under "
+            f"strategy={self._process.facts.name!r} use model.fit and model.evaluate."
+        )
+
+    def end(self) -> None:
+        """Leave nothing: a process that ends leaves TensorFlow's group in good order."""
+
+
+MODE = Synchronous

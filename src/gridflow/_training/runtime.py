@@ -1,0 +1,136 @@
+"""What gridflow itself uses of a training process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridflow._keras.due import Due
+from gridflow._keras.resume.pause import Pause
+from gridflow._keras.resume.writer import Writer
+from gridflow._keras.stopping import Stopping
+from gridflow._keras.together import Together
+from gridflow._training import leftovers, modes
+from gridflow._training.meetings import MeetingClient
+from gridflow._training.process import TaskProcess
+from gridflow._wire import child, commands, reports
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow._feed.dataset.stream import StreamSource
+    from gridflow._spec.place import Place
+    from gridflow._training.inbox import Inbox
+    from gridflow._wire.channel import Channel
+    from gridflow._wire.child import Setup
+
+
+class TaskRuntime(TaskProcess):
+    """What gridflow itself uses of a training process, behind the `TrainingContext`.
+
+    To the Keras part it is its `gridflow._keras.runtime.Runtime`. Attributes that the context has,
+    too, are described there.
+
+    Attributes
+    ----------
+    mode : Mode
+        How this process trains.
+    folder : Path
+        The task's own, which is the user's.
+    """
+
+    def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
+        super().__init__(setup, channel, inbox)
+        self.folder = Path.cwd()
+        self.resume_from = Path(setup.resume) if setup.resume else None
+        writes_events = self.is_chief or self.is_evaluator
+        self.tensorboard_dir = Path(setup.tensorboard) if writes_events else None
+        self.stream: StreamSource | None = None
+        self.pulled: dict[str, str] = {}
+        self._has_hurried = False
+        self.meetings = MeetingClient(self)
+        self.together = Together(channel.send, is_chief=self.is_chief)
+        inbox.listen(commands.ChiefWrites, self.together.take)
+        self.stopping = Stopping(channel.send)
+        inbox.listen(commands.AskToStop, self.stopping.ask)
+        inbox.listen(commands.StopAt, self.stopping.agree)
+        self.due = inbox.due = Due(channel.send, self.spec.deadlines.step)
+        self.pause = Pause()
+        self.writer = Writer()
+        inbox.listen(commands.AskToSave, lambda _: self._asked_to_save())
+        inbox.listen(commands.SaveAfter, lambda told: self.pause.agree(told.step, stays=told.stays))
+        self._last = reports.Progress(0, 0, None, "idle", 0, {})
+        self.mode = modes.mode_of(self)
+
+    @property
+    def work_dir(self) -> Path:
+        """For files of gridflow's own, apart from those of the user's."""
+        own = self.folder / leftovers.OWN_FOLDER
+        own.mkdir(exist_ok=True)
+        return own
+
+    @property
+    def group(self) -> Any:
+        """The strategy by which a model is trained here, None where none is."""
+        return self.mode.strategy if self.trains else None
+
+    def trainer(self, model: Any) -> Any:
+        """Return what trains a model by ``ctx.fit``."""
+        return self.mode.trainer(model)
+
+    @property
+    def saves_sections(self) -> bool:
+        """Whether checkpoints are made where a section of a stream ends, and nowhere else."""
+        return self._label is not None
+
+    @property
+    def _label(self) -> str | None:
+        news = self.inbox.latest(child.StreamNews) if self.stream is not None else None
+        return None if news is None else news.label
+
+    def hurry(self) -> None:
+        """Let the agent bring rows as fast as it can: the training needs them now."""
+        if not self._has_hurried:
+            self._has_hurried = True
+            self.channel.send(child.RowsAwaited())
+
+    def progress(self, **fields: Any) -> None:
+        """Say how far the training has come (see `gridflow._keras.runtime.Runtime`)."""
+        fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
+        self._last = reports.Progress(**fields)
+        self.channel.send(self._last)
+
+    def epoch_end(
+        self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
+    ) -> None:
+        """Send an epoch's results."""
+        values = {name: float(value) for name, value in logs.items()}
+        self.channel.send(reports.EpochEnded(epoch, values, fit, restored))
+
+    def mark(self, place: Place) -> None:
+        """Say where a stream stands at a checkpoint."""
+        if self.stream is not None:
+            source = self.stream
+            rows, section = source.rows_trained(), source.consumer.section + self.saves_sections
+            self.channel.send(child.StreamMark(source.name, place, rows, section))
+
+    def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
+        """Hand a finished checkpoint over."""
+        self.channel.send(child.MadeCheckpoint(str(path), place, self._label, is_awaited))
+
+    def rest(self) -> None:
+        """Make no further step, where the driver wants none, until it ends this process."""
+        if self.pause.stays:
+            self.close()
+            self.pause.stay()
+
+    def _asked_to_save(self) -> None:
+        # Where a chief hands out steps, some are under way at any time.
+        cannot = self.saves_sections or self.facts.hands_out_steps
+        self.channel.send(reports.CanSave(None if cannot else self.pause.ask()))
+
+    def close(self) -> None:
+        """Say that no further steps are to be expected."""
+        self.due.stop()
+        self.channel.send(replace(self._last, steps_per_epoch=None, phase="idle", rows=0))

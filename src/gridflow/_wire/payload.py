@@ -1,0 +1,42 @@
+"""What a launcher hands to each agent so that it can find and trust its coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gridflow._spec.job import JobSpec
+    from gridflow._wire.identity import Identity
+
+
+@dataclass(frozen=True)
+class AgentPayload:
+    """Pickled into the launcher's own task or standard input, never written anywhere else.
+
+    Attributes
+    ----------
+    job : str
+        The job's id.
+    launch : int
+        Which launch of the job this is, from 1.
+    generation : int
+        The generation that it begins with.
+    spec : JobSpec
+    coordinator : str
+        ``host:port`` of the coordinator's server.
+    identity : Identity
+    datasets : tuple of str
+        Names of the datasets that are fed.
+    has_modules : bool
+        Whether modules travel with the function.
+    """
+
+    job: str
+    launch: int
+    generation: int
+    spec: JobSpec
+    coordinator: str
+    identity: Identity
+    datasets: tuple[str, ...] = ()
+    has_modules: bool = False

@@ -1,0 +1,329 @@
+"""Connections between processes that know the same key: encrypted, and nobody else gets in.
+
+They speak TLS, and both sides show a certificate (mutual TLS) of an authority that is worked out
+from the key. Who has the key can be that authority; who hasn't gets no further than the handshake,
+reads nothing on the wire, and gets no thread. So a key is all that has to travel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from functools import lru_cache
+from multiprocessing import AuthenticationError
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._wire import identity
+from gridflow._wire.acceptor import Acceptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+_log = logging.getLogger(__name__)
+#: For a visitor to show who it is, and for a connection to come about.
+_SECONDS: Final = 10.0
+#: Before the next attempt to get in; None ends the attempts.
+_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, None)
+_LEAST_SECONDS: Final = 0.1
+_LENGTH: Final = struct.Struct(">Q")
+_PIECE: Final = 64 << 10
+_MOST_BYTES: Final = 1 << 40
+#: A host that is gone without a word is noticed after two minutes.
+_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+
+
+class Connection:
+    """Messages over TLS. One thread may receive while others send.
+
+    OpenSSL lets one thread at a time into a connection, and one that waits would keep the others
+    out: so the socket never blocks, and who has to wait does it outside.
+
+    Parameters
+    ----------
+    there : ssl.SSLSocket
+        One that doesn't block, after its handshake.
+    """
+
+    def __init__(self, there: ssl.SSLSocket) -> None:
+        self._there = there
+        self._inside, self._sending = threading.Lock(), threading.Lock()
+        self._buffer = bytearray()
+        self._at_end = False
+
+    def send_bytes(self, message: bytes | bytearray) -> None:
+        """Send a message.
+
+        Raises
+        ------
+        OSError
+            The other side has hung up.
+        """
+        with self._sending:
+            # A small message goes in one piece; a large one isn't copied for its length.
+            parts: list[Any] = [_LENGTH.pack(len(message)), memoryview(message)]
+            if len(message) < _PIECE:
+                parts = [b"".join(parts)]
+            for part in parts:
+                self._send_all(memoryview(part))
+
+    def recv_bytes(self, most: int = _MOST_BYTES) -> bytes:
+        """Wait for a message.
+
+        Raises
+        ------
+        EOFError
+            The other side has hung up.
+        OSError
+            The message is longer than allowed, or the connection has broken.
+        """
+        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        if length > most:
+            raise OSError(f"a message of {length:,} bytes is longer than {most:,}.")
+        return bytes(self._receive(length))
+
+    def poll(self, seconds: float | None = 0.0) -> bool:
+        """Return whether something of a message, or the end, comes within some seconds."""
+        give_up = None if seconds is None else time.monotonic() + seconds
+        while not self._buffer and not self._at_end:
+            try:
+                with self._inside:
+                    piece = self._there.recv(_PIECE)
+            except ssl.SSLWantReadError:
+                left = None if give_up is None else give_up - time.monotonic()
+                if (left is not None and left < 0) or not self._wait(select.POLLIN, left):
+                    return False
+                continue
+            self._buffer += piece
+            self._at_end = not piece
+        return True
+
+    def hang_up(self) -> None:
+        """End the connection, which another thread may be reading; that one then closes it."""
+        with contextlib.suppress(OSError):
+            # Not SSLSocket's own, behind which the socket would be read as it is.
+            socket.socket.shutdown(self._there, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it."""
+        self._there.close()
+
+    def _send_all(self, rest: memoryview) -> None:
+        while rest:
+            try:
+                with self._inside:
+                    sent = self._there.send(rest)
+            except ssl.SSLWantWriteError:
+                self._wait(select.POLLOUT)
+            except ssl.SSLWantReadError:
+                self._wait(select.POLLIN)
+            else:
+                rest = rest[sent:]
+
+    def _receive(self, count: int) -> bytearray:
+        found = self._buffer[:count]
+        del self._buffer[:count]
+        have = len(found)
+        found.extend(bytes(count - have))
+        view = memoryview(found)
+        while have < count:
+            if self._at_end:
+                raise EOFError("the other side has closed the connection")
+            try:
+                with self._inside:
+                    more = self._there.recv_into(view[have:])
+            except ssl.SSLWantReadError:
+                self._wait(select.POLLIN)
+                continue
+            self._at_end = not more
+            have += more
+        return found
+
+    def _wait(self, what: int, seconds: float | None = None) -> bool:
+        poll = select.poll()
+        poll.register(self._there.fileno(), what)
+        return bool(poll.poll(None if seconds is None else max(seconds, 0.0) * 1000))
+
+
+class Door:
+    """A listening socket, with a thread for each connection that knows the key.
+
+    Those who don't know it, or haven't shown it yet, get no thread; see `Acceptor`.
+
+    Parameters
+    ----------
+    listener : socket
+        Closed by `close`.
+    key : bytes
+    serve : callable
+        Called with each connection, which is closed after it.
+    """
+
+    def __init__(
+        self, listener: socket.socket, key: bytes, serve: Callable[[Connection], None]
+    ) -> None:
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._open: set[Connection] = set()
+        self._closed = False
+        self._context = _context(key, as_server=True)
+        self._acceptor = Acceptor(listener, self._meet, "gridflow-door", _SECONDS)
+
+    def close(self) -> None:
+        """Let nobody in any more, and send those away who are."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            inside = list(self._open)
+        for connection in inside:
+            connection.hang_up()
+        self._acceptor.close()
+
+    def _meet(self, visitor: socket.socket) -> Generator[int, None, None]:
+        """Shake hands with a visitor, and give it a thread."""
+        there = _wrapped(visitor, self._context, as_server=True)
+        try:
+            while True:
+                try:
+                    there.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    yield select.POLLIN
+                except ssl.SSLWantWriteError:
+                    yield select.POLLOUT
+            threading.Thread(
+                target=self._admit, args=(Connection(there),), name="gridflow-visitor", daemon=True
+            ).start()
+        except BaseException:  # there may be no threads to be had
+            there.close()
+            raise
+
+    def _admit(self, connection: Connection) -> None:
+        with self._lock:
+            if self._closed:
+                connection.close()
+                return
+            self._open.add(connection)
+        try:
+            self._serve(connection)
+        except (EOFError, OSError):
+            pass  # it has left
+        except Exception:  # noqa: BLE001 (whatever it is, it is this connection's alone)
+            _log.exception("a peer's message can't be answered; its connection is closed.")
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+                connection.close()
+
+
+def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Connection:
+    """Return a connection to a door.
+
+    A door that is beset by strangers may hang up on others, too: it is asked again.
+
+    Raises
+    ------
+    OSError
+        Nobody is there.
+    AuthenticationError
+        One of the two sides has another key.
+    """
+    where = f"{address[0]}:{address[1]}"
+    give_up = time.monotonic() + seconds
+    for pause in _PAUSES:
+        plain = socket.create_connection((address[0], address[1]), seconds)
+        try:
+            return _shake_hands(plain, key, max(give_up - time.monotonic(), _LEAST_SECONDS))
+        except (ssl.SSLEOFError, ConnectionError) as error:
+            if pause is None or time.monotonic() + pause > give_up:
+                words = (
+                    f"{where} closed the connection before both sides had proved that they know "
+                    "the key."
+                )
+                raise ConnectionResetError(errno.ECONNRESET, words) from error
+            time.sleep(pause)
+        except ssl.SSLError as error:
+            raise AuthenticationError(f"the other side has a different key: {error}") from error
+        except TimeoutError:
+            raise TimeoutError(f"{where} doesn't answer.") from None
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _shake_hands(plain: socket.socket, key: bytes, seconds: float) -> Connection:
+    """Return the connection of a socket once both sides have shown that they know the key."""
+    there = _wrapped(plain, _context(key, as_server=False), as_server=False)
+    there.settimeout(seconds)
+    try:
+        there.do_handshake()
+    except BaseException:
+        there.close()
+        raise
+    there.setblocking(False)
+    return Connection(there)
+
+
+def _wrapped(plain: socket.socket, context: ssl.SSLContext, *, as_server: bool) -> ssl.SSLSocket:
+    """Return a socket before its handshake; it notices when the other side's host is gone."""
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _ALIVE.items():
+            if hasattr(socket, name):
+                plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return context.wrap_socket(plain, server_side=as_server, do_handshake_on_connect=False)
+    except BaseException:
+        plain.close()
+        raise
+
+
+@lru_cache(maxsize=16)
+def _context(key: bytes, *, as_server: bool) -> ssl.SSLContext:
+    """Return how a side shows that it knows the key, and looks whether the other does."""
+    mine = identity.identity_of(key)
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if as_server else ssl.PROTOCOL_TLS_CLIENT)
+    found.minimum_version = ssl.TLSVersion.TLSv1_3
+    found.check_hostname = False  # nodes have no names of their own, the key is what counts
+    found.verify_mode = ssl.CERT_REQUIRED
+    found.load_verify_locations(cadata=mine.authority.decode())
+    if as_server:
+        found.num_tickets = 0
+    # OpenSSL wants a file. This one lies in memory: nothing is left, however this process ends.
+    with os.fdopen(os.memfd_create("gridflow-identity"), "wb") as file:
+        file.write(mine.certificate + mine.key)
+        file.flush()
+        found.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    return found
+
+
+def listen(host: str, ports: list[int] | range | tuple[int, ...] = (0,)) -> socket.socket:
+    """Return a socket that listens on the first port of several that is free.
+
+    Raises
+    ------
+    OSError
+        None is.
+    """
+    # The words and not the error, whose traceback would hold this frame, and with it the frames of
+    # all callers and their sockets, until the garbage collector runs.
+    failure = ""
+    for port in ports:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            failure = str(error)
+        else:
+            return listener
+    raise OSError(f"none of the ports {list(ports)} of {host or 'this host'} is free: {failure}")

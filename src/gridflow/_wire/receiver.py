@@ -1,0 +1,152 @@
+"""An agent's own port: an Arrow Flight server to which rows are pushed, with mutual TLS.
+
+It is opened only where the function takes such rows. Rows travel as record batches, each with the
+place of its first row, or as the place of a file on the agent's own host that has them; and each is
+answered once it lies on the agent's disk.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gridflow._wire import mutual_tls
+from gridflow._wire.identity import AGENT_NAME
+from gridflow._wire.messages import read
+from gridflow._wire.mutual_tls import telling_why
+from gridflow.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow._wire.identity import Identity
+
+__all__ = ["A_FEEDER", "REFUSED", "Receiver", "ReceiverClient", "ReceiverHandler"]
+
+#: How an error begins that says why rows aren't taken.
+REFUSED: Final = "rows refused: "
+#: The sender of rows, for errors.
+A_FEEDER: Final = "a feeder"
+_MOST_ROWS: Final = 2**62
+
+
+class ReceiverHandler(Protocol):
+    """What takes the rows, whichever thread the server calls it from."""
+
+    def begin_partition(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Let a feeder begin."""
+        ...
+
+    def put(self, header: dict[str, Any], told: Any, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Take rows, once there is room; `told` is their place, or where they lie."""
+        ...
+
+    def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the function answers to rows."""
+        ...
+
+
+class Receiver(mutual_tls.JobServer):
+    """Serve one agent on one interface, on any free port.
+
+    Parameters
+    ----------
+    host : str
+        The address to bind.
+    identity : Identity
+        The agents'.
+    handler : ReceiverHandler
+    """
+
+    def __init__(self, host: str, identity: Identity, handler: ReceiverHandler) -> None:
+        super().__init__(host, 0, identity)
+        self._handler = handler
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
+        """Answer ``begin``."""
+        self.heard(context)
+        if action.type != "begin":
+            raise flight.FlightServerError(f"no action {action.type!r}")
+        with telling_why():
+            header = read(A_FEEDER, action.body.to_pybytes())
+            answer = self._handler.begin_partition(header)
+        yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Take rows, batch by batch."""
+        self.heard(context)
+        with telling_why():
+            header = read(A_FEEDER, descriptor.command)
+            for chunk in reader:
+                answer = self._handler.put(header, _told(chunk), chunk.data)
+                writer.write(pa.py_buffer(json.dumps(answer).encode()))
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Answer rows, batch by batch."""
+        self.heard(context)
+        has_begun = False
+        with telling_why():
+            header = read(A_FEEDER, descriptor.command)
+            for chunk in reader:
+                answer = self._handler.ask(header, place_of(_told(chunk)), chunk.data)
+                if not has_begun:
+                    writer.begin(answer.schema)
+                    has_begun = True
+                writer.write_batch(answer)
+
+    # Everything else that Flight offers is refused by the base class: NotImplementedError.
+
+
+def place_of(told: Any) -> int:
+    """Return what came, if it is the number of a row in its partition."""
+    if type(told) is int and 0 <= told < _MOST_ROWS:
+        return told
+    raise WireError(f"{A_FEEDER} sent {told!r} where the place of rows is expected.")
+
+
+def _told(chunk: Any) -> Any:
+    """Return what comes beside rows: their place, or where they lie."""
+    if chunk.data is None or chunk.app_metadata is None:
+        raise WireError(f"{A_FEEDER} sent rows without their place, or a place without rows.")
+    try:
+        return json.loads(chunk.app_metadata.to_pybytes())
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{A_FEEDER} sent something that isn't JSON: {error}") from error
+
+
+class ReceiverClient:
+    """A connection to one agent's receiver.
+
+    Parameters
+    ----------
+    address : str
+        ``host:port``.
+    identity : Identity
+    """
+
+    def __init__(self, address: str, identity: Identity) -> None:
+        self.address = address
+        self._client = mutual_tls.connect(address, identity, AGENT_NAME)
+
+    def begin(self, header: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Announce a partition; return what the agent knows of it."""
+        return mutual_tls.call(self._client, "begin", header, timeout)
+
+    def put(self, header: dict[str, Any], schema: pa.Schema) -> tuple[Any, Any]:
+        """Open a stream of rows; return its writer, and the reader of its answers."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
+        writer, reader = self._client.do_put(descriptor, schema)
+        return writer, reader
+
+    def exchange(self, header: dict[str, Any]) -> tuple[Any, Any]:
+        """Open a stream of rows that are answered by others."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
+        writer, reader = self._client.do_exchange(descriptor)
+        return writer, reader
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()

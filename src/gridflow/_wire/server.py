@@ -1,0 +1,165 @@
+"""The coordinator's only port: an Arrow Flight server with mutual TLS.
+
+Control messages are actions with JSON bodies; files travel as streams of byte chunks. Nothing that
+arrives is unpickled. A peer without the job's certificate fails in the TLS handshake, before any of
+this code runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gridflow._files.local import open_file, open_own
+from gridflow._wire import mutual_tls
+from gridflow._wire.headers import AN_AGENT
+from gridflow._wire.messages import read
+from gridflow._wire.mutual_tls import telling_why
+from gridflow._wire.transfer import CHUNK_SCHEMA, chunks, receive
+from gridflow.errors import NetworkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gridflow._spec.network import Network
+    from gridflow._wire.identity import Identity
+
+_CODE: Final = frozenset({"function", "modules"})
+_binding = threading.Lock()
+
+
+class Handler(Protocol):
+    """What answers the agents, whichever thread the server calls it from."""
+
+    def register(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Answer an agent that came up."""
+        ...
+
+    def sync(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take an agent's reports, return its commands."""
+        ...
+
+    def receive_file(self, header: dict[str, Any]) -> Path:
+        """Return where the file that is about to arrive is to be written: aside, by itself."""
+        ...
+
+    def file_received(self, header: dict[str, Any], path: Path) -> None:
+        """Commit a file that arrived whole; what is left where it was written is deleted."""
+        ...
+
+    def find_file(self, header: dict[str, Any]) -> Path:
+        """Return the file that an agent asks for."""
+        ...
+
+
+class CoordinatorServer(mutual_tls.JobServer):
+    """Serve one job on one interface of this machine.
+
+    Parameters
+    ----------
+    host : str
+        The address to bind.
+    identity : Identity
+    handler : Handler
+    port : int, default 0
+        0: any free one.
+    """
+
+    def __init__(self, host: str, identity: Identity, handler: Handler, port: int = 0) -> None:
+        super().__init__(host, port, identity)
+        self._handler = handler
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
+        """Answer ``register`` and ``sync``."""
+        self.heard(context)
+        answers = {"register": self._handler.register, "sync": self._handler.sync}
+        if action.type not in answers:
+            raise flight.FlightServerError(f"no action {action.type!r}")
+        with telling_why():
+            answer = answers[action.type](read(AN_AGENT, action.body.to_pybytes()))
+        yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+        """Take a file; it counts only once its last byte is on disk."""
+        self.heard(context)
+        with telling_why():
+            header = read(AN_AGENT, descriptor.command)
+            path = self._handler.receive_file(header)
+            try:
+                with open_file(path, "wb") as file:
+                    receive(reader, file, AN_AGENT)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._handler.file_received(header, path)
+            finally:
+                path.unlink(missing_ok=True)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Give out a file."""
+        self.heard(context)
+        with telling_why():
+            header = read(AN_AGENT, ticket.ticket)
+            path = self._handler.find_file(header)
+            # No link is followed; and what the tasks run as code is this user's.
+            (open_own if header["kind"] in _CODE else open_file)(path).close()
+        return flight.GeneratorStream(CHUNK_SCHEMA, chunks(path))
+
+    # Everything else that Flight offers is refused by the base class: NotImplementedError.
+
+
+def listen(network: Network, identity: Identity, handler: Handler) -> CoordinatorServer:
+    """Return a server on the network's address, on the first free port of its range.
+
+    Raises
+    ------
+    NetworkError
+        The address can't be bound, or no port of the range is free.
+    """
+    host = network.host or ""
+    first, last = network.ports or (0, 0)
+    for port in range(first, last + 1):
+        with _binding:  # two jobs of one driver don't look at the same port at the same time
+            problem = _problem_with(host, port)
+            if problem is None:
+                return CoordinatorServer(host, identity, handler, port)
+    where = f"any of the ports {first} to {last}" if last > first else f"port {first}"
+    place = where if first else "any port"
+    raise NetworkError(f"the coordinator can't listen on {place} of {host}: {problem}.")
+
+
+def _problem_with(host: str, port: int) -> str | None:
+    """Return why an address can't be bound: gRPC would share a port with whoever has it."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def inside(root: Path, name: str) -> Path:
+    """Return ``root/name`` for a relative name; refuse one that leads out of the folder.
+
+    A link in the folder leads out of it, too.
+    """
+    parts = PurePosixPath(name).parts
+    is_path = bool(parts) and ".." not in parts and parts[0] not in {"/", "//"} and "\0" not in name
+    path = root
+    for part in parts if is_path else ():
+        path /= part
+        is_path = is_path and not path.is_symlink()
+    if not is_path:
+        raise flight.FlightServerError(
+            f"a file's name must be a path in its folder, without links; got {name!r}"
+        )
+    return path

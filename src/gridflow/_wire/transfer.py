@@ -1,0 +1,103 @@
+"""Files as streams of byte chunks: the form in which they travel between agent and coordinator.
+
+A stream that breaks off looks like one that ends: gRPC closes it in order when its sender fails. So
+the last message says how long the file is and what its checksum is, and nothing counts without it.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from gridflow._spec.place import Count
+from gridflow._wire.messages import parse, read
+from gridflow.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+CHUNK_SCHEMA: Final = pa.schema([("chunk", pa.binary())])
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class _End:
+    """The last message: what has come before it."""
+
+    size: Count
+    crc32: Count
+
+
+def chunks(path: Path, offset: int = 0) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    """Read a file from an offset on as batches of one chunk each, and a last one that says so.
+
+    What is appended meanwhile isn't read.
+
+    Yields
+    ------
+    (pyarrow.RecordBatch, pyarrow.Buffer)
+        The buffer is empty before the end.
+
+    Raises
+    ------
+    OSError
+        It can't be read, or has become shorter.
+    """
+    nothing, crc = pa.py_buffer(b""), 0
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size - offset
+        file.seek(offset)
+        left = size
+        while left > 0:
+            chunk = file.read(min(left, _CHUNK_BYTES))
+            if not chunk:
+                raise OSError(f"{path} became shorter while it was sent, by {left:,} bytes")
+            left -= len(chunk)
+            crc = zlib.crc32(chunk, crc)
+            yield pa.record_batch([pa.array([chunk], pa.binary())], schema=CHUNK_SCHEMA), nothing
+    end = msgspec.json.encode(asdict(_End(max(size, 0), crc)))
+    yield pa.record_batch([pa.array([], pa.binary())], schema=CHUNK_SCHEMA), pa.py_buffer(end)
+
+
+def receive(stream: Iterable[Any], file: IO[bytes], sender: str) -> int:
+    """Write what comes of a file; return how many bytes that were, once all have come.
+
+    Parameters
+    ----------
+    stream : iterable of pyarrow.flight.FlightStreamChunk
+    file : binary file
+    sender : str
+        Who sends it, for errors.
+
+    Raises
+    ------
+    WireError
+        The stream broke off, or isn't one of chunks.
+    """
+    size, crc = 0, 0
+    end: _End | None = None
+    for message in stream:
+        batch, told = message.data, message.app_metadata
+        if end is not None or batch is None or not batch.schema.equals(CHUNK_SCHEMA):
+            raise WireError(f"{sender} sent something other than the chunks of one file.")
+        for chunk in batch.column(0).drop_null():
+            data = chunk.as_buffer()
+            file.write(data)
+            crc = zlib.crc32(data, crc)
+            size += len(data)
+        if told is not None and told.size:
+            end = parse(sender, "the end of a file", read(sender, told.to_pybytes()), _End)
+    if end is None:
+        raise WireError(f"{sender} broke off after {size:,} bytes of the file.")
+    if end != _End(size, crc):
+        raise WireError(
+            f"the file of {sender} came damaged: {size:,} bytes of {end.size:,}, with the checksum "
+            f"{crc:08x} in place of {end.crc32:08x}."
+        )
+    return size
