@@ -29,7 +29,7 @@ _NOT_EXECUTABLE: Final = 126
 #: Set to ``0``, it keeps gridflow's patches of Keras out of programs.
 PATCHES_VARIABLE: Final = "GRIDFLOW_PATCHES"
 #: In front of ``PYTHONPATH`` it lets each Python of a program patch Keras.
-_STARTUP: Final = str(Path(__file__).parent.parent / "startup")
+_STARTUP: Final = str(Path(__file__).parent.parent / "_startup")
 
 
 def with_patches(environ: Mapping[str, str]) -> dict[str, str]:
