@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 CODE: Final = struct.Struct("i")
 _AGENT: Final = "gridflow._agent.main"
 #: What agents import besides, by the work that they get.
-_LATE: Final = ("gridflow._feed.ingest.arrays", "gridflow._agent.forkserver.client")
+_LATE: Final = (
+    "gridflow._spec.job",
+    "gridflow._feed.ingest.arrays",
+    "gridflow._agent.forkserver.client",
+)
 
 
 def main(arguments: Sequence[str]) -> None:

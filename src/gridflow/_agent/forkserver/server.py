@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _LIGHT: Final = (
     "gridflow._training.main",
     "gridflow._context",
+    "gridflow._spec.job",
+    "gridflow._spec.program",
     "gridflow._training.runtime",
     "gridflow._keras.patches.registry",
     "gridflow._keras.results",
@@ -46,6 +48,7 @@ _WITH: Final = {
         "keras",
         "h5py",
         *_FEED,
+        "gridflow._feed.dataset.distributed",
         "gridflow._keras.callbacks",
         "gridflow._keras.resume.callback",
         "gridflow._keras.runtime",
@@ -317,7 +320,7 @@ class TrainingForkServer:
 
 
 def _look_ahead() -> None:
-    """Probe Keras once for all that are forked, in a process of its own.
+    """Patch Keras on trial, once for all that are forked, in a process of its own.
 
     Probes leave threads behind, with which this process couldn't be forked any more. Where they
     fail, or take too long, each training process finds out by itself.
@@ -331,7 +334,7 @@ def _look_ahead() -> None:
         pid = os.fork()
         if not pid:
             try:
-                os.write(writing, json.dumps(registry.bugs_in_all_processes()).encode())
+                os.write(writing, json.dumps(registry.patch_on_trial()).encode())
             finally:
                 os._exit(0)
         os.close(writing)

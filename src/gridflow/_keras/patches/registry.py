@@ -98,7 +98,7 @@ class Hook:
 _applied: dict[str, list[Patch]] = {}
 #: Flavours that were imported and can't be patched, and why.
 _refused: dict[str, EnvironmentMismatch] = {}
-#: Names of the bugs that were seen where this process was forked; nothing was patched there.
+#: Names of the bugs that were seen, and cured on trial, before this process was forked.
 _seen_ahead: set[str] = set()
 _lock = threading.RLock()
 
@@ -133,16 +133,16 @@ def _module_of(kind: str, flavour: str) -> Any:
         raise _misfit(flavour, f"gridflow's {kind} can't be loaded", "", error) from error
 
 
-def bugs_in_all_processes() -> list[str]:
-    """Probe Keras 3, if it is imported; return the names of bugs that don't depend on the process.
+def patch_on_trial() -> list[str]:
+    """Patch Keras 3, if it is imported; return the names of the bugs that are in every process.
 
-    A probe may leave threads and a context of TensorFlow behind. One that fails is left out: it
-    fails in the process that it concerns, too.
+    For a process that ends afterwards: this leaves patches, threads and a context of TensorFlow
+    behind. A patch that fails is left out: it fails in the process that it concerns, too.
     """
     found = []
     for fix in known("keras") if "keras" in sys.modules else ():
         with contextlib.suppress(Exception):
-            if fix.concerns is _always and fix.seen():
+            if fix.concerns is _always and put_in(fix):
                 found.append(fix.name)
     return found
 
@@ -153,7 +153,7 @@ def remember(bugs: Sequence[str]) -> None:
     Parameters
     ----------
     bugs : sequence of str
-        Names, as of `bugs_in_all_processes`.
+        Names, as of `patch_on_trial`.
     """
     _seen_ahead.update(bugs)
 
@@ -264,10 +264,9 @@ def put_in(fix: Patch) -> bool:
     EnvironmentMismatch
         The probe or the patch fails, or the probe still sees the bug then.
     """
+    was_tried = fix.flavour == "keras" and fix.name in _seen_ahead
     try:
-        is_seen = (fix.flavour == "keras" and fix.name in _seen_ahead) or (
-            fix.concerns() and fix.seen()
-        )
+        is_seen = was_tried or (fix.concerns() and fix.seen())
     except Exception as error:
         what = f"the probe for {fix.name!r} failed"
         raise _misfit(fix.flavour, what, fix.summary, error) from error
@@ -275,7 +274,7 @@ def put_in(fix: Patch) -> bool:
         return False
     try:
         fix.apply()
-        is_left = fix.seen()
+        is_left = not was_tried and fix.seen()
     except Exception as error:
         what = f"the patch for {fix.name!r} can't be applied"
         raise _misfit(fix.flavour, what, fix.summary, error) from error
