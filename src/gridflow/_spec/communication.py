@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 from gridflow._spec.options import choose, whole_number
 from gridflow.errors import InvalidArgument
 
-Implementation = Literal["auto", "ring", "nccl"]
+Implementation = Literal["auto", "gridflow", "ring", "nccl"]
 _IMPLEMENTATIONS: Final = get_args(Implementation)
 
 
@@ -23,9 +23,10 @@ class CommunicationOptions:
 
     Parameters
     ----------
-    implementation : {'auto', 'ring', 'nccl'}, default 'auto'
-        ``ring`` goes through gRPC, on CPUs and GPUs; ``nccl`` is NVIDIA's, between GPUs only.
-        ``auto`` leaves it to TensorFlow.
+    implementation : {'auto', 'gridflow', 'ring', 'nccl'}, default 'auto'
+        ``gridflow`` is for CPUs: ranks on one host share memory, hosts are connected by TLS.
+        ``ring`` is TensorFlow's, over gRPC, on CPUs and GPUs; ``nccl`` is NVIDIA's, between GPUs
+        only. ``auto`` is ``gridflow`` without GPUs; with GPUs TensorFlow chooses.
     timeout_seconds : float, optional
         After which an operation that waits for a peer fails. Default: none, and a rank that hangs
         is found by ``Deadlines.step``.
@@ -66,8 +67,10 @@ class CommunicationOptions:
         import tensorflow as tf
 
         experimental = tf.distribute.experimental
+        own = self.implementation == "gridflow"
+        name = "AUTO" if own else self.implementation.upper()
         return experimental.CommunicationOptions(
             bytes_per_pack=self.bytes_per_pack,
             timeout_seconds=self.timeout_seconds,
-            implementation=experimental.CommunicationImplementation(self.implementation.upper()),
+            implementation=experimental.CommunicationImplementation(name),
         )

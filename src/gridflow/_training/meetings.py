@@ -15,10 +15,17 @@ from gridflow._wire import commands, ranks, values
 from gridflow.errors import BarrierTimeout, BrokenBarrier, GridflowError
 
 if TYPE_CHECKING:
-    from gridflow._training.process import TaskProcess
+    from collections.abc import Callable
+
+    from gridflow._spec.cluster import Task
+    from gridflow._spec.job import JobSpec
+    from gridflow._training.inbox import Inbox
+    from gridflow._wire.channel import Channel
 
 #: For the driver to say who has not come.
 _ANSWER_SECONDS: Final = 10.0
+#: The meeting before all that the function asks for.
+_INTRODUCTION: Final = 0
 
 
 class MeetingClient:
@@ -26,18 +33,26 @@ class MeetingClient:
 
     Parameters
     ----------
-    process : TaskProcess
+    task : Task
+        Which process it is.
+    members : int
+        How many ranks run the function; 0: this task doesn't.
+    spec : JobSpec
+    channel : Channel
+    inbox : Inbox
     """
 
-    def __init__(self, process: TaskProcess) -> None:
-        self._process, self._members = process, process.members
+    def __init__(
+        self, task: Task, members: int, spec: JobSpec, channel: Channel, inbox: Inbox
+    ) -> None:
+        self._task, self._members, self._spec, self._channel = task, members, spec, channel
         self._changed = threading.Condition()
         self._held: dict[int, commands.Met] = {}
         self._number = 0
         #: Whether the process waits in one.
         self.is_waiting = False
-        process.inbox.listen(commands.Met, self._take)
-        process.inbox.meets = lambda: self.is_waiting
+        inbox.listen(commands.Met, self._take)
+        inbox.meets = lambda: self.is_waiting
 
     def hold(self, operation: str, value: Any, timeout: float | None) -> list[Any]:
         """Wait for the ranks, and return what was told: each rank's value, or the chief's alone.
@@ -52,9 +67,9 @@ class MeetingClient:
         if not self._members:
             raise GridflowError(
                 f"ctx.{operation}() is for the tasks that train by the function; this is "
-                f"{self._process.task}."
+                f"{self._task}."
             )
-        limit = self._process.spec.deadlines.step or None
+        limit = self._spec.deadlines.step or None
         if timeout is not None:
             limit = seconds("timeout", timeout)
         most = min(values.MOST_BYTES, values.MOST_TOGETHER // self._members)
@@ -65,16 +80,47 @@ class MeetingClient:
         told = self._wait(operation, packed, limit)
         return [values.unpack(base64.b64decode(each)) for each in told.values]
 
+    def introduce(self, value: Any) -> Callable[[], list[Any]]:
+        """Tell all ranks a value, before the function runs.
+
+        Returns
+        -------
+        callable
+            Waits for the ranks, and returns their values.
+
+        Raises
+        ------
+        BrokenBarrier
+            By the callable: a rank will never come.
+        BarrierTimeout
+            By the callable: one didn't come within ``start_timeout``.
+        """
+        packed = values.pack(value)
+        self._send(_INTRODUCTION, "strategy", packed)
+
+        def wait() -> list[Any]:
+            limit = self._spec.start_timeout
+            told = self._await("strategy", _INTRODUCTION, limit)
+            return [values.unpack(base64.b64decode(each)) for each in told.values]
+
+        return wait
+
+    def _send(self, number: int, operation: str, packed: bytes) -> None:
+        meet = ranks.Meet(number, operation, base64.b64encode(packed).decode())
+        self._channel.send(meet)
+
     def _wait(self, operation: str, packed: bytes, limit: float | None) -> commands.Met:
-        number, channel = self._number, self._process.channel
+        self._send(self._number, operation, packed)
+        return self._await(operation, self._number, limit)
+
+    def _await(self, operation: str, number: int, limit: float | None) -> commands.Met:
         is_late = False
         self.is_waiting = True
         try:
-            channel.send(ranks.Meet(number, operation, base64.b64encode(packed).decode()))
             told = self._told(number, limit)
             if told is None:
                 is_late = True
-                channel.send(ranks.MeetingGivenUp(number))
+                self._channel.send(ranks.MeetingGivenUp(number))
                 told = self._told(number, _ANSWER_SECONDS)
         finally:
             self.is_waiting = False

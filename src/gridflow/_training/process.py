@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gridflow._spec import strategies
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
+from gridflow._training.meetings import MeetingClient
 
 if TYPE_CHECKING:
     from gridflow._feed.plan.counter import EpochCounter
@@ -34,6 +35,7 @@ class TaskProcess:
     inbox : Inbox
     facts : StrategyFacts
         Of the strategy that was asked for.
+    meetings : MeetingClient
     """
 
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
@@ -48,6 +50,7 @@ class TaskProcess:
         self.generation: int = setup.generation
         self.facts = strategies.of(self.training.strategy)
         self.epoch_counters: list[EpochCounter] = []
+        self.meetings = MeetingClient(self.task, self.members, self.spec, channel, inbox)
 
     @property
     def is_chief(self) -> bool:

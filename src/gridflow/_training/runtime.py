@@ -12,7 +12,6 @@ from gridflow._keras.resume.writer import Writer
 from gridflow._keras.stopping import Stopping
 from gridflow._keras.together import Together
 from gridflow._training import leftovers, modes
-from gridflow._training.meetings import MeetingClient
 from gridflow._training.process import TaskProcess
 from gridflow._wire import child, commands, reports
 
@@ -49,7 +48,6 @@ class TaskRuntime(TaskProcess):
         self.stream: StreamSource | None = None
         self.pulled: dict[str, str] = {}
         self._has_hurried = False
-        self.meetings = MeetingClient(self)
         self.together = Together(channel.send, is_chief=self.is_chief)
         inbox.listen(commands.ChiefWrites, self.together.take)
         self.stopping = Stopping(channel.send)

@@ -58,7 +58,7 @@ class Connection:
         self._buffer = bytearray()
         self._at_end = False
 
-    def send_bytes(self, message: bytes | bytearray) -> None:
+    def send_bytes(self, message: bytes | bytearray | memoryview) -> None:
         """Send a message.
 
         Raises
@@ -88,6 +88,21 @@ class Connection:
         if length > most:
             raise OSError(f"a message of {length:,} bytes is longer than {most:,}.")
         return bytes(self._receive(length))
+
+    def receive_into(self, target: memoryview) -> None:
+        """Wait for a message of just this length, and write it there.
+
+        Raises
+        ------
+        EOFError
+            The other side has hung up.
+        OSError
+            The message has another length, or the connection has broken.
+        """
+        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        if length != len(target):
+            raise OSError(f"a message of {length:,} bytes came instead of {len(target):,}.")
+        self._fill(target)
 
     def poll(self, seconds: float | None = 0.0) -> bool:
         """Return whether something of a message, or the end, comes within some seconds."""
@@ -128,23 +143,25 @@ class Connection:
                 rest = rest[sent:]
 
     def _receive(self, count: int) -> bytearray:
-        found = self._buffer[:count]
-        del self._buffer[:count]
-        have = len(found)
-        found.extend(bytes(count - have))
-        view = memoryview(found)
-        while have < count:
+        found = bytearray(count)
+        self._fill(memoryview(found))
+        return found
+
+    def _fill(self, target: memoryview) -> None:
+        have = min(len(self._buffer), len(target))
+        target[:have] = self._buffer[:have]
+        del self._buffer[:have]
+        while have < len(target):
             if self._at_end:
                 raise EOFError("the other side has closed the connection")
             try:
                 with self._inside:
-                    more = self._there.recv_into(view[have:])
+                    more = self._there.recv_into(target[have:])
             except ssl.SSLWantReadError:
                 self._wait(select.POLLIN)
                 continue
             self._at_end = not more
             have += more
-        return found
 
     def _wait(self, what: int, seconds: float | None = None) -> bool:
         poll = select.poll()
@@ -185,6 +202,10 @@ class Door:
             inside = list(self._open)
         for connection in inside:
             connection.hang_up()
+        self._acceptor.close()
+
+    def stop_listening(self) -> None:
+        """Let nobody else in; those who are inside stay."""
         self._acceptor.close()
 
     def _meet(self, visitor: socket.socket) -> Generator[int, None, None]:

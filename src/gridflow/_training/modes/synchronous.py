@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow._gpu import devices
 from gridflow._training.groups import base as groups
+from gridflow._training.groups import cpu
 from gridflow._training.modes.base import Mode
 from gridflow.errors import GridflowError
 
@@ -45,15 +46,31 @@ class Synchronous(Mode):
         untuned.install()
         match process.facts.name:
             case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
-                groups.await_first(process)
-                given = process.training.distribution.communication
-                return tf.distribute.MultiWorkerMirroredStrategy(
-                    communication_options=None if given is None else given.to_tensorflow()
-                )
+                return self._multi_worker()
             case "multi_worker_mirrored" | "mirrored":  # a single worker needs no cluster
                 return tf.distribute.MirroredStrategy()
             case _:
                 return tf.distribute.get_strategy()
+
+    def _multi_worker(self) -> Any:
+        import tensorflow as tf
+
+        from gridflow._keras.patches.hooks import collectives
+
+        process = self._process
+        cpu.share_cores(process)
+        steps = cpu.join(process)
+        next(steps)  # the others hear of this rank while the strategy is made
+        groups.await_first(process)
+        given = process.training.distribution.communication
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=None if given is None else given.to_tensorflow()
+        )
+        group = next(steps)
+        steps.close()
+        if group is not None:
+            collectives.install(strategy, group)
+        return strategy
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a ``tf.data.Dataset``, or the distributed dataset of a mirrored strategy."""

@@ -1,0 +1,130 @@
+"""What the first ranks of several hosts exchange, from host to host and back.
+
+Sums go along the chain of hosts, each of which adds its ranks' numbers in their order, and come
+back from its end. So the order of a sum is that of the ranks, wherever they run, and no network
+interface sends or receives anything twice. Pieces follow one another: while the first comes back,
+the last is on its way.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gridflow._collectives.errors import PeerGone, RanksDiffer
+
+if TYPE_CHECKING:
+    from gridflow._wire.psk_tls import Connection
+
+_HEADER: Final = struct.Struct("<QQ8s")
+#: Bytes under way in one message.
+_PIECE: Final = 128 << 10
+
+
+class Chain:
+    """The place of this host in the chain.
+
+    Parameters
+    ----------
+    before, after : Connection or None
+        To the hosts at both sides.
+    """
+
+    def __init__(self, before: Connection | None, after: Connection | None) -> None:
+        self._before, self._after = before, after
+        self._count = 0
+
+    def all_reduce(self, parts: list[np.ndarray[Any, Any]], total: np.ndarray[Any, Any]) -> None:
+        """Sum up what the ranks of all hosts have.
+
+        Parameters
+        ----------
+        parts : list of numpy.ndarray
+            The numbers of this host's ranks, each in one dimension.
+        total : numpy.ndarray
+            Where the sum is written.
+        """
+        most = max(1, _PIECE // total.itemsize)
+        pieces = [slice(start, start + most) for start in range(0, max(1, len(total)), most)]
+        self._agree(total)
+        failures: list[Exception] = []
+        back = threading.Thread(
+            target=self._bring_back, args=(pieces, total, failures), name="gridflow-sums-back"
+        )
+        if self._after is not None:
+            back.start()
+        try:
+            self._send_on(pieces, parts, total)
+        except (OSError, EOFError) as error:
+            failures.insert(0, error)
+            self.close()  # the other thread waits for what won't come
+        if self._after is not None:
+            back.join()
+        if failures:
+            raise _gone() from failures[0]
+        self._count += 1
+
+    def close(self) -> None:
+        """Hang up."""
+        for each in (self._before, self._after):
+            if each is not None:
+                each.hang_up()
+
+    def _agree(self, total: np.ndarray[Any, Any]) -> None:
+        """Tell the next host what this operation is, and hear it from the one before."""
+        mine = _HEADER.pack(self._count, total.nbytes, total.dtype.name.encode()[:8])
+        try:
+            if self._after is not None:
+                self._after.send_bytes(mine)
+            if self._before is not None and self._before.recv_bytes() != mine:
+                self.close()
+                raise RanksDiffer("hosts are in different collective operations.")
+        except (OSError, EOFError) as error:
+            raise _gone() from error
+
+    def _send_on(
+        self,
+        pieces: list[slice],
+        parts: list[np.ndarray[Any, Any]],
+        total: np.ndarray[Any, Any],
+    ) -> None:
+        so_far = np.empty(max(1, _PIECE // total.itemsize), total.dtype)
+        for piece in pieces:
+            target = total[piece] if self._after is None else so_far[: len(total[piece])]
+            if self._before is None:
+                target[...] = parts[0][piece]
+                rest = parts[1:]
+            else:
+                self._before.receive_into(_bytes(target))
+                rest = parts
+            for part in rest:
+                np.add(target, part[piece], out=target)
+            if self._after is not None:
+                self._after.send_bytes(_bytes(target))
+            elif self._before is not None:
+                self._before.send_bytes(_bytes(target))
+
+    def _bring_back(
+        self, pieces: list[slice], total: np.ndarray[Any, Any], failures: list[Exception]
+    ) -> None:
+        assert self._after is not None
+        try:
+            for piece in pieces:
+                view = _bytes(total[piece])
+                self._after.receive_into(view)
+                if self._before is not None:
+                    self._before.send_bytes(view)
+        except (OSError, EOFError) as error:
+            failures.append(error)
+            self.close()
+
+
+def _bytes(values: np.ndarray[Any, Any]) -> memoryview:
+    return memoryview(values.view(np.uint8))  # type: ignore[arg-type]
+
+
+def _gone() -> PeerGone:
+    return PeerGone("connection closed by peer: a host has left the sum over all ranks.")

@@ -1,0 +1,263 @@
+"""What the ranks of one host exchange: through memory that they share, told by sockets.
+
+All add up in the same order, that of the ranks, so all have the same bits.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gridflow._collectives.errors import PeerGone, RanksDiffer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridflow._collectives.chain import Chain
+
+#: Number of the operation, bytes in all, type of the numbers, offset of the piece.
+_HEADER: Final = struct.Struct("<QQ8sQ")
+#: Up to this many bytes travel in the message itself.
+_SMALL: Final = 2048
+#: What a rank shares at a time: it stays in the processor's cache.
+_PIECE: Final = 1 << 20
+#: Up to this many ranks, each adds up everything; more share the work, which takes one more round.
+_FEW: Final = 4
+_LINE: Final = 64
+
+
+class HostGroup:
+    """The ranks of one host, one of them here.
+
+    Parameters
+    ----------
+    ranks : list of int
+        Those of the host, ascending.
+    rank : int
+        The one here.
+    size : int
+        How many ranks there are on all hosts.
+    links : mapping
+        A connected socket for each other rank.
+    chain : Chain, optional
+        The way to other hosts, on the first rank of this one.
+    hosts : int, default 1
+    timeout : float, optional
+        Seconds to wait for a peer. Default: for ever.
+    """
+
+    def __init__(
+        self,
+        ranks: list[int],
+        rank: int,
+        size: int,
+        links: Mapping[int, socket.socket],
+        *,
+        chain: Chain | None = None,
+        hosts: int = 1,
+        timeout: float | None = None,
+    ) -> None:
+        self._ranks, self._rank, self._size = ranks, rank, size
+        self._me = ranks.index(rank)
+        self._links = [(each, links[each]) for each in ranks if each != rank]
+        self._chain, self._hosts = chain, hosts
+        self._lock = threading.Lock()
+        self._count = 0
+        self._room, self._side = 0, 0
+        self._memory = np.empty(0, np.uint8)
+        for _, link in self._links:
+            if timeout is not None:
+                whole = int(timeout)
+                pair = struct.pack("ll", whole, int((timeout - whole) * 1e6))
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pair)
+
+    def all_reduce(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the sum over all ranks.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            Numbers, of the same shape and type on all ranks.
+
+        Raises
+        ------
+        PeerGone
+            A rank has ended.
+        RanksDiffer
+            A rank is in another operation.
+        """
+        mine = np.asarray(values, order="C")
+        total = np.empty_like(mine)
+        with self._lock:
+            flat, out = mine.reshape(-1), total.reshape(-1)
+            if self._hosts == 1 and mine.nbytes <= _SMALL:
+                self._sum_small(flat, out)
+            else:
+                self._sum_shared(flat, out)
+            self._count += 1
+        return total
+
+    def all_gather(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return what all ranks have, by rank.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            Of the same shape and type on all ranks.
+
+        Raises
+        ------
+        PeerGone, RanksDiffer
+            As `all_reduce`.
+        """
+        mine = np.asarray(values, order="C")
+        everyone = np.zeros((self._size, mine.nbytes), np.uint8)
+        everyone[self._rank] = mine.reshape(-1).view(np.uint8)
+        # The others add zeros.
+        return self.all_reduce(everyone).view(mine.dtype).reshape(self._size, *mine.shape)
+
+    def close(self) -> None:
+        """Hang up."""
+        for _, link in self._links:
+            link.close()
+        if self._chain is not None:
+            self._chain.close()
+
+    # Small ones ----------------------------------------------------------------------------------
+
+    def _sum_small(self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+        header = self._header(mine, 0)
+        message = header + mine.tobytes()
+        for _, link in self._links:
+            _send(link, message)
+        parts = {self._rank: mine}
+        for rank, link in self._links:
+            told = self._receive(rank, link, _HEADER.size)
+            self._compare(rank, header, told)
+            parts[rank] = np.frombuffer(self._receive(rank, link, mine.nbytes), mine.dtype)
+        _add([parts[rank] for rank in self._ranks], out)
+
+    # Large ones ----------------------------------------------------------------------------------
+
+    def _sum_shared(self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+        # Hosts are in touch for all of it at once, so that its pieces are under way together.
+        most = max(1, _PIECE // mine.itemsize) if self._hosts == 1 else max(1, len(mine))
+        self._make_room(min(most, len(mine)) * mine.itemsize)
+        for number, start in enumerate(range(0, max(1, len(mine)), most)):
+            self._sum_piece(mine[start : start + most], out[start : start + most], number)
+
+    def _sum_piece(
+        self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any], number: int
+    ) -> None:
+        # Each other piece lies elsewhere: a rank that is ahead overwrites nothing that is read.
+        self._side ^= 1
+        slots = [self._slot(place, mine) for place in range(len(self._ranks) + 1)]
+        *parts, total = slots
+        parts[self._me][...] = mine
+        self._meet(mine, 2 * number)
+        if self._hosts > 1:
+            if self._chain is not None:
+                self._chain.all_reduce(parts, total)
+        elif len(parts) <= _FEW:
+            _add(parts, out)
+            return
+        else:
+            share = -(-len(mine) // len(parts))
+            own = slice(self._me * share, (self._me + 1) * share)
+            _add([part[own] for part in parts], total[own])
+        self._meet(mine, 2 * number + 1)
+        out[...] = total
+
+    def _slot(self, place: int, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        start = (self._side * (len(self._ranks) + 1) + place) * self._room
+        return self._memory[start : start + like.nbytes].view(like.dtype)
+
+    def _make_room(self, need: int) -> None:
+        """Share more memory, if this is more than there is for a rank's part."""
+        if need <= self._room:
+            return
+        room = -(-max(need, _PIECE) // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = 2 * (len(self._ranks) + 1) * room
+        if self._me == 0:
+            descriptor = os.memfd_create("gridflow-collectives", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, size)
+            for _, link in self._links:
+                socket.send_fds(link, [b"m"], [descriptor])
+        else:
+            rank, link = self._links[0]
+            told, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+            if told != b"m" or not descriptors:
+                raise self._gone(rank) if not told else RanksDiffer(_DIFFER.format(rank=rank))
+            (descriptor,) = descriptors
+        try:
+            if os.fstat(descriptor).st_size != size:
+                raise RanksDiffer(_DIFFER.format(rank=self._ranks[0]))
+            self._memory = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+        finally:
+            os.close(descriptor)
+        self._room = room
+
+    # All of a host -------------------------------------------------------------------------------
+
+    def _meet(self, mine: np.ndarray[Any, Any], stage: int) -> None:
+        """Wait until all are here, in the same operation."""
+        header = self._header(mine, stage)
+        for _, link in self._links:
+            _send(link, header)
+        for rank, link in self._links:
+            self._compare(rank, header, self._receive(rank, link, _HEADER.size))
+
+    def _header(self, mine: np.ndarray[Any, Any], stage: int) -> bytes:
+        return _HEADER.pack(self._count, mine.nbytes, mine.dtype.name.encode()[:8], stage)
+
+    def _compare(self, rank: int, mine: bytes, told: bytes) -> None:
+        if told != mine:
+            raise RanksDiffer(
+                f"{_DIFFER.format(rank=rank)} Here: {_describe(mine)}; there: {_describe(told)}."
+            )
+
+    def _receive(self, rank: int, link: socket.socket, count: int) -> bytes:
+        try:
+            told = link.recv(count, socket.MSG_WAITALL)
+        except BlockingIOError:
+            raise TimeoutError(
+                f"rank {rank} did not come in time (CommunicationOptions(timeout_seconds=))."
+            ) from None
+        except OSError:
+            told = b""
+        if len(told) < count:
+            raise self._gone(rank)
+        return told
+
+    def _gone(self, rank: int) -> PeerGone:
+        return PeerGone(f"connection closed by peer: rank {rank} has left the sum over all ranks.")
+
+
+_DIFFER: Final = "rank {rank} and this one are in different collective operations."
+
+
+def _send(link: socket.socket, message: bytes) -> None:
+    try:
+        link.sendall(message, socket.MSG_NOSIGNAL)
+    except OSError:
+        return  # what it said before is still there to be read, and then its end
+
+
+def _add(parts: list[np.ndarray[Any, Any]], out: np.ndarray[Any, Any]) -> None:
+    if len(parts) == 1:
+        out[...] = parts[0]
+        return
+    np.add(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        np.add(out, part, out=out)
+
+
+def _describe(header: bytes) -> str:
+    count, size, dtype, _ = _HEADER.unpack(header)
+    return f"the {count + 1}. one, {size:,} bytes of {dtype.rstrip(bytes(1)).decode()}"

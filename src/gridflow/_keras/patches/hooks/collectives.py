@@ -1,0 +1,105 @@
+"""TensorFlow's collective operations on CPUs by gridflow's own (`gridflow._collectives`).
+
+`MultiWorkerMirroredStrategy` exchanges all values by the launchers of its cross-device operations,
+over gRPC: more than a millisecond for a single number. A launcher of gridflow's calls its own
+group, as a Python function in the graph.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._keras.patches.bugs.parts import module, part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from gridflow._collectives.host import HostGroup
+
+_LAUNCHER: Final = "tensorflow.python.distribute.cross_device_utils"
+_TRACING: Final = "polymorphic_function.py"
+
+
+def install(strategy: Any, group: HostGroup) -> None:
+    """Let a strategy exchange values by a group of gridflow's.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.MultiWorkerMirroredStrategy
+    group : HostGroup
+    """
+    kind = _launcher(group)
+    for name in ("_cross_device_ops", "_host_cross_device_ops"):
+        for launcher in part(part(strategy.extended, name), "_launchers"):
+            # It has what TensorFlow's constructor gave it, for what is left to TensorFlow.
+            launcher.__class__ = kind
+
+
+def _launcher(group: HostGroup) -> type:
+    import tensorflow as tf
+
+    base: Any = part(module(_LAUNCHER), "CollectiveReplicaLauncher")
+
+    class Launcher(base):  # type: ignore[misc]
+        """Sums up numbers by the group; the rest, and what XLA compiles, by TensorFlow."""
+
+        def all_reduce(
+            self, input_tensor: Any, control_input: Any = None, options: Any = None
+        ) -> Any:
+            """Return the sum over all ranks."""
+            values = tf.convert_to_tensor(input_tensor)
+            if not _is_summed(values.dtype) or _is_compiled():
+                return super().all_reduce(values, control_input, options)
+            with self._control_input(control_input):
+                return self._call(group.all_reduce, values, values.shape)
+
+        def _all_gather(self, input_tensor: Any, options: Any) -> Any:
+            """Return what all ranks have, behind one another; their shapes are the same."""
+            values = tf.convert_to_tensor(input_tensor)
+            if not _is_gathered(values.dtype) or _is_compiled():
+                return super()._all_gather(values, options)
+
+            def gather(mine: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+                return group.all_gather(mine).reshape(-1, *mine.shape[1:])
+
+            return self._call(gather, values, tf.TensorShape([None, *values.shape[1:]]))
+
+        def _call(self, function: Callable[..., Any], values: Any, shape: Any) -> Any:
+            """Call a function in the graph, after all that were called before on this rank."""
+            token = self._ordering_token.handle
+            with tf.device(self._device):
+                # TensorFlow orders what reads and writes a variable, and nothing else.
+                before = tf.raw_ops.ReadVariableOp(resource=token, dtype=tf.float32)
+                result, after = tf.numpy_function(
+                    lambda mine, token: (function(mine), token),
+                    (values, before),
+                    (values.dtype, tf.float32),
+                )
+                tf.raw_ops.AssignVariableOp(resource=token, value=after)
+            result.set_shape(shape)
+            return result
+
+    return Launcher
+
+
+def _is_summed(dtype: Any) -> bool:
+    return bool(dtype.is_floating or dtype.is_integer) and not dtype.is_quantized
+
+
+def _is_gathered(dtype: Any) -> bool:
+    return _is_summed(dtype) or bool(dtype.is_bool)
+
+
+def _is_compiled() -> bool:
+    """Return whether what is traced here becomes one program of XLA's, which calls no Python."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_TRACING):
+            function = frame.f_locals.get("self")
+            if getattr(function, "_jit_compile", False):
+                return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -1,0 +1,77 @@
+"""gridflow's own sums on CPUs, for the ranks of ``multi_worker_mirrored``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gridflow._collectives.joining import Announcement, Joining
+from gridflow._training.groups import base
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from gridflow._training.process import TaskProcess
+
+
+def join(process: TaskProcess) -> Generator[Any, None, None]:
+    """Make the group of all ranks: yields once the others know of this one, then the group.
+
+    The group is None where TensorFlow's own collective operations are to be used.
+    """
+    given = process.training.distribution.communication
+    host, _ = base.address(process.cluster_spec, process.rank)
+    if not _is_wanted(process):
+        told = process.meetings.introduce(None)
+        yield None
+        told()
+        yield None
+        return
+    with Joining(process.rank, host, base.bindable(host)) as joining:
+        told = process.meetings.introduce(asdict(joining.mine))
+        yield None
+        everyone = told()
+        if any(each is None for each in everyone):
+            yield None
+            return
+        seconds = process.spec.start_timeout
+        limit = None if given is None else given.timeout_seconds
+        yield joining.join([Announcement(**each) for each in everyone], seconds, limit)
+
+
+def _is_wanted(process: TaskProcess) -> bool:
+    import tensorflow as tf
+
+    given = process.training.distribution.communication
+    implementation = "auto" if given is None else given.implementation
+    if implementation not in {"auto", "gridflow"}:
+        return False
+    has_gpus = bool(tf.config.list_physical_devices("GPU"))
+    if has_gpus and implementation == "gridflow":
+        raise GridflowError(
+            "CommunicationOptions(implementation='gridflow') is for CPUs, and this task has GPUs: "
+            "use 'nccl', or leave the choice to gridflow ('auto')."
+        )
+    return not has_gpus
+
+
+def share_cores(process: TaskProcess) -> None:
+    """Give this process's operations its share of the host's cores, unless the user chose.
+
+    Ranks that wait for one another gain nothing from more threads than there are cores.
+    """
+    import tensorflow as tf
+
+    from gridflow._keras.patches.bugs.parts import is_started
+
+    threading = tf.config.threading
+    chosen = "TF_NUM_INTRAOP_THREADS" in os.environ or threading.get_intra_op_parallelism_threads()
+    if chosen or is_started():
+        return
+    mine, _ = base.address(process.cluster_spec, process.rank)
+    places = [place for role in process.setup.addresses.values() for place in role]
+    here = sum(place.rpartition(":")[0] == mine for place in places)
+    cores = len(os.sched_getaffinity(0))
+    threading.set_intra_op_parallelism_threads(max(1, cores // max(1, here)))

@@ -1,0 +1,202 @@
+"""Sums over ranks, in processes of their own: on one host, and on several that are imitated."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridflow._collectives import joining, links
+from gridflow._collectives.errors import PeerGone, RanksDiffer
+from gridflow._wire import psk_tls
+
+SPAWN = multiprocessing.get_context("spawn")
+SECONDS = 20.0
+
+
+def rank_of(hosts, rank, everyone, found, work, timeout):
+    """Join the others, and send back what `work` returns, or the error."""
+    joining._host = lambda: f"host {hosts[rank]}"
+    try:
+        with joining.Joining(rank, "127.0.0.1", "127.0.0.1") as mine:
+            found.put((rank, mine.mine))
+            group = mine.join(everyone[rank].get(timeout=SECONDS), SECONDS, timeout)
+        found.put((rank, work(group, rank)))
+    except Exception as error:
+        found.put((rank, error))
+
+
+class Ranks:
+    """Processes that have joined one another."""
+
+    def __init__(self, hosts, work, timeout=None):
+        self.found = SPAWN.Queue()
+        self.everyone = [SPAWN.Queue() for _ in hosts]
+        self.processes = [
+            SPAWN.Process(
+                target=rank_of, args=(hosts, rank, self.everyone, self.found, work, timeout)
+            )
+            for rank in range(len(hosts))
+        ]
+        for process in self.processes:
+            process.start()
+        announcements = dict(self.found.get(timeout=SECONDS) for _ in hosts)
+        self.announcements = [announcements[rank] for rank in range(len(hosts))]
+
+    def meet(self):
+        for each in self.everyone:
+            each.put(self.announcements)
+        return self
+
+    def results(self, count=None):
+        count = len(self.processes) if count is None else count
+        found = dict(self.found.get(timeout=SECONDS) for _ in range(count))
+        return [found[rank] for rank in sorted(found)]
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+@pytest.fixture
+def ranks():
+    started = []
+
+    def start(hosts, work, **options):
+        started.append(Ranks(hosts, work, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+def numbers(rank, size, dtype):
+    return (np.random.default_rng(rank * 100 + size).normal(size=size) * 100).astype(dtype)
+
+
+SIZES = (0, 1, 512, 513, 70_001, 600_000)
+DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8")
+
+
+def sums(group, rank):
+    found = [group.all_reduce(numbers(rank, size, dtype)) for size in SIZES for dtype in DTYPES]
+    scalar = group.all_reduce(np.float32(rank + 1))
+    return [*found, scalar, group.all_gather(np.array([[rank], [True]], bool))]
+
+
+@pytest.mark.parametrize(
+    "hosts", [[0, 0], [0] * 6, [0, 1], [0, 0, 1, 1], [0, 1, 2]], ids=lambda each: str(each)
+)
+def test_all_ranks_have_the_sum_in_the_order_of_ranks_bit_by_bit(hosts, ranks):
+    found = ranks(hosts, sums).meet().results()
+    expected = []
+    for size in SIZES:
+        for dtype in DTYPES:
+            total = numbers(0, size, dtype)
+            for rank in range(1, len(hosts)):
+                total = total + numbers(rank, size, dtype)
+            expected.append(total)
+    expected.append(np.float32(sum(range(1, len(hosts) + 1))))
+    expected.append(np.array([[[rank], [True]] for rank in range(len(hosts))], bool))
+    for of_rank in found:
+        for got, wanted in zip(of_rank, expected, strict=True):
+            assert got.dtype == wanted.dtype
+            assert got.shape == wanted.shape
+            np.testing.assert_array_equal(got, wanted)
+
+
+def apart(group, rank):
+    group.all_reduce(np.ones(3, "float32"))
+    return group.all_reduce(np.ones(4 if rank else 100_000, "float32"))
+
+
+def other_type(group, rank):
+    return group.all_reduce(np.ones(100_000, "float32" if rank else "int32"))
+
+
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 1]])
+@pytest.mark.parametrize("work", [apart, other_type])
+def test_ranks_in_different_operations_are_told_so(hosts, work, ranks):
+    found = ranks(hosts, work).meet().results()
+    assert all(isinstance(each, RanksDiffer | PeerGone) for each in found)
+    assert any("different collective operations" in str(each) for each in found)
+
+
+def for_ever(group, rank):
+    group.all_reduce(np.ones(3, "float32"))
+    if rank:
+        time.sleep(SECONDS)
+    return group.all_reduce(np.ones(100_000, "float32"))
+
+
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 1]])
+def test_a_rank_that_is_killed_is_noticed_at_once(hosts, ranks):
+    job = ranks(hosts, for_ever).meet()
+    time.sleep(0.5)
+    job.processes[1].kill()
+    began = time.monotonic()
+    (error,) = job.results(1)
+    assert time.monotonic() - began < 5
+    assert isinstance(error, PeerGone)
+    assert "connection closed by peer" in str(error)
+
+
+def test_a_rank_that_stands_still_is_waited_for_as_long_as_was_asked(ranks):
+    job = ranks([0, 0], for_ever, timeout=1.5).meet()
+    time.sleep(0.5)
+    os.kill(job.processes[1].pid, signal.SIGSTOP)
+    (error,) = job.results(1)
+    assert isinstance(error, TimeoutError)
+    assert "rank 1" in str(error)
+
+
+def test_nothing_lies_in_the_file_system_while_ranks_exchange_values(ranks):
+    job = ranks([0, 0], for_ever)
+    folders = [Path(each.folder) for each in job.announcements]
+    assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
+    job.meet()
+    give_up = time.monotonic() + SECONDS
+    while any(folder.exists() for folder in folders):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def test_strangers_keep_no_host_from_joining(ranks):
+    job = ranks([0, 1], sums)
+    there = job.announcements[1]
+    mute = socket.create_connection((there.address, there.port))
+    failures = []
+
+    def guess():
+        try:
+            psk_tls.knock((there.address, there.port), b"another key", 5)
+        except OSError as error:
+            failures.append(error)
+        except multiprocessing.AuthenticationError as error:
+            failures.append(error)
+
+    stranger = threading.Thread(target=guess)
+    stranger.start()
+    job.meet()
+    assert not any(isinstance(each, Exception) for each in job.results())
+    stranger.join()
+    assert failures
+    mute.close()
+
+
+def test_a_rank_that_never_comes_is_named():
+    listener = links.Listener()
+    try:
+        with pytest.raises(PeerGone, match="rank 3 did not connect in 0.2 seconds"):
+            listener.accept([3], 0.2)
+    finally:
+        listener.close()
