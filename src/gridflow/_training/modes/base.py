@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gridflow._feed.dataset.stream import StreamSource
     from gridflow._feed.ingest.files.reader import FileReader
     from gridflow._feed.plan.epochs import Tail
+    from gridflow._feed.selection import Columns
     from gridflow._feed.store import SpoolReader
     from gridflow._training.process import TaskProcess
 
@@ -28,14 +29,10 @@ class DatasetRequest:
 
     Attributes
     ----------
-    name : str
-    columns : mapping
-        ``features``, ``label`` and ``sample_weight``.
-    batch_size : int
+    name, batch_size, features, label, sample_weight, shuffle, seed, tail, function, prefetch
+        As for ``ctx.dataset``, in its order.
     rows, own_rows : sequence of int
         Of each rank that has rows: all, and those that no other rank has lent.
-    shuffle, seed, tail, function, prefetch
-        As for ``ctx.dataset``.
     gathered : SpoolReader or None
         Rows of all ranks, to be read once each in place of this rank's.
     files : FileReader or None
@@ -43,17 +40,35 @@ class DatasetRequest:
     """
 
     name: str
-    columns: Mapping[str, Any]
     batch_size: int
-    rows: Sequence[int]
-    own_rows: Sequence[int]
-    shuffle: bool = False
-    seed: int = 0
+    features: Columns
+    label: Columns | None = None
+    sample_weight: str | None = None
+    shuffle: bool | None = None
+    seed: int | None = None
     tail: Tail = "spread"
     function: Callable[..., Any] | None = None
     prefetch: int | None = None
+    rows: Sequence[int] = ()
+    own_rows: Sequence[int] = ()
     gathered: SpoolReader | None = None
     files: FileReader | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Which columns become what."""
+        return {
+            "features": self.features,
+            "label": self.label,
+            "sample_weight": self.sample_weight,
+        }
+
+    def shuffling(self, process: TaskProcess) -> dict[str, Any]:
+        """Return whether and how rows are shuffled."""
+        return {
+            "shuffle": self.name == "train" if self.shuffle is None else self.shuffle,
+            "seed": (process.training.seed or 0) if self.seed is None else self.seed,
+        }
 
     def reader(self, process: TaskProcess) -> Reader:
         """Return what reads the rows."""
@@ -68,16 +83,15 @@ class DatasetRequest:
             size = whole_number("batch_size", self.batch_size, 1)
             steps = -(-self.gathered.rows // size)
             return {**self.columns, "batch_size": size, "steps": steps, "tail": "partial"}
-        counter = EpochCounter()
-        if self.shuffle:
+        counter, shuffling = EpochCounter(), self.shuffling(process)
+        if shuffling["shuffle"]:
             process.epoch_counters.append(counter)
         return {
             **self.columns,
+            **shuffling,
             "batch_size": self.batch_size,
             "steps": steps_for(self.rows, self.batch_size, self.tail),
             "tail": self.tail,
-            "shuffle": self.shuffle,
-            "seed": self.seed,
             "rank": process.rank,
             "own_rows": self.own_rows,
             "function": self.function,

@@ -84,10 +84,9 @@ class Servers(Synchronous):
             function=request.function,
             prefetch=request.ahead,
             batch_size=whole_number("batch_size", request.batch_size, 1),
-            shuffle=request.shuffle,
-            seed=request.seed,
             on_epoch=lambda record: self._process.channel.send(EpochFed(record)),
             **request.columns,
+            **request.shuffling(self._process),
         )
 
     def trainer(self, model: Any) -> ServerTrainer:
