@@ -14,8 +14,8 @@ import pytest
 from gridflow import errors, exit_code
 from gridflow._coordinator.policies import to_error
 from gridflow._spec import exits
-from gridflow._spec.exits import Exit
-from gridflow._spec.failures import KINDS, FailureKind, kind_of
+from gridflow._spec.exits import Exit, FailureKind
+from gridflow._spec.failures import KINDS, kind_of
 from gridflow._wire.failures import TaskFailure
 
 PAGE = Path(__file__).parents[1] / "docs" / "outcomes.md"

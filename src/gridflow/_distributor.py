@@ -20,7 +20,7 @@ from gridflow._spec.arguments import (
     roles_of,
     says_what_moved,
 )
-from gridflow._spec.gpus import GpuOptions, describe, needs_of
+from gridflow._spec.gpus import GpuOptions, describe
 from gridflow._spec.job import HostOptions, JobSpec, TrainingOptions
 from gridflow._spec.network import Network
 from gridflow._spec.option_groups import (
@@ -41,7 +41,7 @@ from gridflow._spec.options import (
     time_limit,
     whole_number,
 )
-from gridflow._spec.tasks import Role, default_strategy, make_tasks
+from gridflow._spec.tasks import Role, default_strategy, gpus_of, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -239,7 +239,7 @@ class TensorflowDistributor:
             ),
             start_timeout=time_limit("start_timeout", start_timeout),
             deadlines=option_group("deadlines", deadlines, Deadlines),
-            gpus=needs_of(tasks, roles, name, env or {}),
+            gpus=gpus_of(tasks, roles, name, env or {}),
             gpu_options=gpu_options,
             roles=tuple(roles),
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from gridflow import SparkLauncher, TensorflowDistributor
-from gridflow._coordinator.pushing import StreamDesk
+from gridflow._coordinator.stream_control import StreamControl
 
 
 def train(ctx):
@@ -61,7 +61,7 @@ def main():
     )
     spark.sparkContext.setLogLevel("OFF")
     stream = of_a_topic(spark) if "BROKER" in os.environ else of_files(spark, folder / "files")
-    original = StreamDesk.end_section
+    original = StreamControl.end_section
 
     def stop(when, label):
         if label.rpartition("/")[2] == os.environ.get(when):
@@ -74,7 +74,7 @@ def main():
         stop("STOP_AFTER", label)  # its checkpoint is there, and Spark hasn't noted it
         return done
 
-    StreamDesk.end_section = end_section
+    StreamControl.end_section = end_section
     distributor = TensorflowDistributor(
         1,
         "none",

@@ -22,10 +22,10 @@ from gridflow._coordinator.event_files import EventFiles
 from gridflow._coordinator.machine import JobMachine
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.progress import JobReport, TaskProgress
-from gridflow._coordinator.pushing import StreamDesk
 from gridflow._coordinator.record import Ending, Outcome
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
+from gridflow._coordinator.stream_control import StreamControl
 from gridflow._files.local import write_whole
 from gridflow._spec import strategies
 from gridflow._spec.backends import needed
@@ -94,7 +94,7 @@ class JobRun:
             spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out, self._clock
         )
         #: For those who push rows.
-        self.streams = StreamDesk(self._desk, self._checkpoints)
+        self.streams = StreamControl(self._desk, self._checkpoints)
         self._machine = JobMachine(
             spec.parts,
             spec.deadlines,

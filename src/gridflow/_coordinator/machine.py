@@ -49,7 +49,8 @@ from gridflow._coordinator.policies import (
     to_error,
 )
 from gridflow._coordinator.steps import RETURNED, Ask, StepWatch
-from gridflow._spec.failures import KINDS, PREEMPTED, FailureKind
+from gridflow._spec.exits import PREEMPTED, FailureKind
+from gridflow._spec.failures import KINDS
 from gridflow._spec.options import START_TIMEOUT
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, reports

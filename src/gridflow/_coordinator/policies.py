@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from gridflow._spec.failures import KINDS, PREEMPTED, exit_of
+from gridflow._spec.exits import PREEMPTED
+from gridflow._spec.failures import KINDS, exit_of
 from gridflow._spec.options import whole_number
 from gridflow._spec.printable import printable
 from gridflow.errors import (

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from gridflow._feed.push import STREAM
-from gridflow._feed.push.sender import Destination
 from gridflow._spec import strategies
 from gridflow._spec.options import seconds, whole_number
 from gridflow._wire.clock import Clock
@@ -23,17 +20,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from gridflow._coordinator.checkpoints import CheckpointStore
     from gridflow._coordinator.loop import JobRun
     from gridflow._coordinator.recorded import RecordedRun
-    from gridflow._coordinator.rpc_handler import RpcHandler
+    from gridflow._feed.push.sender import Destination
     from gridflow._launch.base import Launcher
-    from gridflow._wire.identity import Identity
 
 _LOOK_SECONDS: Final = 0.05
-_SECTION_SECONDS: Final = 0.02
-#: After the feeders are done, for the agents to say how many rows they have.
-_ROWS_SECONDS: Final = 10.0
 #: Beyond the heartbeat's own timeout, for a job to notice that an agent is gone.
 _SETTLE_SECONDS: Final = 2.0
 #: What is in the traceback of a task that pushes or asks.
@@ -44,75 +36,6 @@ _OF_THE_JOB: Final = re.compile(
 )
 #: What an agent says of rows that it doesn't take, among what Flight says.
 _REFUSAL: Final = re.compile(rf"{re.escape(REFUSED)}(.+?)\.*(?: Detail: |$)", re.DOTALL)
-
-
-class StreamDesk:
-    """What those ask the coordinator of a job who push rows into it; from any thread.
-
-    Parameters
-    ----------
-    desk : RpcHandler
-    checkpoints : CheckpointStore
-
-    Attributes
-    ----------
-    identity : Identity or None
-        That of the agents, once the job has begun.
-    """
-
-    def __init__(self, desk: RpcHandler, checkpoints: CheckpointStore) -> None:
-        self._desk, self._checkpoints = desk, checkpoints
-        self.identity: Identity | None = None
-
-    def destination(self, stream: str) -> Destination | None:
-        """Return where rows of a stream can be pushed to; None while some rank isn't ready.
-
-        Without receivers once the stream has ended.
-        """
-        receivers = self._desk.receivers(stream)
-        if receivers is None or self.identity is None:
-            return None
-        return Destination(stream, uuid.uuid4().hex, receivers, self.identity)
-
-    def is_awaited(self, stream: str) -> bool:
-        """Return whether all ranks have asked for rows of a stream."""
-        return self._desk.receivers(stream) is not None
-
-    def silent_tasks(self, stream: str) -> list[str]:
-        """Return the tasks that take no rows of a stream so far."""
-        return self._desk.silent_tasks(stream)
-
-    def part_streams(self) -> str | None:
-        """Let rows come in sections; return the label of the last one that a checkpoint covers."""
-        self._desk.part_streams()
-        return self._checkpoints.label
-
-    def end_section(self, label: str, give_up: Callable[[], bool]) -> bool:
-        """Wait until the rows that have come are trained on, and a checkpoint covers them."""
-        self._desk.end_section(label)
-        clock = Clock()
-        give_up_rows = clock.now() + _ROWS_SECONDS
-        while not self._desk.has_section(label):
-            lacking = self._desk.tasks_without_rows(STREAM)
-            if clock.now() > give_up_rows and lacking:
-                raise DataError(
-                    f"the first micro-batch had no row for {', '.join(lacking)}, which can't begin "
-                    "without one. Let it have more rows than there are workers."
-                )
-            if give_up() or self._desk.receivers(STREAM) == ():
-                return False
-            time.sleep(_SECTION_SECONDS)
-        return True
-
-    def end_streams(self) -> None:
-        """Let no more rows be pushed."""
-        self._desk.end_streams()
-
-    @property
-    def rows_pushed(self) -> int:
-        """Rows that have come to the agents."""
-        counts = self._desk.ledger.counts
-        return sum(each.rows_in for (name, _), each in counts.items() if name == STREAM)
 
 
 class Pushing:

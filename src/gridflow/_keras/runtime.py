@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from gridflow._feed.plan.counter import EpochCounter
     from gridflow._keras.due import Due
     from gridflow._keras.resume.pause import Pause
     from gridflow._keras.resume.writer import Writer
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
 
 #: What a model is doing, as reported to the driver.
 Phase = Literal["train", "test", "predict", "idle"]
-
-
-class EpochCounting(Protocol):
-    """Where the next iteration of a dataset starts (`gridflow._feed.plan.counter.EpochCounter`)."""
-
-    @property
-    def pending(self) -> tuple[int, int]:
-        """Epoch and first batch of the next iteration of the dataset, both from 0."""
-
-    def set(self, epoch: int, start_batch: int = 0) -> None:
-        """Let the next iteration be this epoch, without its first `start_batch` batches."""
 
 
 class Runtime(Protocol):
@@ -106,7 +96,7 @@ class Runtime(Protocol):
         """What writes checkpoints beside the training."""
 
     @property
-    def epoch_counters(self) -> Sequence[EpochCounting]:
+    def epoch_counters(self) -> Sequence[EpochCounter]:
         """Counters of all datasets made so far, in the order in which they were made."""
 
     @property

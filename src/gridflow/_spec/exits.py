@@ -12,16 +12,33 @@ import contextlib
 import enum
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 __all__ = [
+    "PREEMPTED",
     "SIGNALLED",
     "Exit",
+    "FailureKind",
     "leave_message",
     "message_place",
     "of_program",
 ]
 
+FailureKind = Literal[
+    "exception",
+    "exit",
+    "signal",
+    "stopped",
+    "lost",
+    "preempted",
+    "data",
+    "environment",
+    "start",
+    "steps",
+    "gpus",
+]
+#: The one kind that is announced: the policies count it apart.
+PREEMPTED: Final = "preempted"
 #: What a shell adds to the number of the signal that ended a process.
 SIGNALLED: Final = 128
 #: Where the kubelet reads why a container ended; another one by this variable.

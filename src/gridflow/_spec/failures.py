@@ -1,6 +1,7 @@
 """What holds of each kind of failure, the only table of it; and which exit code an error has.
 
-A new kind is a name in `FailureKind`, a row in `KINDS`, and somebody who reports it.
+A new kind is a name in `gridflow._spec.exits.FailureKind`, a row in `KINDS`, and somebody who
+reports it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import contextlib
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gridflow import errors
 from gridflow._spec.exits import SIGNALLED, Exit, leave_message
@@ -28,25 +29,10 @@ from gridflow.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gridflow._spec.exits import FailureKind
     from gridflow._wire.failures import TaskFailure
 
-__all__ = ["KINDS", "PREEMPTED", "FailureKind", "exit_code", "exit_codes", "exit_of", "kind_of"]
-
-FailureKind = Literal[
-    "exception",
-    "exit",
-    "signal",
-    "stopped",
-    "lost",
-    "preempted",
-    "data",
-    "environment",
-    "start",
-    "steps",
-    "gpus",
-]
-#: The one kind that is announced: the policies count it apart.
-PREEMPTED: Final = "preempted"
+__all__ = ["KINDS", "exit_code", "exit_codes", "exit_of", "kind_of"]
 
 #: Each takes a message and ``failures=``.
 _OfFailures: TypeAlias = (

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec import strategies
 from gridflow._spec.options import boolean, size_in_bytes
-from gridflow._spec.roles import CHIEF, ROLES, TRAINING_ROLES
+from gridflow._spec.roles import TRAINING_ROLES
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gridflow._spec.cluster import Task
-    from gridflow._spec.tasks import Role
 
 #: The name of Spark's resource, as in ``spark.task.resource.gpu.amount``.
 GPU: Final = "gpu"
@@ -114,32 +112,6 @@ class GpuOptions:
     def memory_in_bytes(self) -> int | None:
         """The memory as a number, None where there is no limit."""
         return None if self.memory is None else size_in_bytes("GpuOptions(memory=)", self.memory)
-
-
-def needs_of(
-    tasks: Sequence[Task], roles: Iterable[Role], strategy: str, environment: Mapping[str, str]
-) -> tuple[GpuNeed, ...]:
-    """Return what each task needs. Parameter servers and an evaluator never get a GPU.
-
-    Raises
-    ------
-    InvalidArgument
-        When ``env=`` and ``gpus=`` both say which GPUs there are.
-    """
-    given = {}
-    for role in roles:
-        need = given[role.name] = GpuNeed.parse(f"gpus of role {role.name!r}", role.gpus)
-        seen = {**environment, **role.env}.get(VISIBLE)
-        if seen is not None and need.count is not None:
-            raise InvalidArgument(
-                f"env={{{VISIBLE!r}: {seen!r}}} and gpus= both say which GPUs a task sees; leave "
-                "one of them out."
-            )
-    # The chief of parameter servers hands out steps; it computes none unless a role says so.
-    idle = set(ROLES) - set(TRAINING_ROLES)
-    if strategies.of(strategy).hands_out_steps and CHIEF not in given:
-        idle.add(CHIEF)
-    return tuple(GpuNeed(0) if t.role in idle else given.get(t.role, GpuNeed()) for t in tasks)
 
 
 def check_role(name: str, gpus: Any) -> None:

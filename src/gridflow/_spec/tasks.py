@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gridflow._spec import strategies
 from gridflow._spec.cluster import Task
-from gridflow._spec.gpus import check_role
+from gridflow._spec.gpus import VISIBLE, GpuNeed, check_role
 from gridflow._spec.options import read_environment, read_words, whole_number
 from gridflow._spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
 from gridflow.errors import InvalidArgument, did_you_mean
@@ -200,3 +200,29 @@ def _check_commands(roles: Iterable[Role]) -> None:
             "the command of role 'worker' is empty: all workers would be standard TensorFlow "
             "servers, and nobody the chief."
         )
+
+
+def gpus_of(
+    tasks: Sequence[Task], roles: Iterable[Role], strategy: str, environment: Mapping[str, str]
+) -> tuple[GpuNeed, ...]:
+    """Return what each task needs. Parameter servers and an evaluator never get a GPU.
+
+    Raises
+    ------
+    InvalidArgument
+        When ``env=`` and ``gpus=`` both say which GPUs there are.
+    """
+    given = {}
+    for role in roles:
+        need = given[role.name] = GpuNeed.parse(f"gpus of role {role.name!r}", role.gpus)
+        seen = {**environment, **role.env}.get(VISIBLE)
+        if seen is not None and need.count is not None:
+            raise InvalidArgument(
+                f"env={{{VISIBLE!r}: {seen!r}}} and gpus= both say which GPUs a task sees; leave "
+                "one of them out."
+            )
+    # The chief of parameter servers hands out steps; it computes none unless a role says so.
+    idle = set(ROLES) - set(TRAINING_ROLES)
+    if strategies.of(strategy).hands_out_steps and CHIEF not in given:
+        idle.add(CHIEF)
+    return tuple(GpuNeed(0) if t.role in idle else given.get(t.role, GpuNeed()) for t in tasks)

@@ -32,7 +32,7 @@ from gridflow._wire.reports import Ready
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gridflow._spec.failures import FailureKind
+    from gridflow._spec.exits import FailureKind
 
 
 def main() -> None:

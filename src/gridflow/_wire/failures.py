@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.failures import PREEMPTED, FailureKind
+from gridflow._spec.exits import PREEMPTED, FailureKind
 from gridflow._spec.printable import printable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class TaskFailure:
     host : str
         Where it ran, empty when it never registered.
     kind : str
-        One of `gridflow._spec.failures.FailureKind`.
+        One of `gridflow._spec.exits.FailureKind`.
     summary : str
         One line that says what happened.
     generation : int

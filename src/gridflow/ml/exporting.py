@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gridflow._files.systems import Where
-    from gridflow.ml.model import TrainedModel
 
     #: Takes the model's inputs by name, gives the outputs in order.
     Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
@@ -56,19 +55,25 @@ class _Format:
 
 
 def export(
-    model: TrainedModel,
+    load: Callable[[], Any],
+    flavour: str,
     path: str | Path,
     *,
     format: str = "saved_model",  # noqa: A002 (as Keras calls it)
     check: Any = None,
     tolerance: float = 1e-4,
-    custom_objects: Mapping[str, Any] | None = None,
-    safe_mode: bool = True,
     **options: Any,
 ) -> Path | str:
     """Export a trained model; what ``result.export`` and `TrainedModel.export` do.
 
-    Parameters are those of `TrainedModel.export`.
+    Parameters
+    ----------
+    load : callable
+        Returns the Keras model.
+    flavour : str
+        Which Keras it is of.
+    path, format, check, tolerance, **options
+        As of `TrainedModel.export`.
     """
     kind = "saved_model" if format == "tf_saved_model" else format
     choose("format", kind, tuple(_FORMATS))
@@ -82,8 +87,8 @@ def export(
         )
     _refuse_what_is_there(place, target)
     rows = None if check is None else _rows(check)
-    keras_model = model.load(custom_objects=custom_objects, safe_mode=safe_mode, compile=False)
-    _check_packages(kind, model.header["kind"], is_checked=rows is not None)
+    keras_model = load()
+    _check_packages(kind, flavour, is_checked=rows is not None)
     inputs = {} if rows is None else _inputs(keras_model, rows)
     beside = None
     if isinstance(place, Path):
@@ -92,7 +97,7 @@ def export(
     # Complete, or not there at all.
     with temporary_folder("gridflow-export-", beside) as folder:
         written = folder / target.name
-        _write(keras_model, written, chosen, model.header["kind"], options)
+        _write(keras_model, written, chosen, flavour, options)
         if inputs:
             run = chosen.run(written, list(inputs))
             _compare(keras_model, run, inputs, kind, tolerance)

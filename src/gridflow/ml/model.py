@@ -6,6 +6,7 @@ The driver itself doesn't import TensorFlow for it; who loads the model does.
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,13 +170,12 @@ class TrainedModel(KerasFile):
         from gridflow.ml.exporting import export
 
         return export(
-            self,
+            partial(self.load, custom_objects=custom_objects, safe_mode=safe_mode, compile=False),
+            self.header["kind"],
             path,
             format=format,
             check=check,
             tolerance=tolerance,
-            custom_objects=custom_objects,
-            safe_mode=safe_mode,
             **options,
         )
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from gridflow._agent.reporter import Reporter
     from gridflow._agent.uploads import Uploads
-    from gridflow._spec.failures import FailureKind
+    from gridflow._spec.exits import FailureKind
     from gridflow._spec.place import Place
     from gridflow._wire.client import CoordinatorClient
     from gridflow._wire.commands import Command

@@ -26,7 +26,7 @@ from gridflow._keras.results import FLAVOURS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gridflow._keras.runtime import EpochCounting
+    from gridflow._feed.plan.counter import EpochCounter
 
 _ITERATOR = "_gridflow_epoch_iterator"
 _START = "_gridflow_start"
@@ -222,7 +222,7 @@ def batch_size(model: Any) -> int | None:
     return None if size is None else int(size)
 
 
-def tell(counters: Sequence[EpochCounting], positions: Sequence[tuple[int, int]]) -> None:
+def tell(counters: Sequence[EpochCounter], positions: Sequence[tuple[int, int]]) -> None:
     """Set the counters of the datasets."""
     for counter, (epoch, batch) in zip(counters, positions, strict=False):
         counter.set(epoch, batch)
