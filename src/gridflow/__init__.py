@@ -5,11 +5,11 @@ Importing it imports neither TensorFlow nor Spark; each name is loaded when it i
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from gridflow._lazy import lazily
 
 if TYPE_CHECKING:
-    from gridflow._context import TrainingContext, current_context
     from gridflow._coordinator.policies import (
         MaxRestarts,
         PreemptionAware,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
     from gridflow._spec.plan import Plan
     from gridflow._spec.tasks import Role
+    from gridflow._training.context import TrainingContext, current_context
     from gridflow.errors import (
         BarrierTimeout,
         BrokenBarrier,
@@ -122,13 +123,13 @@ _HOMES: Final = {
     "TensorflowDistributor": "_distributor",
     "TrainedModel": "ml.model",
     "TrainerStatus": "_keras.kubeflow",
-    "TrainingContext": "_context",
+    "TrainingContext": "_training.context",
     "TrainingFailed": "errors",
     "UnpicklableFunction": "errors",
     "UnsafePath": "errors",
     "WireError": "errors",
     "chief_only": "_keras.callbacks",
-    "current_context": "_context",
+    "current_context": "_training.context",
     "exit_code": "_spec.failures",
     "exit_codes": "_spec.failures",
     "materialize": "_launch.spark.materializing",
@@ -202,12 +203,4 @@ __all__ = [
     "trainable_variables",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gridflow' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gridflow.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -21,7 +21,7 @@ from gridflow.errors import GridflowError, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow._context import TrainingContext
+    from gridflow._training.context import TrainingContext
 
 __all__ = ["MirroredStrategyRunner"]
 

@@ -21,8 +21,9 @@ Examples
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from gridflow._lazy import lazily
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -128,13 +129,4 @@ __all__ = [
     "validate",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gridflow.deploy' has no attribute {name!r}")
-    module, _, known_there_as = _HOMES[name].partition(":")
-    return getattr(importlib.import_module(f"gridflow.deploy.{module}"), known_there_as or name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOMES)

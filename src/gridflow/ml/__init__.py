@@ -5,9 +5,9 @@ Importing it imports neither TensorFlow nor Spark; each name is loaded when it i
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._lazy import lazily
 from gridflow.errors import MissingDependency
 
 if TYPE_CHECKING:
@@ -23,19 +23,15 @@ _HOMES: Final = {
 
 __all__ = ["KerasEstimator", "KerasModel", "adapt"]
 
+_load, __dir__ = lazily(__name__, _HOMES)
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gridflow.ml' has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"gridflow.ml.{_HOMES[name]}"), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pyspark":
             raise
         raise MissingDependency(
             f"gridflow.ml.{name} needs pyspark: pip install 'gridflow[spark]'."
         ) from error
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.testing.deaths import kill_task
 
 if TYPE_CHECKING:
-    from gridflow._context import TrainingContext
+    from gridflow._training.context import TrainingContext
 
 __all__ = ["counting_model", "killing_callback", "times_trained"]
 

@@ -11,7 +11,7 @@ from gridflow._spec.cluster import Task
 from gridflow._wire.channel import AGENT_VARIABLE
 
 if TYPE_CHECKING:
-    from gridflow._context import TrainingContext
+    from gridflow._training.context import TrainingContext
 
 
 def agent_of_this_task() -> int:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: What every training process imports, whatever it runs.
 _LIGHT: Final = (
     "gridflow._training.main",
-    "gridflow._context",
+    "gridflow._training.context",
     "gridflow._spec.job",
     "gridflow._spec.program",
     "gridflow._training.runtime",

@@ -24,7 +24,7 @@ from gridflow.errors import MissingDependency
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow._context import TrainingContext
+    from gridflow._training.context import TrainingContext
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.2
