@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridflow._agent.features.row_borrowing import take_loan, write_loan
 from gridflow._feed import allgather
 from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import FeedOptions
-from gridflow._feed.plan import row_borrowing
 from gridflow._feed.store import Segment, SpoolReader, SpoolWriter
 from gridflow.errors import DataError, InvalidArgument
 
@@ -364,8 +364,8 @@ def test_rows_that_were_lent_or_gathered_keep_the_types_of_their_columns(tmp_pat
     with SpoolWriter(tmp_path / "borrower") as writer:
         writer.declare("train")
     lender = SpoolReader(tmp_path / "lender", "train")
-    row_borrowing.write(tmp_path / "lender", "train", tmp_path / "loan")
-    counts = row_borrowing.take(tmp_path / "borrower", "train", tmp_path / "loan", FeedOptions())
+    write_loan(tmp_path / "lender", "train", tmp_path / "loan")
+    counts = take_loan(tmp_path / "borrower", "train", tmp_path / "loan", FeedOptions())
     assert (counts.rows, counts.borrowed) == (2, 2)
     assert SpoolReader(tmp_path / "borrower", "train").specs == lender.specs
     gathered = allgather.write(

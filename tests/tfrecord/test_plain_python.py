@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from gridflow import tfrecord
 from gridflow.errors import DataError, InvalidArgument, MissingDependency, SchemaError
 from gridflow.tfrecord import cli, jars
-from gridflow.tfrecord.crc32c import masked_crc32c
-from gridflow.tfrecord.framing import CorruptRecord
+from gridflow.tfrecord.framing import CorruptRecord, masked_crc32c
 from suite.disk import files_of_at_most
 
 

@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 
+import google_crc32c
+
 from gridflow._files.replacing import replacing
 from gridflow.errors import DataError, InvalidArgument, did_you_mean
-from gridflow.tfrecord.crc32c import masked_crc32c
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +25,8 @@ _SUFFIXES: Final = {".gz": "gzip", ".gzip": "gzip", ".deflate": "deflate", ".zli
 _HEADER: Final = struct.Struct("<QI")
 _FOOTER: Final = struct.Struct("<I")
 _CHUNK: Final = 1 << 20
+_MASK_DELTA: Final = 0xA282EAD8
+_ONES: Final = 0xFFFFFFFF
 
 
 class CorruptRecord(DataError):
@@ -223,3 +226,9 @@ def write_records(
         if name == "deflate":
             out.write(deflate.flush())
     return count
+
+
+def masked_crc32c(data: bytes | bytearray | memoryview) -> int:
+    """Return the CRC32C of some bytes as a frame carries it: rotated, plus a constant."""
+    crc: int = google_crc32c.value(bytes(data))
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _ONES

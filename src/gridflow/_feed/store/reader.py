@@ -12,7 +12,6 @@ import pyarrow.ipc
 
 from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import TensorSpec, tensor_specs, values_of
-from gridflow._feed.store.layout import FORMAT, MANIFEST
 from gridflow.errors import InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
@@ -22,6 +21,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gridflow._feed.plan.epochs import Window
+
+#: On what the writer and the reader agree.
+MANIFEST: Final = "manifest.json"
+FORMAT: Final = 2
 
 
 class Chunks(ABC):

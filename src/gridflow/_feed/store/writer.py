@@ -16,7 +16,7 @@ import pyarrow.ipc
 
 from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import FeedOptions, Findings, TensorSpec, normalise, tensor_specs
-from gridflow._feed.store.layout import FORMAT, MANIFEST
+from gridflow._feed.store.reader import FORMAT, MANIFEST
 from gridflow._feed.store.segment import Segment, lies_as
 from gridflow.errors import DataError, InvalidArgument
 
