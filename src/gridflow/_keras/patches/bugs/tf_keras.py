@@ -163,20 +163,14 @@ def _class_weight_needs_map() -> bool:
 
 def _patch_class_weight() -> None:
     def configure(
-        original: Any,
-        self: Any,
-        strategy: Any,
-        x: Any,
-        steps_per_epoch: Any,
-        class_weight: Any,
-        distribute: Any,
+        original: Any, self: Any, strategy: Any, x: Any, steps: Any, class_weight: Any, *rest: Any
     ) -> None:
         dataset = self._adapter.get_dataset()
         if class_weight and is_distributed(dataset):
             to_weights = data_adapter._make_class_weight_map_fn(class_weight)
             self._adapter._dataset = map_distributed(dataset, to_weights)
             class_weight = None
-        original(self, strategy, x, steps_per_epoch, class_weight, distribute)
+        original(self, strategy, x, steps, class_weight, *rest)
 
     wrap(data_adapter.DataHandler, _CONFIGURE, configure, Layer.BUG)
 
@@ -225,15 +219,9 @@ def _counts_before_distribution() -> bool:
 
 def _patch_counting() -> None:
     def configure(
-        original: Any,
-        self: Any,
-        strategy: Any,
-        x: Any,
-        steps_per_epoch: Any,
-        class_weight: Any,
-        distribute: Any,
+        original: Any, self: Any, strategy: Any, x: Any, steps_per_epoch: Any, *rest: Any
     ) -> None:
-        original(self, strategy, x, steps_per_epoch, class_weight, distribute)
+        original(self, strategy, x, steps_per_epoch, *rest)
         steps = steps_after_distribution(strategy, self._adapter.get_dataset())
         if steps is not None and steps_per_epoch is None:
             self._inferred_steps = steps

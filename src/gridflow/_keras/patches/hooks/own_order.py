@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import weakref
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ _POLICIES: Final = tf.data.experimental.AutoShardPolicy
 _FILES: Final = (tf.data.TFRecordDataset, tf.data.TextLineDataset, tf.data.FixedLengthRecordDataset)
 _READERS: Final = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
 _datasets = itertools.count()
+_looked_into: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _is_of_several_workers(strategy: Any) -> bool:
@@ -92,6 +94,9 @@ def say_what_differs(data: Any, strategy: Any) -> None:
     """
     if not isinstance(data, tf.data.Dataset) or not _is_of_several_workers(strategy):
         return
+    if data in _looked_into:  # its graphs may be large, and its fits many
+        return
+    _looked_into.add(data)
     policy = data.options().experimental_distribute.auto_shard_policy
     if policy == _POLICIES.OFF:  # each worker's own data, as ctx.dataset's are
         return
