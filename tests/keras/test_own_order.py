@@ -103,3 +103,17 @@ def test_the_log_says_once_which_batches_are_not_those_of_one_process(capfd, fla
     else:
         assert len(found) == 2  # once by each worker
         assert all(said in line for line in found)
+
+
+def test_a_pipeline_is_looked_into_once_however_many_fits_it_has(monkeypatch):
+    import tensorflow as tf
+
+    from gridflow._keras.patches.hooks import own_order
+
+    looked_into = []
+    monkeypatch.setattr(own_order, "_is_of_several_workers", lambda _: True)
+    monkeypatch.setattr(own_order, "_parts", lambda data: looked_into.append(data) or ())
+    one, other = shuffled(tf), shuffled(tf)
+    for data in (one, one, other):
+        own_order.say_what_differs(data, None)
+    assert looked_into == [one, other]
