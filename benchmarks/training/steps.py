@@ -1,105 +1,93 @@
-"""Milliseconds of a step of ``fit``, and its collectives: two workers beside one process.
+"""Milliseconds of a step of training: two workers beside PyTorch DDP, and beside one process.
 
-Both train 784-128-10 with Adam on the same rows, and as many of them in a step: 64 for each of two
-workers, 128 in one process of plain Keras. Run with the number of repetitions (3).
+``python benchmarks/training/steps.py [REPETITIONS] [PART OF A CASE'S NAME]``. All train the same
+model on the same rows, one after the other: gridflow with Keras 3 on TensorFlow, PyTorch's
+DistributedDataParallel over gloo, tf_keras with MultiWorkerMirroredStrategy started by hand, and
+plain Keras in one process, with the batches of both workers as one. The ratios are of medians.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import statistics
 import subprocess
 import sys
-import time
+from pathlib import Path
 
-import numpy as np
+from models import CASES, keras_model, rows
+from peers import WORKERS, timed
 
 from gridflow import LocalLauncher, TensorflowDistributor
 
-WORKERS, BATCH, STEPS, EPOCHS = 2, 64, 200, 3
+PEERS = Path(__file__).with_name("peers.py")
+NAMES = {
+    "gridflow": "gridflow, two workers",
+    "ddp": "PyTorch DDP, two processes",
+    "by_hand": "tf_keras by hand, two processes",
+    "alone": "Keras, one process",
+}
 
 
-def rows():
-    """Return the rows of an epoch."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(WORKERS * BATCH * STEPS, 784)).astype("float32")
-    return x, rng.integers(0, 10, len(x))
-
-
-def model_of():
-    """Return the compiled model."""
+def train(ctx, case):
+    """Train as one of gridflow's workers."""
     import keras
 
-    layers = [
-        keras.Input((784,)),
-        keras.layers.Dense(128, "relu"),
-        keras.layers.Dense(10, "softmax"),
-    ]
-    model = keras.Sequential(layers)
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model
-
-
-def timed(model, data):
-    """Return the milliseconds of a step, in each epoch but the first."""
-    model.fit(data, epochs=1, verbose=0)
-    found = []
-    for _ in range(EPOCHS):
-        began = time.perf_counter()
-        model.fit(data, epochs=1, verbose=0)
-        found.append(1000 * (time.perf_counter() - began) / STEPS)
-    return found
-
-
-def collectives():
-    """Return the sizes of all collectives in the functions that were traced here."""
-    import gc
-
-    from tensorflow.python.framework.func_graph import FuncGraph
-
-    graphs = [each for each in gc.get_objects() if isinstance(each, FuncGraph)]
-    return [
-        str(operation.inputs[0].shape)
-        for graph in graphs
-        for operation in graph.get_operations()
-        if operation.type.startswith("CollectiveReduce")
-    ]
-
-
-def train(ctx):
-    """Train as one of the workers."""
     with ctx.strategy.scope():
-        model = model_of()
-    found = timed(model, ctx.dataset("rows", batch_size=BATCH, features="x", label="y"))
-    return found, collectives()
+        model = keras_model(case, keras)
+    data = ctx.dataset("rows", batch_size=CASES[case][0], features="x", label="y")
+    return timed(lambda: model.fit(data, epochs=1, verbose=0), case)
 
 
-def alone():
-    """Train in this process, and print the milliseconds."""
-    import tensorflow as tf
+def by_gridflow(case):
+    """Return the milliseconds of gridflow's steps."""
+    x, y = rows(case, WORKERS)
+    distributor = TensorflowDistributor(
+        WORKERS,
+        launcher=LocalLauncher(),
+        logs="none",
+        progress=False,
+        env={"PYTHONPATH": str(PEERS.parent)},
+    )
+    return distributor.run(train, case, data={"rows": {"x": x, "y": y}}).value
 
-    data = tf.data.Dataset.from_tensor_slices(rows()).batch(WORKERS * BATCH)
-    print(*timed(model_of(), data))
+
+def by_peer(who, case):
+    """Return the milliseconds of a peer's steps."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    count = 1 if who == "alone" else WORKERS
+    started = [
+        subprocess.Popen(
+            [sys.executable, PEERS, who, case, *([str(rank), str(port)] if count > 1 else [])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        for rank in range(count)
+    ]
+    told = [process.communicate()[0] for process in started]
+    return json.loads(told[0].splitlines()[-1])
 
 
 def main():
-    """Measure both, alternately."""
-    x, y = rows()
-    distributor = TensorflowDistributor(
-        WORKERS, launcher=LocalLauncher(), logs="none", progress=False
-    )
-    ours, plain, sizes = [], [], []
-    for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 3):
-        found, sizes = distributor.run(train, data={"rows": {"x": x, "y": y}}).value
-        ours += found
-        command = [sys.executable, __file__, "alone"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        plain += map(float, done.stdout.split())
-    one, two = statistics.median(plain), statistics.median(ours)
-    print(f"ms a step, medians of {len(ours)} epochs")
-    print(f"one process, plain Keras   {one:6.2f}")
-    print(f"gridflow, two workers      {two:6.2f}   {two / one:.2f} x as long")
-    print(f"collectives traced by a worker: {', '.join(sizes)}")
+    """Measure all, alternately."""
+    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    for case in CASES:
+        if sys.argv[2:] and sys.argv[2] not in case:
+            continue
+        found = {who: [] for who in NAMES}
+        for _ in range(repetitions):
+            for who in NAMES:
+                found[who] += by_gridflow(case) if who == "gridflow" else by_peer(who, case)
+        medians = {who: statistics.median(each) for who, each in found.items()}
+        print(f"{case}, {CASES[case][0]} rows a worker: ms a step, and gridflow's beside it")
+        for who, each in medians.items():
+            print(f"  {NAMES[who]:34}{each:8.2f}{medians['gridflow'] / each:8.2f}", flush=True)
 
 
 if __name__ == "__main__":
-    alone() if sys.argv[1:] == ["alone"] else main()
+    main()

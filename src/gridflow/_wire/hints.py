@@ -44,6 +44,7 @@ _RAISED_BELOW: Final = re.compile(
 #: What it says of ranks that are in different operations: no peer has to be gone for that.
 _APART: Final = re.compile(
     r"Collective instance \d+ expected|Shape mismatch in the collective instance"
+    r"|different collective operations"
     r"|Inconsistent output shapes, got",
     re.IGNORECASE,
 )

@@ -46,6 +46,17 @@ def address(cluster: ClusterSpec, rank: int) -> tuple[str, int]:
     return host, int(port)
 
 
+def cores(process: TaskProcess) -> int:
+    """Return how many of this host's cores are this rank's share.
+
+    Ranks wait for one another in each step, so that more threads than cores hold all of them up.
+    """
+    mine, _ = address(process.cluster_spec, process.rank)
+    everybody = [each for role in process.setup.addresses.values() for each in role]
+    here = sum(each.rpartition(":")[0] == mine for each in everybody)
+    return max(1, len(os.sched_getaffinity(0)) // max(1, here))
+
+
 def await_first(process: TaskProcess) -> None:
     """Wait until the first rank listens, whom all others look for."""
     if process.rank:

@@ -58,20 +58,12 @@ def _is_wanted(process: TaskProcess) -> bool:
 
 
 def share_cores(process: TaskProcess) -> None:
-    """Give this process's operations its share of the host's cores, unless the user chose.
-
-    Ranks that wait for one another gain nothing from more threads than there are cores.
-    """
+    """Give TensorFlow's operations this rank's share of the cores, unless the user chose."""
     import tensorflow as tf
 
     from gridflow._keras.patches.bugs.parts import is_started
 
     threading = tf.config.threading
     chosen = "TF_NUM_INTRAOP_THREADS" in os.environ or threading.get_intra_op_parallelism_threads()
-    if chosen or is_started():
-        return
-    mine, _ = base.address(process.cluster_spec, process.rank)
-    places = [place for role in process.setup.addresses.values() for place in role]
-    here = sum(place.rpartition(":")[0] == mine for place in places)
-    cores = len(os.sched_getaffinity(0))
-    threading.set_intra_op_parallelism_threads(max(1, cores // max(1, here)))
+    if not chosen and not is_started():
+        threading.set_intra_op_parallelism_threads(base.cores(process))

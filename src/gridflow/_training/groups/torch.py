@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,8 @@ def join(process: TaskProcess, timeout: float) -> None:
     import torch
     from torch import distributed
 
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(base.cores(process))
     host, port = base.address(process.cluster_spec, 0)
     listener = _listen(host, port) if process.is_chief else None
     store = distributed.TCPStore(

@@ -7,7 +7,6 @@ group, as a Python function in the graph.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.patches.bugs.parts import module, part
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from gridflow._collectives.host import HostGroup
 
 _LAUNCHER: Final = "tensorflow.python.distribute.cross_device_utils"
-_TRACING: Final = "polymorphic_function.py"
 
 
 def install(strategy: Any, group: HostGroup) -> None:
@@ -44,14 +42,14 @@ def _launcher(group: HostGroup) -> type:
     base: Any = part(module(_LAUNCHER), "CollectiveReplicaLauncher")
 
     class Launcher(base):  # type: ignore[misc]
-        """Sums up numbers by the group; the rest, and what XLA compiles, by TensorFlow."""
+        """Sums up numbers by the group; what isn't numbers goes by TensorFlow."""
 
         def all_reduce(
             self, input_tensor: Any, control_input: Any = None, options: Any = None
         ) -> Any:
             """Return the sum over all ranks."""
             values = tf.convert_to_tensor(input_tensor)
-            if not _is_summed(values.dtype) or _is_compiled():
+            if not _is_summed(values.dtype):
                 return super().all_reduce(values, control_input, options)
             with self._control_input(control_input):
                 return self._call(group.all_reduce, values, values.shape)
@@ -59,7 +57,7 @@ def _launcher(group: HostGroup) -> type:
         def _all_gather(self, input_tensor: Any, options: Any) -> Any:
             """Return what all ranks have, behind one another; their shapes are the same."""
             values = tf.convert_to_tensor(input_tensor)
-            if not _is_gathered(values.dtype) or _is_compiled():
+            if not _is_summed(values.dtype):
                 return super()._all_gather(values, options)
 
             def gather(mine: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -87,19 +85,3 @@ def _launcher(group: HostGroup) -> type:
 
 def _is_summed(dtype: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_integer) and not dtype.is_quantized
-
-
-def _is_gathered(dtype: Any) -> bool:
-    return _is_summed(dtype) or bool(dtype.is_bool)
-
-
-def _is_compiled() -> bool:
-    """Return whether what is traced here becomes one program of XLA's, which calls no Python."""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(_TRACING):
-            function = frame.f_locals.get("self")
-            if getattr(function, "_jit_compile", False):
-                return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False

@@ -1,0 +1,117 @@
+"""Values that ranks exchange on CPUs, in training processes: by gridflow, or by TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridflow import (
+    CommunicationOptions,
+    Distribution,
+    GridflowError,
+    LocalLauncher,
+    TensorflowDistributor,
+)
+
+ROWS = {"x": np.random.default_rng(0).normal(size=(64, 4)).astype("float32")}
+ROWS["y"] = ROWS["x"].sum(axis=1)
+
+
+def distributor(implementation="auto", **options):
+    communication = CommunicationOptions(implementation, **options)
+    return TensorflowDistributor(
+        2,
+        launcher=LocalLauncher(),
+        logs="none",
+        progress=False,
+        distribution=Distribution(communication=communication),
+    )
+
+
+def train(ctx):
+    import gc
+
+    import tensorflow as tf
+    from tensorflow.python.framework.func_graph import FuncGraph
+
+    import keras
+
+    keras.utils.set_random_seed(1)
+    with ctx.strategy.scope():
+        layers = [
+            keras.Input((4,)),
+            keras.layers.Dense(8, "relu"),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.Dense(1),
+        ]
+        model = keras.Sequential(layers)
+        model.compile("adam", "mse", metrics=["mae"])
+    data = ctx.dataset("rows", batch_size=8, features="x", label="y")
+    logs = model.fit(data, epochs=2, verbose=0, callbacks=ctx.callbacks()).history
+
+    @tf.function
+    def gathered():
+        def mine():
+            here = tf.distribute.get_replica_context()
+            rank = tf.fill([2, 1], tf.cast(ctx.rank, tf.int64))
+            parts = [rank[: ctx.rank + 1], tf.cast(rank, tf.float32)]  # of different lengths, too
+            return [here.all_gather(part, axis=0) for part in parts]
+
+        return ctx.strategy.run(mine)
+
+    found = [value.numpy().ravel().tolist() for value in gathered()]
+    eager = ctx.strategy.reduce("SUM", tf.constant(ctx.rank + 1.0), axis=None)
+    graphs = [each for each in gc.get_objects() if isinstance(each, FuncGraph)]
+    kinds = {operation.type for graph in graphs for operation in graph.get_operations()}
+    by_tensorflow = "CollectiveReduceV2" in kinds
+    return model.get_weights(), logs, found, float(eager), by_tensorflow
+
+
+def test_values_are_the_same_whoever_exchanges_them():
+    ours = distributor().run(train, data={"rows": ROWS})
+    theirs = distributor("ring").run(train, data={"rows": ROWS})
+    for (weights, logs, found, eager, by_tensorflow), expected in zip(
+        ours.values, theirs.values, strict=True
+    ):
+        assert not by_tensorflow
+        assert expected[-1]
+        for mine, wanted in zip(weights, expected[0], strict=True):
+            np.testing.assert_array_equal(mine, wanted)  # a sum of two has one order
+        assert logs == expected[1]
+        assert found == expected[2] == [[0, 1, 1], [0, 0, 1, 1]]
+        assert eager == expected[3] == 3.0
+
+
+def sum_apart(ctx):
+    import tensorflow as tf
+
+    @tf.function
+    def total():
+        def mine():
+            values = tf.ones([3 + ctx.rank])
+            return tf.distribute.get_replica_context().all_reduce("SUM", values)
+
+        return ctx.strategy.run(mine)
+
+    return total().numpy()
+
+
+def test_ranks_that_exchange_different_values_hear_what_to_do():
+    with pytest.raises(GridflowError, match="different collective operations") as caught:
+        distributor().run(sum_apart)
+    assert "ctx.broadcast(value)" in str(caught.value)
+
+
+def stand_still(ctx):
+    import time
+
+    import tensorflow as tf
+
+    if ctx.rank == 1:
+        time.sleep(30)
+    return ctx.strategy.reduce("SUM", tf.constant(1.0), axis=None)
+
+
+def test_an_exchange_that_takes_too_long_fails_if_that_was_asked():
+    with pytest.raises(GridflowError, match="rank 1 did not come in time"):
+        distributor(timeout_seconds=2).run(stand_still)
