@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -115,3 +117,19 @@ def stand_still(ctx):
 def test_an_exchange_that_takes_too_long_fails_if_that_was_asked():
     with pytest.raises(GridflowError, match="rank 1 did not come in time"):
         distributor(timeout_seconds=2).run(stand_still)
+
+
+def threads(ctx):
+    import tensorflow as tf
+
+    return tf.config.threading.get_intra_op_parallelism_threads()
+
+
+@pytest.mark.parametrize("chosen", [None, 3])
+def test_ranks_share_the_cores_of_their_host_unless_the_user_chose(chosen):
+    env = {} if chosen is None else {"TF_NUM_INTRAOP_THREADS": str(chosen)}
+    job = TensorflowDistributor(
+        2, launcher=LocalLauncher(), logs="none", progress=False, env=env
+    ).run(threads)
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert list(job.values) == [share if chosen is None else 0] * 2  # 0: TensorFlow looks there

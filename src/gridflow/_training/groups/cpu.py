@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -61,9 +62,8 @@ def share_cores(process: TaskProcess) -> None:
     """Give TensorFlow's operations this rank's share of the cores, unless the user chose."""
     import tensorflow as tf
 
-    from gridflow._keras.patches.bugs.parts import is_started
-
     threading = tf.config.threading
     chosen = "TF_NUM_INTRAOP_THREADS" in os.environ or threading.get_intra_op_parallelism_threads()
-    if not chosen and not is_started():
-        threading.set_intra_op_parallelism_threads(base.cores(process))
+    if not chosen:
+        with contextlib.suppress(RuntimeError):  # TensorFlow has begun to compute
+            threading.set_intra_op_parallelism_threads(base.cores(process))
