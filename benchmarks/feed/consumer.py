@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from gridflow._feed.dataset.source import make_dataset
+from gridflow._feed.dataset.epochs import distribute
 from gridflow._feed.plan.epochs import steps_for
+from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.store import SpoolReader
 
 FORMS = {
@@ -26,8 +27,8 @@ def open_dataset(directory: Path, shape: str, batch: int, *, shuffle: bool = Fal
 
 
 def dataset_of(reader: SpoolReader, shape: str, batch: int, *, shuffle: bool = False):
-    steps = steps_for([reader.rows], batch)
-    return make_dataset(reader, batch_size=batch, steps=steps, shuffle=shuffle, **FORMS[shape])
+    options = {"batch_size": batch, "shuffle": shuffle, **FORMS[shape]}
+    return distribute(None, reader, grant=FixedGrant(steps_for([reader.rows], batch)), **options)
 
 
 def drain(dataset) -> int:

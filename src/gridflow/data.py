@@ -224,16 +224,17 @@ def _made(
     epoch: int = 0,
     step: int = 0,
 ) -> Any:
-    from gridflow._feed.dataset import source
-    from gridflow._feed.plan import epochs
+    from gridflow._feed.dataset.epochs import distribute
     from gridflow._feed.plan.counter import EpochCounter
+    from gridflow._feed.plan.epochs import steps_for
+    from gridflow._feed.plan.grants import FixedGrant
 
-    return source.distribute(
+    return distribute(
         strategy,
         found.reader(),
         **columns,
         batch_size=batch_size,
-        steps=epochs.steps_for(found.rows, batch_size, tail),
+        grant=FixedGrant(steps_for(found.rows, batch_size, tail)),
         tail=tail,
         shuffle=shuffle,
         seed=seed,

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridflow import Keys, Padded, Ragged
-from gridflow._feed.dataset.source import make_dataset
 from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.plan.epochs import steps_for
 from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow.errors import DataError, InvalidArgument, SchemaError
+from suite.batches import make_dataset
 
 LEAVES = {
     "int8": (pa.int8(), st.integers(-128, 127)),

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from gridflow._agent.features import step_grants
 from gridflow._coordinator.rows import LaunchRows, RowsPhase, SendAll, SendTo
-from gridflow._feed.dataset import incremental
+from gridflow._feed.dataset.epochs import EpochSource
+from gridflow._feed.dataset.source import source_of
 from gridflow._feed.ledger import DatasetCounts, EpochRecord, Ledger
 from gridflow._feed.plan.counter import EpochCounter
 from gridflow._feed.plan.epochs import steps_for
-from gridflow._feed.plan.grants import Grants, Standing, first_plan, full_steps, granted
+from gridflow._feed.plan.grants import ArrivingGrant, Standing, first_plan, full_steps, granted
 from gridflow._feed.selection import select
 from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow._wire import commands, reports
@@ -244,9 +245,15 @@ class Feed:
         self.left_out = None
         self.writer = SpoolWriter(folder, segment_bytes=1, on_segment=self.tell)
         self.written = 0
-        self.arrivals = Grants(
-            lambda: self.standing, self.wait_for, self.settled, batch_size=size, tail=tail
+        self.grant = ArrivingGrant(
+            lambda: self.standing,
+            self.wait_for,
+            batch_size=size,
+            tail=tail,
+            settled=self.settled,
+            on_begun=lambda: self.begun.append(True),
         )
+        self.begun = []
         self.size, self.tail = size, tail
 
     def settled(self):
@@ -275,13 +282,12 @@ class Feed:
 
     def source(self, **options):
         reader = SpoolReader(self.folder, "train", growing=True)
-        return incremental.EarlySource(
-            reader,
-            select(reader.specs, "x"),
+        return EpochSource(
+            reader=reader,
+            selection=select(reader.specs, "x"),
             batch_size=self.size,
-            steps=0,
             tail=self.tail,
-            arrivals=self.arrivals,
+            grant=self.grant,
             rank=self.rank,
             on_epoch=self.records.append,
             **options,
@@ -353,8 +359,7 @@ def test_an_epoch_that_is_given_up_says_so(tmp_path):
 def test_the_first_step_is_told_once_it_is_made(tmp_path):
     feed = Feed(tmp_path, (9000,), 1000, "spread")
     feed.write(5000)
-    told = []
-    source = feed.source(on_begun=lambda: told.append(True))
+    told, source = feed.begun, feed.source()
     windows = source.epoch()
     next(windows)
     assert source.has_step(0) is True
@@ -385,8 +390,8 @@ def test_keras_is_given_batches_of_a_dataset_without_a_length(tmp_path):
     source = feed.source(shuffle=True)
     dataset = source.dataset()
     assert int(dataset.cardinality()) < 0
-    assert incremental.early_source_of(dataset) is source
-    assert incremental.early_source_of(dataset.map(lambda x: x)) is None
+    assert source_of(dataset) is source
+    assert source_of(dataset.map(lambda x: x)) is None
     assert [source.has_step(step, 0.01) for step in (3, 4)] == [True, None]
     assert source.steps_if_known() is None
     elements = iter(dataset)

@@ -19,11 +19,11 @@ from pyarrow import flight
 
 from gridflow._agent.features.streams import Streams as AgentStreams
 from gridflow._coordinator.streams import LaunchStreams
-from gridflow._feed.dataset.stream import StreamSource, source_of
+from gridflow._feed.dataset.stream import StreamSource, of_stream
 from gridflow._feed.encodings import Ragged, Sparse
 from gridflow._feed.normalize import FeedOptions
 from gridflow._feed.plan.grants import Standing
-from gridflow._feed.plan.streams import StreamArrivals
+from gridflow._feed.plan.streams import StreamGrant
 from gridflow._feed.push import exactly_once
 from gridflow._feed.push.exactly_once import Superseded
 from gridflow._feed.push.inference_client import InferenceClient
@@ -466,7 +466,7 @@ def test_all_ranks_make_the_same_steps_and_use_each_row(
         reader = StreamReader("stream", folder / f"{rank}", 0)
         reader.look(sections)
         records, ended = [], []
-        source = source_of(
+        source = of_stream(
             reader,
             features="x",
             batch_size=size,
@@ -476,7 +476,7 @@ def test_all_ranks_make_the_same_steps_and_use_each_row(
             on_taken=lambda rows: None,
             on_section=ended.append,
             on_epoch=records.append,
-            arrivals=StreamArrivals(
+            grant=StreamGrant(
                 lambda section: (Standing(counts=tuple(counts)), section == sections - 1),
                 lambda condition, seconds: condition(),
                 section=0,
@@ -488,12 +488,12 @@ def test_all_ranks_make_the_same_steps_and_use_each_row(
         rows, batches = [], 0
         for (windows,) in source.epoch():
             for batch in windows:
-                assert source.has_next(0.0)
+                assert source.has_step(batches, 0.0)
                 source.progress.steps += 1
                 batches += 1
                 assert 1 <= len(batch) <= size
                 rows += batch.tolist()
-        assert source.has_next(0.0) is False
+        assert source.has_step(batches, 0.0) is False
         assert source.is_used_up
         assert ended == [*range(sections - 1)]
         made.append(batches)
@@ -514,7 +514,7 @@ def source_of_one(folder, batch, features, options, standing, asked=None):
     inflow.put("f", 0, 1, 0, batch, asked=asked)
     reader = StreamReader("stream", folder, 0)
     reader.look(1)
-    arrivals = StreamArrivals(
+    grant = StreamGrant(
         lambda _: (standing(), True),
         lambda condition, seconds: condition(),
         section=0,
@@ -522,8 +522,13 @@ def source_of_one(folder, batch, features, options, standing, asked=None):
         batch_size=2,
         tail="spread",
     )
-    common = {"batch_size": 2, "segments": lambda *_: 1, "on_taken": lambda rows: None}
-    return source_of(reader, features=features, arrivals=arrivals, **common)
+    common = {
+        "batch_size": 2,
+        "segments": lambda *_: 1,
+        "on_taken": lambda rows: None,
+        "on_section": lambda section: None,
+    }
+    return of_stream(reader, features=features, grant=grant, **common)
 
 
 def test_while_rows_are_waited_for_nothing_has_the_form_of_all_that_may_come(tmp_path):

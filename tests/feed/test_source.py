@@ -14,13 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridflow._feed.dataset.assemble import aligned_empty
-from gridflow._feed.dataset.source import Source, distribute, make_dataset
+from gridflow._feed.dataset.epochs import EpochSource, distribute
 from gridflow._feed.ledger import Ledger
 from gridflow._feed.plan.counter import EpochCounter
 from gridflow._feed.plan.epochs import steps_for
+from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.selection import select
 from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow.errors import InvalidArgument, SchemaError
+from suite.batches import make_dataset
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -243,7 +245,15 @@ def test_the_first_steps_are_all_of_an_epoch_wherever_it_begins(spool, tail, ste
     reader, ledger = spool(i=np.arange(50)), Ledger()
     ledger.set_counts("train", 0, reader.counts)
     columns = select(reader.specs, "i", dataset="train")
-    source = Source(reader, columns, 4, steps, tail, shuffle=True, on_epoch=ledger.add)
+    source = EpochSource(
+        reader=reader,
+        selection=columns,
+        batch_size=4,
+        grant=FixedGrant(steps),
+        tail=tail,
+        shuffle=True,
+        on_epoch=ledger.add,
+    )
     some = dataclasses.replace(source, first_steps=7, counter=EpochCounter())
 
     def rows(source):
@@ -266,7 +276,14 @@ def test_the_first_steps_of_a_rank_with_fewer_are_those_that_it_has(spool):
 
     reader = spool(i=np.arange(3))
     columns = select(reader.specs, "i", dataset="train")
-    source = Source(reader, columns, 8, 5, rank=1, endless=True)
+    source = EpochSource(
+        reader=reader,
+        selection=columns,
+        batch_size=8,
+        grant=FixedGrant(5),
+        rank=1,
+        endless=True,
+    )
     once = ArrayDataset(source, [35, 3]).take(3)._gridflow_evaluation
     assert [batch.tolist() for batch in once.view] == [[0, 1, 2]]
 
@@ -330,7 +347,8 @@ import pathlib, sys
 import tensorflow as tf
 from gridflow.errors import InvalidArgument
 from gridflow._feed.plan.counter import EpochCounter
-from gridflow._feed.dataset.source import distribute
+from gridflow._feed.dataset.epochs import distribute
+from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.store import SpoolReader
 
 device = tf.config.LogicalDeviceConfiguration()
@@ -340,7 +358,7 @@ tf.config.set_logical_device_configuration(
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 reader = SpoolReader(pathlib.Path(sys.argv[1]), "train")
 counter = EpochCounter()
-options = {"features": "i", "batch_size": 8, "steps": 5, "counter": counter}
+options = {"features": "i", "batch_size": 8, "grant": FixedGrant(5), "counter": counter}
 distributed = distribute(strategy, reader, **options)
 assert int(distributed.cardinality) == 5, distributed.cardinality
 values = [[v.numpy().tolist() for v in x.values] for x in distributed]
@@ -382,7 +400,7 @@ for changed, message in (({"batch_size": 9}, "multiple of 2"), ({"tail": "partia
 
 
 def test_other_strategies_get_the_plain_dataset(spool, tf):
-    options = {"features": "i", "batch_size": 8, "steps": 5}
+    options = {"features": "i", "batch_size": 8, "grant": FixedGrant(5)}
     reader = spool(i=np.arange(40))
     for strategy in (None, tf.distribute.get_strategy()):
         assert isinstance(distribute(strategy, reader, **options), tf.data.Dataset)

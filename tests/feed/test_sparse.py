@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridflow import Sparse
-from gridflow._feed.dataset.source import make_dataset
 from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.plan.epochs import steps_for
 from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow.errors import DataError, InvalidArgument, SchemaError
+from suite.batches import make_dataset
 
 #: As Spark's vectors come.
 VECTOR = pa.struct(

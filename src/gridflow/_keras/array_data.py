@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import keras
+from gridflow._feed.dataset.epochs import EpochSource
 from gridflow._feed.dataset.evaluation_view import attach, chain
-from gridflow._feed.dataset.source import Source
 from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.selection import select
 from gridflow._spec.options import whole_number
 from gridflow.errors import SchemaError
@@ -36,7 +37,7 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     Parameters
     ----------
-    source : Source
+    source : EpochSource
         Which rows make up which batch.
     own_rows : sequence of int
         Rows of each rank that count outside of training; of this rank alone where each trains for
@@ -48,7 +49,7 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
         Rows of this rank in a step, at most.
     """
 
-    def __init__(self, source: Source, own_rows: Sequence[int] = ()) -> None:
+    def __init__(self, source: EpochSource, own_rows: Sequence[int] = ()) -> None:
         super().__init__()
         self._source = source
         self._own_rows = own_rows
@@ -177,7 +178,7 @@ class ArrayOnce:
         Keras's functions for this rank alone, by model.
     """
 
-    def __init__(self, source: Source, own_rows: Sequence[int]) -> None:
+    def __init__(self, source: EpochSource, own_rows: Sequence[int]) -> None:
         own = own_rows[source.rank if len(own_rows) > 1 else 0]
         self.is_empty = own == 0
         # The number of steps is its own: no rank waits for another one.
@@ -188,7 +189,7 @@ class ArrayOnce:
             steps, size, tail = 1, 1, "repeat"
         once = replace(
             source,
-            steps=steps,
+            grant=FixedGrant(steps),
             batch_size=size,
             tail=tail,
             shuffle=False,
@@ -222,7 +223,7 @@ def make(
     parts: int | None = None,
     **options: Any,
 ) -> ArrayDataset:
-    """Return the dataset; `options` are those of `gridflow._feed.dataset.source.Source`.
+    """Return the dataset; `options` are those of `gridflow._feed.dataset.epochs.EpochSource`.
 
     Parameters
     ----------
@@ -253,7 +254,7 @@ def make(
             f"{backend!r} has no tensors of those. Turn it into numbers in the DataFrame, or use "
             "backend='tensorflow'."
         )
-    source = Source(reader, selection, endless=True, **options)
+    source = EpochSource(reader=reader, selection=selection, endless=True, **options)
     if is_alone:
         own_rows = [own_rows[source.rank]]
     elif parts is not None:

@@ -39,9 +39,9 @@ def dataset(runtime: TaskRuntime, request: DatasetRequest, start: Start) -> Any:
 
 def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
     """Return a dataset as soon as each rank has rows of it."""
-    from gridflow._feed.dataset import incremental
+    from gridflow._feed.dataset.epochs import distribute
     from gridflow._feed.plan.counter import EpochCounter
-    from gridflow._feed.plan.grants import Grants
+    from gridflow._feed.plan.grants import ArrivingGrant
 
     name, batch_size, tail = request.name, request.batch_size, request.tail
     strategy = runtime.mode.early_strategy()
@@ -59,11 +59,18 @@ def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
 
     counter = EpochCounter()
     runtime.epoch_counters.append(counter)  # shuffled or not: the first epoch is another one
-    look = functools.partial(arriving.look, runtime.inbox, name)
-    return incremental.distribute(
+    grant = ArrivingGrant(
+        functools.partial(arriving.look, runtime.inbox, name),
+        wait_for,
+        batch_size=batch_size,
+        tail=tail,
+        settled=settled,
+        on_begun=runtime.hurry,
+    )
+    return distribute(
         strategy,
         runtime.spool(name, growing=True),
-        Grants(look, wait_for, settled, batch_size=batch_size, tail=tail),
+        grant=grant,
         **request.columns,
         **request.shuffling(runtime),
         batch_size=batch_size,
@@ -71,7 +78,6 @@ def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
         prefetch=request.ahead,
         rank=runtime.rank,
         own_rows=functools.partial(_own_rows, runtime, name),
-        on_begun=runtime.hurry,
         counter=counter,
         on_epoch=lambda record: runtime.channel.send(EpochFed(record)),
         function=request.function,

@@ -36,8 +36,8 @@ class PushedStream:
 
     def open(self, request: DatasetRequest) -> Any:
         """Return the rows, once; see `TrainingContext.stream`."""
-        from gridflow._feed.dataset.stream import source_of
-        from gridflow._feed.plan.streams import StreamArrivals
+        from gridflow._feed.dataset.stream import of_stream
+        from gridflow._feed.plan.streams import StreamGrant
         from gridflow._feed.store.stream_reader import StreamReader
 
         runtime, batch_size, tail = self._runtime, request.batch_size, request.tail
@@ -49,7 +49,7 @@ class PushedStream:
         folder = Path(runtime.setup.spool).parent / "streams" / STREAM
         reader = StreamReader(STREAM, folder, news.first[STREAM], news.skip[STREAM])
         reader.look(self._news().segments[STREAM])
-        source = source_of(
+        source = of_stream(
             reader,
             **request.columns,
             batch_size=batch_size,
@@ -60,7 +60,7 @@ class PushedStream:
             on_taken=lambda rows: runtime.channel.send(StreamTaken(STREAM, rows)),
             on_epoch=lambda record: runtime.channel.send(EpochFed(record)),
             on_section=self._end_section,
-            arrivals=StreamArrivals(
+            grant=StreamGrant(
                 self._standing,
                 runtime.inbox.wait_for,
                 section=news.begin[STREAM],

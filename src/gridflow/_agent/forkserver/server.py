@@ -42,7 +42,7 @@ _LIGHT: Final = (
     "cloudpickle",
 )
 #: What goes with a package, beside itself.
-_FEED: Final = ("gridflow._feed.normalize", "gridflow._feed.store", "gridflow._feed.dataset.source")
+_FEED: Final = ("gridflow._feed.normalize", "gridflow._feed.store", "gridflow._feed.dataset.epochs")
 _WITH: Final = {
     "tensorflow": (
         "keras",

@@ -18,7 +18,7 @@ from gridflow._feed.long_texts import LONG_BYTES, LongTexts, are_long
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gridflow._feed.dataset.reading import Reader
+    from gridflow._feed.dataset.reading import ChunkReader
     from gridflow._feed.plan.epochs import BatchPlan, Window
     from gridflow._feed.plan.grants import FirstPlan
     from gridflow._feed.selection import Tensor
@@ -77,7 +77,7 @@ def is_own(array: np.ndarray) -> bool:
 
 
 def assemble(
-    reader: Reader,
+    reader: ChunkReader,
     tensors: Sequence[Tensor],
     plan: BatchPlan | FirstPlan,
     start_batch: int = 0,
@@ -122,7 +122,7 @@ def _alike(batch_rows: Sequence[int], most: int | None) -> Iterator[tuple[int, i
             left -= min(step, left)
 
 
-def _array(reader: Reader, tensor: Tensor, window: Window) -> Any:
+def _array(reader: ChunkReader, tensor: Tensor, window: Window) -> Any:
     if tensor.is_ragged:
         return _lists(reader, tensor, window)
     if tensor.is_text:
@@ -141,7 +141,7 @@ def _cut(array: Any, tensor: Tensor, begin: int, batches: int, size: int) -> Ite
     yield items if tensor.is_text else items.view(tensor.numpy_dtype)
 
 
-def _lists(reader: Reader, tensor: Tensor, window: Window) -> pa.Array:
+def _lists(reader: ChunkReader, tensor: Tensor, window: Window) -> pa.Array:
     """Return the rows of a window as lists of any length."""
     column = tensor.columns[0]
     found = []
@@ -159,7 +159,7 @@ def _lists(reader: Reader, tensor: Tensor, window: Window) -> pa.Array:
     return lists.take(pa.array(rows[: window.rows]))
 
 
-def _numbers(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray:
+def _numbers(reader: ChunkReader, tensor: Tensor, window: Window) -> np.ndarray:
     out = aligned_empty((window.rows, *tensor.row_shape), tensor.numpy_dtype)
     flat = out.reshape(window.rows, -1) if tensor.stacked else None
     is_wide = _is_wide(reader, tensor)
@@ -190,7 +190,7 @@ def _numbers(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray:
     return out
 
 
-def _is_wide(reader: Reader, tensor: Tensor) -> bool:
+def _is_wide(reader: ChunkReader, tensor: Tensor) -> bool:
     """Return whether many columns of one type, one number each, lie beside each other."""
     if len(tensor.columns) < _MANY_COLUMNS or any(width != 1 for width in tensor.widths):
         return False
@@ -198,7 +198,7 @@ def _is_wide(reader: Reader, tensor: Tensor) -> bool:
     return len(kinds) == 1 and not pa.types.is_fixed_size_list(kinds.pop())
 
 
-def _text(reader: Reader, tensor: Tensor, window: Window) -> np.ndarray | LongTexts:
+def _text(reader: ChunkReader, tensor: Tensor, window: Window) -> np.ndarray | LongTexts:
     column = tensor.columns[0]
     flat = []
     for piece in window.pieces:

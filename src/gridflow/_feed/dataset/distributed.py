@@ -1,13 +1,14 @@
-"""The dataset of a mirrored strategy, with what a plain ``tf.data.Dataset`` has besides."""
+"""A source's dataset as strategies take it: a mirrored one's has what plain ones have besides."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gridflow._feed.dataset.evaluation_view import chain
+from gridflow._feed.dataset.source import SOURCE, is_mirrored
 from gridflow._spec.options import whole_number
 from gridflow.errors import InvalidArgument
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from gridflow._feed.dataset.source import Source
 
+__all__ = ["formed"]
+
+S = TypeVar("S", bound="Source")
 
 #: What to write instead of methods that plain datasets have besides.
 _INSTEAD: Final = {
@@ -38,7 +42,7 @@ def _fed(base: Any) -> Any:
         An epoch for each iteration.
         """
 
-        source: Source
+        gridflow_source: Source
         again: Callable[[Source], Any]
         #: The plan gives all ranks equal steps: none has to ask the others, in each step, whether
         #: they have a batch, too.
@@ -52,7 +56,7 @@ def _fed(base: Any) -> Any:
             replica; Keras would go on past the end.
             """
             known = int(super().cardinality)
-            return known // self.source.replicas if known > 0 else known
+            return known // self.gridflow_source.replicas if known > 0 else known
 
         def __getattr__(self, name: str) -> Any:
             instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
@@ -87,25 +91,30 @@ def _fed(base: Any) -> Any:
                 As for ``tf.data.Dataset.map``: it is given ``x``, ``x, y`` or
                 ``x, y, sample_weight`` of a batch, that of one replica where there are several.
             """
-            before = self.source.function
-            return self.again(replace(self.source, function=chain(before, function)))
+            before = self.gridflow_source.function
+            return self.again(replace(self.gridflow_source, function=chain(before, function)))
 
         def take(self, steps: int) -> Any:
             """Return a dataset of the first steps of each epoch."""
             steps = whole_number("steps", steps, 1)
             if self.cardinality >= 0:
                 steps = min(steps, len(self))
-            return self.again(replace(self.source, first_steps=steps))
+            return self.again(replace(self.gridflow_source, first_steps=steps))
 
     return FedDataset
 
 
-def distributed(
-    strategy: Any, source: Source, prefetch: int, again: Callable[[Source], Any]
-) -> Any:
-    """Return the dataset of a source; ``again`` makes one like it of another source."""
+def formed(strategy: Any, source: S, prefetch: int, again: Callable[[S], Any]) -> Any:
+    """Return the dataset of a source in the form that the strategy's ``fit`` and ``run`` want.
+
+    Mirrored strategies get a distributed dataset, which TensorFlow neither shards nor re-batches;
+    all others, and None, the plain one. ``again`` makes another one like it of another source.
+    """
+    if not is_mirrored(strategy):
+        return source.dataset(prefetch)
     found: Any = strategy.distribute_datasets_from_function(lambda _: source.dataset(prefetch))
     base: Any = type(found)
     found.__class__ = _fed(base)
-    found.source, found.again = source, again
+    setattr(found, SOURCE, source)
+    found.again = again
     return found

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
 
-    from gridflow._feed.dataset.source import Source
+    from gridflow._feed.dataset.epochs import EpochSource
 
 __all__ = [
     "EvaluationView",
@@ -37,7 +37,7 @@ class EvaluationView:
 
     Parameters
     ----------
-    source : Source
+    source : EpochSource
         What the dataset is made of, changed for one pass over its rows (`source_of_view`).
     make : callable
         Turns the source into a dataset as the strategy wants it.
@@ -51,7 +51,7 @@ class EvaluationView:
     """
 
     def __init__(
-        self, source: Source, make: Callable[[Source], Any], own_rows: Sequence[int]
+        self, source: EpochSource, make: Callable[[EpochSource], Any], own_rows: Sequence[int]
     ) -> None:
         self._source, self._make, self._own_rows = source, make, tuple(own_rows)
         self.functions: MutableMapping[Any, Any] = weakref.WeakKeyDictionary()
@@ -102,17 +102,18 @@ def own_rows(rows: Sequence[int], borrowed: Sequence[int]) -> list[int]:
     return [count - lent for count, lent in zip(rows, borrowed, strict=True)]
 
 
-def source_of_view(source: Source, rank: int, rows: Sequence[int]) -> Source:
+def source_of_view(source: EpochSource, rank: int, rows: Sequence[int]) -> EpochSource:
     """Return a source of the same rows for one pass in order, in equal steps for all of `rows`."""
     import dataclasses
 
     from gridflow._feed.plan.counter import EpochCounter
+    from gridflow._feed.plan.grants import FixedGrant
 
     # A rank without rows of its own still reads those that it was lent, in equal steps.
     steps = math.ceil(max(*rows, source.reader.rows) / source.batch_size)
     return dataclasses.replace(
         source,
-        steps=steps,
+        grant=FixedGrant(steps),
         tail="spread",
         shuffle=False,
         counter=EpochCounter(),

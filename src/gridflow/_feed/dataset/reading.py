@@ -1,4 +1,4 @@
-"""What reads the rows of one rank, from its spool or from files."""
+"""What reads the rows of one rank, from its spool, from files or from a stream."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from gridflow._feed.normalize import TensorSpec
     from gridflow._feed.plan.epochs import Window
 
-__all__ = ["Reader"]
+__all__ = ["ChunkReader", "Reader"]
 
 
-class Reader(Protocol):
+class ChunkReader(Protocol):
     """Rows of one dataset in numbered *chunks*; see `gridflow._feed.store.SpoolReader`."""
 
     dataset: str
@@ -46,3 +46,18 @@ class Reader(Protocol):
 
     def follow(self, windows: Iterator[Window]) -> Iterator[Window]:
         """Give the windows of an epoch, and have read what they need."""
+
+
+class Reader(ChunkReader, Protocol):
+    """All rows of one rank.
+
+    Attributes
+    ----------
+    left_out : dict
+        Columns that can't be fed, and why.
+    """
+
+    left_out: dict[str, str]
+
+    def refresh(self) -> None:
+        """Look at what there is by now, where rows arrive; chunks keep their numbers."""

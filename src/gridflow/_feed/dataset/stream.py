@@ -7,14 +7,15 @@ TensorFlow only where a dataset is made.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.dataset.assemble import assemble, window_rows_for
-from gridflow._feed.dataset.incremental import EarlySource
-from gridflow._feed.dataset.source import made, shared
+from gridflow._feed.dataset.distributed import formed
+from gridflow._feed.dataset.source import Source, shared
 from gridflow._feed.dataset.stream_counting import counted
 from gridflow._feed.ledger import EpochRecord
 from gridflow._feed.normalize import tensor_specs
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from gridflow._feed.plan.streams import StreamArrivals
+    from gridflow._feed.plan.streams import StreamGrant
     from gridflow._feed.selection import Columns
 
-__all__ = ["StreamProgress", "StreamSource", "distribute", "source_of"]
+__all__ = ["StreamProgress", "StreamSource", "distribute", "of_stream"]
 
 _LOOK_SECONDS = 0.2
 _SHORT_SECONDS = 0.005
@@ -47,7 +48,7 @@ class StreamProgress:
     ----------
     has_begun : bool
         Whether somebody reads it.
-    consumer : StreamArrivals or None
+    consumer : StreamGrant or None
         Where those are who take the batches, behind those who make them.
     steps, rows : int
         Steps of its section that were handed out, and rows of the sections before it; of rows that
@@ -65,7 +66,7 @@ class StreamProgress:
     """
 
     has_begun: bool = False
-    consumer: StreamArrivals | None = None
+    consumer: StreamGrant | None = None
     steps: int = 0
     rows: int = 0
     is_fit: bool = False
@@ -75,32 +76,44 @@ class StreamProgress:
     is_told: bool = False
 
 
-@dataclass
-class StreamSource(EarlySource):
-    """A `Source` of rows that are pushed, in one pass; its first epoch is the only one."""
+@dataclass(kw_only=True)
+class StreamSource(Source):
+    """A `Source` of rows that are pushed, in one pass; its first epoch is the only one.
 
-    stream: StreamReader = None  # type: ignore[assignment]  # (no field before it lacks a default)
-    #: Returns the number of segments that have come; waits for more than those given, so long.
-    segments: Callable[[int, float], int] = None  # type: ignore[assignment]
-    #: Is told how many rows were taken.
-    on_taken: Callable[[int], None] = None  # type: ignore[assignment]
-    #: Rows that generations before this one had.
+    Attributes
+    ----------
+    grant : StreamGrant
+        Where those are who make the batches.
+    stream : StreamReader
+        The rows.
+    segments : callable
+        Returns the number of segments that have come; waits for more than those given, so long.
+    on_taken : callable
+        Is told how many rows were taken.
+    on_section : callable
+        Is told of a section whose rows were all trained on.
+    rows_before : int
+        Rows that generations before this one had.
+    is_asked : bool
+        Whether each batch is to be answered; it then never holds rows of two segments.
+    """
+
+    grant: StreamGrant
+    stream: StreamReader
+    segments: Callable[[int, float], int]
+    on_taken: Callable[[int], None]
+    on_section: Callable[[int], None]
     rows_before: int = 0
-    #: Whether each batch is to be answered; it then never holds rows of two segments.
     is_asked: bool = False
-    arrivals: StreamArrivals = None  # type: ignore[assignment]
     progress: StreamProgress = field(default_factory=StreamProgress)
-
-    #: Is told of a section whose rows were all trained on.
-    on_section: Callable[[int], None] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         # Before anybody makes a batch: those who take them begin where these begin.
         if self.progress.consumer is None:
-            self.progress.consumer = self.arrivals.another()
+            self.progress.consumer = self.grant.another()
 
     @property
-    def consumer(self) -> StreamArrivals:
+    def consumer(self) -> StreamGrant:
         """Where those are who take the batches."""
         assert self.progress.consumer is not None
         return self.progress.consumer
@@ -119,11 +132,12 @@ class StreamSource(EarlySource):
         """The stream's."""
         return self.stream.name
 
-    def has_next(self, seconds: float | None = None) -> bool | None:
-        """Return whether a step comes, once that is known; None if time is over.
+    def has_step(self, step: int, seconds: float | None = None) -> bool | None:
+        """Return whether another step comes, whatever its number in a fit.
 
         Sections whose steps have all been made are ended on the way.
         """
+        del step
         while True:
             known = self.consumer.has_step(self.progress.steps, seconds)
             if known is not False or self.consumer.is_last:
@@ -147,16 +161,15 @@ class StreamSource(EarlySource):
         begun = plan.rows_before((steps - full) * self.replicas)
         return before + full * self.batch_size + min(plan.rows, begun)
 
-    def complete(self) -> StreamSource:
-        """Refuse: a stream has no second pass."""
-        raise InvalidArgument(
-            "rows of ctx.stream() come only once, for training: to evaluate or to predict use "
-            "ctx.dataset(), or evaluate each batch in a custom loop."
-        )
-
-    def steps_if_known(self) -> int | None:
-        """Return None: a fit is told of each step."""
-        return None
+    @contextlib.contextmanager
+    def step_of_fit(self) -> Iterator[None]:
+        """Return a block in which a fit makes the step that it has asked for."""
+        self.progress.steps += 1
+        self.progress.is_fit = True
+        try:
+            yield
+        finally:
+            self.progress.is_fit = False
 
     def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the rows window by window, as they come."""
@@ -169,30 +182,24 @@ class StreamSource(EarlySource):
         self.progress.has_begun = True
         yield from self._asked() if self.is_asked else self._trained()
 
-    def dataset(self, prefetch: int = 2) -> Any:
-        """Return the ``tf.data.Dataset``, whose iterators count."""
-        dataset = super().dataset(prefetch)
-        return counted(dataset, self) if self.replicas == 1 else dataset
-
     def numpy_batches(self) -> Iterator[Any]:
         """Yield the batches as numpy arrays, for what isn't TensorFlow."""
         for windows in self.epoch():
-            self.has_next(0.0)
+            self.has_step(self.progress.steps, 0.0)
             for arrays in zip(*windows, strict=True):
-                self.has_next(0.0)
+                self.has_step(self.progress.steps, 0.0)
                 self.progress.steps += 1
                 batch = self.selection.pack(arrays)
                 parts = batch if isinstance(batch, tuple) else (batch,)
                 yield batch if self.function is None else self.function(*parts)
 
     def static_rows(self) -> int | None:
-        """Return the rows of an element, None where they may come to differ."""
-        if self.is_asked:
-            return None
-        return super().static_rows()
+        """Return the rows of an element, None where they may differ."""
+        return None if self.is_asked else super().static_rows()
 
-    def window(self, *, shuffle: bool) -> int:  # noqa: ARG002 (never shuffled)
+    def _fitting_rows(self) -> int:
         """Return how many rows to hold at a time."""
+        self._look()
         _, batch = self.stream.segment()
         size = int(only(self.stream.name, batch, self.selection.columns).nbytes)
         return int(window_rows_for(size // max(1, batch.num_rows), shuffle=False))
@@ -207,15 +214,15 @@ class StreamSource(EarlySource):
                 for batches in self._section():
                     fed += len(batches[0]) * len(batches[0][0]) if len(batches[0]) else 0
                     yield batches
-                rest = self.arrivals.counts()[self.arrivals.own] - self.stream.taken + before
+                rest = self.grant.counts()[self.grant.own] - self.stream.taken + before
                 self._look()
                 if rest:  # tail="drop"
                     left += rest
                     self.stream.take(rest)
                     taken += rest
-                if self.arrivals.is_last:
+                if self.grant.is_last:
                     break
-                self.arrivals.advance()
+                self.grant.advance()
             completed = True
             used = self.stream.taken - taken
             self._tell(fed, fed - used, left)
@@ -235,8 +242,8 @@ class StreamSource(EarlySource):
         """Yield the batches of a section."""
         done = 0
         while True:
-            steps = self.arrivals.steps_beyond(done, _LOOK_SECONDS)
-            limit = self.arrivals.full() if steps is None else steps
+            steps = self.grant.steps_beyond(done, _LOOK_SECONDS)
+            limit = self.grant.full() if steps is None else steps
             if done < limit:
                 count = min(limit - done, max(1, self._fitting_rows() // self.batch_size))
                 yield from self._full(count)
@@ -244,9 +251,9 @@ class StreamSource(EarlySource):
             elif steps is None:
                 break
             else:
-                yield self._nothing()
-        own = self.arrivals.counts()[self.arrivals.own]
-        yield from self._rest(self.arrivals.steps() - done, own - done * self.batch_size)
+                yield self.nothing()
+        own = self.grant.counts()[self.grant.own]
+        yield from self._rest(self.grant.steps() - done, own - done * self.batch_size)
 
     def _full(self, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield full batches, and give their rows back."""
@@ -274,12 +281,12 @@ class StreamSource(EarlySource):
     def _asked(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield batches that are to be answered, each of rows of one segment."""
         while True:
-            ended = self.arrivals.is_last
+            ended = self.grant.is_last
             if not self._look(0.0 if ended else _LOOK_SECONDS):
                 if ended:
                     self._tell(self.stream.taken, 0, 0)
                     return
-                yield self._nothing()
+                yield self.nothing()
                 continue
             number, batch = self.stream.segment()
             rows = min(batch.num_rows, self.batch_size)
@@ -289,10 +296,6 @@ class StreamSource(EarlySource):
             self.progress.asked.append((number, rows, left, self.stream.asked))
             yield from assemble(chunks, self.selection.tensors, plan)
             self._take(rows)
-
-    def _fitting_rows(self) -> int:
-        self._look()
-        return self.window(shuffle=False)
 
     def _look(self, seconds: float = 0.0) -> bool:
         """Map what has come; where nothing waits here, wait for some. Return whether there is."""
@@ -350,7 +353,7 @@ class StreamSource(EarlySource):
         return segment, not left
 
 
-def source_of(
+def of_stream(
     stream: StreamReader,
     *,
     features: Columns,
@@ -362,20 +365,14 @@ def source_of(
     specs = tensor_specs(stream.schema())
     refuse_left_out(named(features, label, sample_weight), stream.left_out)
     selection = select(specs, features, label, sample_weight, stream.name)
-    return StreamSource(
-        reader=None,  # type: ignore[arg-type]  # (its rows are the stream's)
-        selection=selection,
-        steps=0,
-        stream=stream,
-        is_asked=stream.is_asked,
-        **options,
-    )
+    return StreamSource(selection=selection, stream=stream, is_asked=stream.is_asked, **options)
 
 
 def distribute(strategy: Any, source: StreamSource, prefetch: int) -> tuple[Any, StreamSource]:
     """Return the dataset in the form that the strategy's ``Model.fit`` wants, and its source."""
     source = shared(strategy, source)
-    dataset = made(strategy, source, prefetch, None)
-    if hasattr(dataset, "source"):  # distributed: a step takes a batch for each replica
-        dataset = counted(dataset, source)
-    return dataset, source
+
+    def make(source: StreamSource) -> Any:
+        return counted(formed(strategy, source, prefetch, make))
+
+    return make(source), source

@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from gridflow._feed.dataset.source import SOURCE
+
 if TYPE_CHECKING:
     from gridflow._feed.dataset.stream import StreamSource
 
 __all__ = ["counted"]
 
 
-def counted(dataset: Any, source: StreamSource) -> Any:
+def counted(dataset: Any) -> Any:
     """Let a dataset count what loops draw of it; return it."""
     dataset.__class__ = _counting(dataset.__class__)
-    dataset.gridflow_stream = source
     return dataset
 
 
@@ -27,14 +28,14 @@ def _counting(base: Any) -> Any:
             found = super().__iter__()
             if found is not self:
                 found.__class__ = _counting(found.__class__)
-                found.gridflow_stream = self.gridflow_stream
+                setattr(found, SOURCE, getattr(self, SOURCE))
             return found
 
         def __next__(self) -> Any:
-            source = self.gridflow_stream
+            source: StreamSource = getattr(self, SOURCE)
             counts = not (source.is_asked or source.progress.is_fit)
             if counts:
-                source.has_next()
+                source.has_step(source.progress.steps)
             found = super().__next__()
             source.progress.steps += counts
             return found

@@ -21,8 +21,9 @@ others may make once they hear of it. What is in a batch is the same whenever it
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gridflow._feed.plan.epochs import BatchPlan, ChunkPiece, Window, steps_for
 
@@ -31,7 +32,16 @@ if TYPE_CHECKING:
 
     from gridflow._feed.plan.epochs import Tail
 
-__all__ = ["FirstPlan", "Grants", "Standing", "first_plan", "full_steps", "granted"]
+__all__ = [
+    "ArrivingGrant",
+    "FirstPlan",
+    "FixedGrant",
+    "Grant",
+    "Standing",
+    "first_plan",
+    "full_steps",
+    "granted",
+]
 
 
 @dataclass(frozen=True)
@@ -171,7 +181,61 @@ def first_plan(
     return FirstPlan(head, spread, chunk, row)
 
 
-class Grants:
+class Grant(ABC):
+    """How far an epoch may go: whether a step of it may be made, and whether there is one.
+
+    Attributes
+    ----------
+    is_fixed : bool
+        Whether the steps of an epoch are known before it begins.
+    are_complete : bool
+        Whether all rows of all ranks have arrived.
+    """
+
+    is_fixed: ClassVar[bool] = False
+    are_complete: bool
+
+    @abstractmethod
+    def steps(self) -> int:
+        """Return the steps of an epoch, when all rows have arrived."""
+
+    @abstractmethod
+    def has_step(self, step: int, seconds: float | None = None) -> bool | None:
+        """Return whether an epoch has a step, as soon as that is known; None if time is over."""
+
+    @abstractmethod
+    def steps_beyond(self, step: int, seconds: float) -> int | None:
+        """Return how many steps may be made; None if all rows have arrived.
+
+        Waits until there are more than those given, or time is over.
+        """
+
+
+@dataclass(frozen=True)
+class FixedGrant(Grant):
+    """Of rows that are all there: so many steps."""
+
+    count: int
+    is_fixed = are_complete = True
+
+    def steps(self) -> int:
+        """Return the steps."""
+        return self.count
+
+    def has_step(self, step: int, seconds: float | None = None) -> bool:
+        """Return whether there is a step."""
+        del seconds
+        return step < self.count
+
+    def steps_beyond(self, step: int, seconds: float) -> None:
+        """Return None: no rows are waited for."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class ArrivingGrant(Grant):
     """What one dataset of a training process knows of the rows that still arrive.
 
     Parameters
@@ -181,27 +245,31 @@ class Grants:
     wait_for : callable
         ``wait_for(condition, seconds)`` waits until the condition holds, or time is over, and
         returns whether it does; the standing changes while it waits.
+    batch_size, tail
+        See `gridflow._feed.plan.epochs.steps_for`.
     settled : callable
         Called once all rows have arrived, each time that it matters: raises if they turned out to
         be none that can be trained on.
-    batch_size, tail
-        See `gridflow._feed.plan.epochs.steps_for`.
+    on_begun : callable
+        Called, maybe more than once, when the first step has been made.
     """
 
     def __init__(
         self,
         look: Callable[[], Standing],
         wait_for: Callable[[Callable[[], bool], float | None], bool],
-        settled: Callable[[], None],
         *,
         batch_size: int,
         tail: Tail,
+        settled: Callable[[], None] = _nothing,
+        on_begun: Callable[[], None] = _nothing,
     ) -> None:
-        self._look, self._wait_for, self._settled = look, wait_for, settled
+        self._look, self._wait_for = look, wait_for
         self._batch_size, self._tail = batch_size, tail
+        self._settled, self._on_begun = settled, on_begun
 
     @property
-    def are_complete(self) -> bool:
+    def are_complete(self) -> bool:  # type: ignore[override]
         """Whether all rows of all ranks have arrived."""
         return self._look().counts is not None
 
@@ -213,31 +281,31 @@ class Grants:
 
     def steps(self) -> int:
         """Return the steps of an epoch, when all rows have arrived."""
-        return steps_for(self.counts(), self._batch_size, self._tail)
+        self.counts()
+        return self._granted()
 
     def has_step(self, step: int, seconds: float | None = None) -> bool | None:
         """Return whether an epoch has a step, as soon as that is known; None if time is over."""
-        if self._wait_for(lambda: self._knows(step), seconds):
-            return step < self._granted()
-        return None
+        if not self._knows(step, seconds):
+            return None
+        return step < (self.steps() if self.are_complete else self._granted())
 
     def steps_beyond(self, step: int, seconds: float) -> int | None:
         """Return how many steps may be made; None if all rows have arrived.
 
         Waits until there are more than those given, or time is over.
         """
-        self._wait_for(lambda: self._knows(step), seconds)
+        self._knows(step, seconds)
         if self.are_complete:
             self._settled()
             return None
         return self._granted()
 
-    def _knows(self, step: int) -> bool:
-        standing = self._look()
-        known = standing.counts is not None
-        return known or step < granted(standing, self._batch_size, self._tail)
+    def _knows(self, step: int, seconds: float | None) -> bool:
+        if step:
+            self._on_begun()
+        return self._wait_for(lambda: self.are_complete or step < self._granted(), seconds)
 
     def _granted(self) -> int:
-        if self.are_complete:
-            return self.steps()
+        """Return how many steps may be made by what is known now."""
         return granted(self._look(), self._batch_size, self._tail)

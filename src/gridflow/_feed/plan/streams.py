@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gridflow._feed.plan.grants import Grants
+from gridflow._feed.plan.grants import ArrivingGrant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gridflow._feed.plan.epochs import Tail
     from gridflow._feed.plan.grants import Standing
 
-__all__ = ["StreamArrivals", "full_steps", "last_steps"]
+__all__ = ["StreamGrant", "full_steps", "granted", "last_steps"]
 
 
 def full_steps(counts: Sequence[int], batch_size: int) -> int:
@@ -55,7 +55,16 @@ def last_steps(counts: Sequence[int], batch_size: int, tail: Tail, *, repeats: b
     return -(-(max(counts) - full_steps(counts, batch_size) * batch_size) // batch_size)
 
 
-class StreamArrivals(Grants):
+def granted(standing: Standing, batch_size: int, tail: Tail) -> int:
+    """Return how many steps of a section may be made."""
+    if standing.counts is None:
+        return standing.certain // batch_size
+    return full_steps(standing.counts, batch_size) + last_steps(
+        standing.counts, batch_size, tail, repeats=standing.repeats
+    )
+
+
+class StreamGrant(ArrivingGrant):
     """What a training process knows of the rows that are pushed, section by section.
 
     A stream that isn't parted has one section. Steps are counted from a section's beginning.
@@ -64,14 +73,12 @@ class StreamArrivals(Grants):
     ----------
     look : callable
         Returns the present `Standing` of a section, and whether it is the last one.
-    wait_for : callable
-        See `Grants`.
+    wait_for, batch_size, tail
+        See `ArrivingGrant`.
     section : int
         The one to begin with.
     own : int
         Place of this rank among the counts.
-    batch_size, tail
-        See `Grants`.
     """
 
     def __init__(
@@ -84,15 +91,13 @@ class StreamArrivals(Grants):
         batch_size: int,
         tail: Tail,
     ) -> None:
-        super().__init__(
-            lambda: look(self.section)[0], wait_for, _nothing, batch_size=batch_size, tail=tail
-        )
+        super().__init__(lambda: look(self.section)[0], wait_for, batch_size=batch_size, tail=tail)
         self._look_at = look
         self.section, self.own = section, own
 
-    def another(self) -> StreamArrivals:
+    def another(self) -> StreamGrant:
         """Return one that begins as this one has begun, for somebody else to go on with."""
-        return StreamArrivals(
+        return StreamGrant(
             self._look_at,
             self._wait_for,
             section=self.section,
@@ -113,26 +118,9 @@ class StreamArrivals(Grants):
         self.section += 1
         return rows
 
-    def steps(self) -> int:
-        """Return the steps of the section, when no more of its rows will come."""
-        counts = self.counts()
-        return full_steps(counts, self._batch_size) + last_steps(
-            counts, self._batch_size, self._tail, repeats=self._look().repeats
-        )
-
     def full(self) -> int:
         """Return how many of the steps have full batches, when no more rows will come."""
         return full_steps(self.counts(), self._batch_size)
 
-    def _knows(self, step: int) -> bool:
-        standing = self._look()
-        return standing.counts is not None or step < standing.certain // self._batch_size
-
     def _granted(self) -> int:
-        if self.are_complete:
-            return self.steps()
-        return self._look().certain // self._batch_size
-
-
-def _nothing() -> None:
-    """Do nothing: what can't be fed was refused when it came."""
+        return granted(self._look(), self._batch_size, self._tail)

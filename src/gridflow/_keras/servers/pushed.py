@@ -136,7 +136,7 @@ class Dealer:
     def _pass_time(self) -> None:
         """Take all steps in; then wait for rows, or for the stream's end."""
         self._take_all_in()
-        incremental.has_next(self._source)
+        incremental.has_step(self._source, self._done)
 
     def _take_all_in(self) -> None:
         while self._under_way:

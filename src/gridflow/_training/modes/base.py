@@ -78,11 +78,13 @@ class DatasetRequest:
         """Return how the rows of this rank become batches, and who is told of it."""
         from gridflow._feed.plan.counter import EpochCounter
         from gridflow._feed.plan.epochs import steps_for
+        from gridflow._feed.plan.grants import FixedGrant
 
         if self.gathered is not None:
             size = whole_number("batch_size", self.batch_size, 1)
             steps = -(-self.gathered.rows // size)
-            return {**self.columns, "batch_size": size, "steps": steps, "tail": "partial"}
+            grant = FixedGrant(steps)
+            return {**self.columns, "batch_size": size, "grant": grant, "tail": "partial"}
         counter, shuffling = EpochCounter(), self.shuffling(process)
         if shuffling["shuffle"]:
             process.epoch_counters.append(counter)
@@ -90,7 +92,7 @@ class DatasetRequest:
             **self.columns,
             **shuffling,
             "batch_size": self.batch_size,
-            "steps": steps_for(self.rows, self.batch_size, self.tail),
+            "grant": FixedGrant(steps_for(self.rows, self.batch_size, self.tail)),
             "tail": self.tail,
             "rank": process.rank,
             "own_rows": self.own_rows,

@@ -74,10 +74,10 @@ class Synchronous(Mode):
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a ``tf.data.Dataset``, or the distributed dataset of a mirrored strategy."""
-        from gridflow._feed.dataset import source
+        from gridflow._feed.dataset.epochs import distribute
 
         process = self._process
-        return source.distribute(
+        return distribute(
             self.strategy if request.gathered is None else None,
             request.reader(process),
             prefetch=request.ahead,

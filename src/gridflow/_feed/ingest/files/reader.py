@@ -55,8 +55,6 @@ class FileReader:
         See `gridflow._feed.plan.epochs.BatchPlan`.
     """
 
-    is_complete: Final = True
-
     def __init__(self, dataset: str, pieces: Sequence[Piece], format: Format) -> None:  # noqa: A002 (what it is)
         self.dataset = dataset
         self._pieces, self._format = tuple(pieces), format
@@ -73,6 +71,9 @@ class FileReader:
         #: How many readers need a chunk in the window that they are at, or the next ones.
         self._needed: collections.Counter[int] = collections.Counter()
         self._threads: ThreadPoolExecutor | None = None
+
+    def refresh(self) -> None:
+        """Do nothing: files are all there."""
 
     @property
     def rows(self) -> int:

@@ -8,17 +8,19 @@ there, and so do its peers, at the same step.
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._feed.dataset.incremental import EarlySource, early_source_of
+from gridflow._feed.dataset.source import source_of
 from gridflow._feed.dataset.stream import StreamSource
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from gridflow._feed.dataset.epochs import EpochSource
+    from gridflow._feed.dataset.source import Source
 
 #: A wait that is longer is told: no step is to be expected until it is over.
 _PATIENCE_SECONDS: Final = 1.0
@@ -59,12 +61,12 @@ def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
     InvalidArgument
         The fit wants steps of another kind.
     """
-    source = early_source_of(getattr(data, "_distributed_dataset", None))
+    source = _source_of(data)
     if source is None or data._num_batches:
         return None
     if isinstance(source, StreamSource):
         _refuse_many_at_once(data, "ctx.stream()", "")
-        return _streamed(data, source, first)
+        return _asked(data, source, first)
     if data.steps_per_epoch:
         raise InvalidArgument(
             f"steps_per_epoch={data.steps_per_epoch} is for data whose length is known; with "
@@ -73,7 +75,7 @@ def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
         )
     _refuse_many_at_once(data, "ctx.dataset(start='early')", ", or use start='complete'")
     if source.counter.pending[0]:  # not the first epoch: it takes all rows
-        _has_step(source, sys.maxsize)
+        has_step(source, sys.maxsize)
         data._num_batches = source.steps_if_known()
         return None
     return _asked(data, source, first)
@@ -81,7 +83,7 @@ def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
 
 def iterator_of(data: Any) -> Any:
     """Return the iterator that an epoch of a fit draws from: a new one, but for a stream's."""
-    source = early_source_of(getattr(data, "_distributed_dataset", None))
+    source = _source_of(data)
     if not isinstance(source, StreamSource):
         return iter(data._get_iterator())
     if source.progress.iterator is None:
@@ -91,7 +93,17 @@ def iterator_of(data: Any) -> Any:
 
 def goes_on(data: Any) -> bool:
     """Return whether the data of a fit begin by themselves where a checkpoint was made."""
-    return isinstance(early_source_of(getattr(data, "_distributed_dataset", None)), StreamSource)
+    return isinstance(_source_of(data), StreamSource)
+
+
+def _source_of(data: Any) -> EpochSource | StreamSource | None:
+    """Return the source of the data of a fit whose steps aren't known before, None of any other."""
+    return _unfixed(getattr(data, "_distributed_dataset", None))
+
+
+def _unfixed(dataset: object) -> EpochSource | StreamSource | None:
+    source: Any = source_of(dataset)
+    return None if source is None or source.grant.is_fixed else source
 
 
 def _refuse_many_at_once(data: Any, what: str, otherwise: str) -> None:
@@ -105,7 +117,7 @@ def _refuse_many_at_once(data: Any, what: str, otherwise: str) -> None:
 
 def refuse(data: object) -> None:
     """Refuse a dataset whose rows still arrive, in the name of tf_keras."""
-    if early_source_of(data) is not None:
+    if _unfixed(data) is not None:
         raise InvalidArgument(
             "ctx.dataset(start='early') is for Keras 3: tf_keras has to know the steps of an epoch "
             "before it trains. Use start='complete'."
@@ -117,34 +129,24 @@ def known_steps(data: Any) -> int | None:
 
     Keras tells its callbacks the length that it knew at the beginning.
     """
-    if early_source_of(getattr(data, "_distributed_dataset", None)) is None:
+    if _source_of(data) is None:
         return None
     steps: int | None = data._num_batches
     return steps
 
 
-def _asked(data: Any, source: EarlySource, first: int) -> Iterator[int]:
-    step = first
-    while _has_step(source, step):
-        data._num_batches = source.steps_if_known()
-        yield step
-        step += 1
-    data._num_batches = source.steps_if_known()
-
-
-def _streamed(data: Any, source: StreamSource, first: int) -> Iterator[int]:
-    """Yield the steps of an epoch over rows that are pushed, until they end or it does."""
+def _asked(data: Any, source: Source, first: int) -> Iterator[int]:
+    """Yield the steps of an epoch until they end, or it has as many as the fit wants."""
     step = first
     while not data.steps_per_epoch or step < data.steps_per_epoch:
-        if not has_next(source):
-            _end(model_of(data), is_empty=step == first)
+        is_there = has_step(source, step)
+        data._num_batches = source.steps_if_known()
+        if not is_there:
+            if isinstance(source, StreamSource):
+                _end(model_of(data), is_empty=step == first)
             return
-        source.progress.steps += 1
-        source.progress.is_fit = True
-        try:
+        with source.step_of_fit():
             yield step
-        finally:
-            source.progress.is_fit = False
         step += 1
 
 
@@ -179,22 +181,14 @@ def save_section() -> bool:
     return bool(_savers)
 
 
-def has_next(source: StreamSource) -> bool:
-    """Return whether a stream's next step comes; waits for it, and tells a long wait."""
-    return _patiently(source.has_next)
-
-
-def _has_step(source: EarlySource, step: int) -> bool:
-    return _patiently(functools.partial(source.has_step, step))
-
-
-def _patiently(ask: Callable[[float | None], bool | None]) -> bool:
-    known = ask(_PATIENCE_SECONDS)
+def has_step(source: Source, step: int) -> bool:
+    """Return whether a step comes; waits for it, and tells a long wait."""
+    known = source.has_step(step, _PATIENCE_SECONDS)
     if known is not None:
         return known
     for listener in _listeners:
         listener(True)
-    known = ask(None)
+    known = source.has_step(step)
     for listener in _listeners:
         listener(False)
     return bool(known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
@@ -14,6 +14,7 @@ from gridflow._keras.patches.bugs.keras3_steps import with_steps
 from gridflow._keras.patches.hooks import (
     fits,
     own_order,
+    position,
     returning,
     saving,
     scope,
@@ -21,12 +22,8 @@ from gridflow._keras.patches.hooks import (
     tensorflow_evaluation,
 )
 from gridflow._keras.patches.hooks.compiling import check_optimizer, check_xla
-from gridflow._keras.patches.hooks.incremental import coming_steps, iterator_of
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TRAINER: Final = parts.trainer()
 _BASE: Final = parts.base_trainer()
@@ -59,21 +56,7 @@ def _go_on() -> None:
 
 
 def _ask_for_steps() -> None:
-    def steps_asked_for(original: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
-        steps = coming_steps(self)
-        if steps is None:
-            yield from original(self)
-            return
-        self.data_adapter.on_epoch_begin()
-        self._current_iterator = iterator = iterator_of(self)
-        for step in steps:
-            self._steps_seen = step
-            yield step, step, iterator
-        self._current_iterator = None
-        self._steps_seen = 0
-        self.data_adapter.on_epoch_end()
-
-    wrap(trainer.TFEpochIterator, "_enumerate_iterator", steps_asked_for, Layer.ROWS)
+    position.count_steps(trainer.TFEpochIterator)
 
 
 # --- data that aren't the workers' in common -----------------------------------------------------

@@ -235,11 +235,6 @@ def _keep(model: Any, data: Any) -> None:
 
 def _install_keras3() -> None:
     trainer, build_name, epochs = hooks_of("keras").FIT
-    _wrap(trainer, build_name, epochs)
-
-
-def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
-    """Keep the iterator that a model is built with, and let it start where it is told to."""
 
     def build_with(build: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None:
@@ -247,17 +242,29 @@ def _wrap(trainer: Any, build_name: str, epochs: Any) -> None:
             incremental.keep_model(iterator, self)
         build(self, iterator=iterator, data_batch=data_batch)
 
+    wrap(trainer, build_name, build_with, Layer.POSITION)
+    count_steps(epochs)
+
+
+@functools.cache
+def count_steps(epochs: Any) -> None:
+    """Let a class of Keras's epoch iterators begin where it is told to, and ask for each step."""
+
     def steps_from(enumerate_steps: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
         start = self.__dict__.pop(_START, None)
-        steps = enumerate_steps(self) if start is None else _from(self, start)
-        yield from steps
+        coming = incremental.coming_steps(self, 0 if start is None else start.step)
+        if start is None and coming is None:
+            yield from enumerate_steps(self)
+        else:
+            yield from _from(self, start or FitStart(0, 0), coming)
 
-    wrap(trainer, build_name, build_with, Layer.POSITION)
     wrap(epochs, "_enumerate_iterator", steps_from, Layer.POSITION)
 
 
-def _from(data: Any, start: FitStart) -> Iterator[tuple[int, int, Any]]:
-    coming = incremental.coming_steps(data, start.step)  # before an iterator may draw
+def _from(
+    data: Any, start: FitStart, coming: Iterator[int] | None
+) -> Iterator[tuple[int, int, Any]]:
+    """Yield the steps of an epoch from a place on, or those that are asked for one by one."""
     data.data_adapter.on_epoch_begin()
     data._current_iterator = iterator = incremental.iterator_of(data)
     if not incremental.goes_on(data):

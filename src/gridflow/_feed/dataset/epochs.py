@@ -1,0 +1,341 @@
+"""Epochs over a rank's rows: of those that are all there, and of those that still arrive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._feed.dataset.assemble import assemble, window_rows_for
+from gridflow._feed.dataset.distributed import formed
+from gridflow._feed.dataset.evaluation_view import EvaluationView, attach, source_of_view
+from gridflow._feed.dataset.source import Source, shared
+from gridflow._feed.ledger import EpochRecord
+from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.plan.epochs import BatchPlan, rank_seed
+from gridflow._feed.plan.grants import ArrivingGrant, FixedGrant, first_plan
+from gridflow._feed.selection import Columns, refuse_left_out, select
+from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    import numpy as np
+
+    from gridflow._feed.dataset.reading import Reader
+    from gridflow._feed.plan.grants import FirstPlan
+
+__all__ = ["EpochSource", "distribute"]
+
+_LOOK_SECONDS: Final = 0.2
+
+
+@dataclass(kw_only=True)
+class EpochSource(Source):
+    """A `Source` of rows that are read once in each epoch.
+
+    While rows arrive (`ArrivingGrant`) the first epoch takes them in the order in which they come,
+    and its dataset has no length. Every later epoch is as if all had been there before.
+
+    Attributes
+    ----------
+    reader : Reader
+        The rows.
+    shuffle : bool, default False
+        Whether each epoch has an order of its own, decided by seed, rank and epoch.
+    seed : int, default 0
+        See above.
+    counter : EpochCounter
+        Each iteration takes the next epoch from it.
+    window_rows : int, optional
+        Rows shuffled together; by default 65,536, or as many as fit into 64 MiB.
+    endless : bool, default False
+        Go on with the next epoch instead of ending; the cardinality is then infinite.
+    rows_wanted, multiple : int
+        For batches that must be as large as those of other ranks, see `BatchPlan`.
+    own_rows : int, optional
+        Outside of training: the rows that count, each of which comes once, in order.
+    """
+
+    grant: FixedGrant | ArrivingGrant
+    reader: Reader
+    shuffle: bool = False
+    seed: int = 0
+    counter: EpochCounter = field(default_factory=EpochCounter)
+    window_rows: int | None = None
+    endless: bool = False
+    rows_wanted: int = 0
+    multiple: int = 1
+    own_rows: int | None = None
+    _ended_early: bool = field(default=False, init=False)
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch; waits until they are known."""
+        return self.grant.steps()
+
+    @property
+    def steps_given(self) -> int:
+        """Steps of an iteration."""
+        return self.steps if self.first_steps is None else min(self.steps, self.first_steps)
+
+    @property
+    def has_empty_batches(self) -> bool:
+        """Whether there are fewer rows that count than batches."""
+        return self.own_rows is not None and self.own_rows < self.steps * self.replicas
+
+    def has_step(self, step: int, seconds: float | None = None) -> bool | None:
+        """Return whether an iteration has a step, once that is known; None if time is over."""
+        if self.first_steps is not None and step >= self.first_steps:
+            return False
+        return self.grant.has_step(step, seconds)
+
+    def steps_if_known(self) -> int | None:
+        """Return the steps of an iteration, None while they aren't known."""
+        return self.steps_given if self.grant.are_complete else None
+
+    def complete(self) -> EpochSource:
+        """Return the source of all rows, once they have arrived."""
+        if self.grant.is_fixed:
+            return self
+        steps = self.steps
+        self._look_again()
+        return replace(self, grant=FixedGrant(steps))
+
+    def window(self, *, shuffle: bool) -> int:
+        """Return how many rows to hold at a time."""
+        size_of, columns = self.reader.row_bytes, self.selection
+        found = window_rows_for(size_of(columns.columns), size_of(columns.texts), shuffle=shuffle)
+        return self.window_rows or found
+
+    def plan(self, epoch: int) -> BatchPlan | FirstPlan:
+        """Return the plan of an epoch, in elements of ``batch_size / replicas`` rows."""
+        steps = self.complete().steps
+        if not epoch and isinstance(self.grant, ArrivingGrant):
+            return first_plan(
+                self.reader.chunk_rows,
+                self.grant.counts(),
+                self.batch_size,
+                self.tail,
+                replicas=self.replicas,
+                window_rows=self.window(shuffle=False),
+            )
+        return BatchPlan(
+            self.reader.chunk_rows,
+            self.batch_size // self.replicas,
+            steps * self.replicas,
+            self.tail,
+            self.shuffle,
+            rank_seed(self.seed, self.rank),
+            epoch,
+            self.window(shuffle=self.shuffle),
+            self.rows_wanted,
+            self.multiple,
+            self.reader.chunks_together,
+        )
+
+    def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the next epoch, window by window; see `Source.epoch`."""
+        if self._ended_early:
+            # tf.data's repeat, come back at once after an epoch that was shortened.
+            self._ended_early = False
+            return
+        epoch, start_step = self.counter.begin()
+        start = at = start_step * self.replicas
+        if not epoch:
+            at = yield from self._arriving(start)
+        yield from self._planned(epoch, start, at)
+        self._ended_early = start > 0 and self.grant.is_fixed and not self.endless
+
+    def _arriving(self, start: int) -> Generator[tuple[np.ndarray, ...], None, int]:
+        """Yield the first epoch from an element on while rows arrive; return how far it came."""
+        at = start
+        plan: BatchPlan | None = None
+        try:
+            while True:
+                steps = self.grant.steps_beyond(at // self.replicas, _LOOK_SECONDS)
+                if steps is None:
+                    break
+                if steps * self.replicas <= at:
+                    yield self.nothing()
+                    continue
+                self._look_again()
+                plan = self._plan_of(steps)
+                for batches in assemble(self.reader, self.selection.tensors, plan, at):
+                    at += len(batches[0])
+                    yield batches
+            plan = None
+        finally:
+            if plan is not None:
+                self._report(0, plan, start, at, complete=False)
+        return at
+
+    def _planned(self, epoch: int, start: int, at: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield what is left at an element of an epoch, begun at another, whose plan is known."""
+        plan = self.plan(epoch)
+        if at >= plan.steps > 0:
+            raise InvalidArgument(
+                f"the epoch has {plan.steps // self.replicas} steps, it can't start at batch "
+                f"{at // self.replicas}. An epoch that was complete continues with "
+                f"EpochCounter.set({epoch + 1})."
+            )
+        last = plan.steps
+        if self.first_steps is not None:
+            last = min(last, self.first_steps * self.replicas)
+        if at >= last:
+            self._report(epoch, plan, start, last, complete=True)
+            return
+        try:
+            for batches in assemble(self.reader, self.selection.tensors, plan, at, last):
+                at += len(batches[0])
+                if at == last:
+                    # The consumer needn't come back after the last batch: Keras doesn't.
+                    self._report(epoch, plan, start, at, complete=True)
+                yield batches
+        finally:
+            if at < last:
+                self._report(epoch, plan, start, at, complete=False)
+
+    def _plan_of(self, steps: int) -> BatchPlan:
+        """Return the plan of the first steps of the first epoch, while rows arrive."""
+        return BatchPlan(
+            self.reader.chunk_rows,
+            self.batch_size // self.replicas,
+            steps * self.replicas,
+            "repeat" if self.tail == "repeat" else "drop",
+            window_rows=self.window(shuffle=False),
+        )
+
+    def _look_again(self) -> None:
+        self.reader.refresh()
+        refuse_left_out(self.selection.columns, self.reader.left_out)
+
+    def _report(
+        self, epoch: int, plan: BatchPlan | FirstPlan, start: int, at: int, *, complete: bool
+    ) -> None:
+        """Say what an epoch, begun at an element, was fed until it came to another."""
+        if self.on_epoch is None:
+            return
+        before, until = plan.rows_before(start), plan.rows_before(at)
+        left_out = plan.rows_left_out
+        if self.own_rows is not None:  # batches are emptied again that repeat rows
+            before, until = min(before, self.own_rows), min(until, self.own_rows)
+            left_out = plan.rows - self.own_rows
+        if complete:  # of an epoch that is cut short, too
+            left_out = max(0, plan.rows - until)
+        record = EpochRecord(
+            self.reader.dataset,
+            self.rank,
+            epoch,
+            rows_fed=until - before,
+            rows_repeated=max(0, until - plan.rows),
+            rows_left_out=left_out,
+            complete=complete,
+            rows_before=before,
+        )
+        self.on_epoch(record.to_dict())
+
+    def static_rows(self) -> int | None:
+        """Return the rows of an element, None where they may differ."""
+        if not self.grant.is_fixed:
+            return super().static_rows()
+        return self.batch_size // self.replicas if self.plan(0).is_even else None
+
+    def bounded(self, batches: Any) -> Any:
+        """Return the dataset of an iteration, made of that of an epoch."""
+        if not self.grant.is_fixed:  # it ends by itself
+            return super().bounded(batches)
+        batches = batches.repeat()
+        return batches if self.endless else batches.take(self.steps_given * self.replicas)
+
+    def mapped(self, batches: Any) -> Any:
+        """Return the dataset after what its batches go through."""
+        batches = super().mapped(batches)
+        if not self.has_empty_batches:
+            return batches
+        return batches.enumerate().map(self._emptied)
+
+    def _emptied(self, number: Any, batch: Any) -> Any:
+        """Take the rows out of batches that have none of their own: they are repeated ones.
+
+        Only now: what they went through needn't know batches without rows.
+        """
+        import tensorflow as tf
+
+        most = tf.where(number < self.own_rows, tf.int64.max, tf.constant(0, tf.int64))
+        return tf.nest.map_structure(lambda part: part[:most], batch)
+
+
+def distribute(
+    strategy: Any,
+    reader: Reader,
+    *,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    prefetch: int = 2,
+    own_rows: Sequence[int] | Callable[[], Sequence[int]] | None = None,
+    **options: Any,
+) -> Any:
+    """Return a dataset of the rows of one rank, as the strategy's ``fit`` and ``run`` want it.
+
+    ``batch_size`` stays the rows of this rank and step: where the process has several replicas,
+    each gets its share.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.Strategy or None
+    reader : Reader
+        The rank's rows of the dataset; of those that arrive, a spool that grows and has a row.
+    features, label, sample_weight
+        The columns, see `gridflow._feed.selection`. Elements are ``x``, a tensor or a dict,
+        ``(x, y)`` or ``(x, y, weight)``.
+    prefetch : int, default 2
+        Batches that are made ahead.
+    own_rows : sequence of int, or what returns it; optional
+        Rows of each rank that count outside of training. With them the dataset knows its
+        `gridflow._feed.dataset.evaluation_view.EvaluationView`: at once, or found out when it is
+        needed.
+    **options
+        Fields of `EpochSource`.
+
+    Raises
+    ------
+    SchemaError
+        When a column doesn't exist or doesn't fit.
+    InvalidArgument
+        See `gridflow._feed.dataset.source.shared`.
+    """
+    selection = select(reader.specs, features, label, sample_weight, reader.dataset)
+    source = EpochSource(reader=reader, selection=selection, **options)
+    if source.grant.is_fixed:
+        source.plan(0)  # refuses what can't be planned here, not in tf.data's thread
+    return _made(strategy, shared(strategy, source), prefetch, own_rows)
+
+
+def _made(
+    strategy: Any,
+    source: EpochSource,
+    prefetch: int,
+    own_rows: Sequence[int] | Callable[[], Sequence[int]] | None,
+) -> Any:
+    """Return the dataset of a source, with what it is outside of training."""
+
+    def make(source: EpochSource) -> Any:
+        return formed(
+            strategy, source, prefetch, lambda other: _made(strategy, other, prefetch, own_rows)
+        )
+
+    dataset = make(source)
+    if own_rows is None:
+        return dataset
+    import tensorflow as tf
+
+    together = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    rank = source.rank if together else 0
+
+    def once() -> EvaluationView:
+        known = own_rows() if callable(own_rows) else own_rows
+        rows = known if together else [known[source.rank]]
+        return EvaluationView(source_of_view(source.complete(), rank, rows), make, rows)
+
+    return attach(dataset, once if callable(own_rows) else once())
