@@ -6,20 +6,18 @@ The common case (no nulls, arrays of equal length) copies nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridflow._feed.types import is_list, leaf_type, stored
 from gridflow.errors import DataError, SchemaError
 
 __all__ = [
     "ColumnPlace",
     "filled",
-    "is_list",
-    "is_text",
-    "leaf_type",
     "null_rows",
     "offsets_of",
     "ragged",
@@ -78,7 +76,7 @@ def reason_against(kind: pa.DataType, where: str) -> str | None:
     while isinstance(leaf, pa.BaseExtensionType):
         leaf = leaf_type(leaf.storage_type)
     try:
-        _fixed_leaf(storage(pa.array([], leaf)), where)
+        stored(storage(pa.array([], leaf)), where)
     except SchemaError as error:
         return str(error)
     return None
@@ -105,30 +103,6 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(field, kind.list_size)
     return pa.large_list(field) if pa.types.is_large_list(kind) else pa.list_(field)
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's lists that can be tensors."""
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether a type is text or bytes."""
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
-
-
-def leaf_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the items of arrays at the innermost."""
-    while is_list(kind):
-        kind = kind.value_type
-    return kind
 
 
 def offsets_of(array: pa.Array) -> np.ndarray:
@@ -239,7 +213,7 @@ def ragged(column: pa.Array, where: ColumnPlace) -> pa.Array:
     """Give arrays of any length, without nulls, their form in the spool."""
     offsets = offsets_of(column)
     values = column.values if len(column) else column.values.slice(0, 0)
-    items = _fixed_leaf(values.slice(offsets[0], offsets[-1] - offsets[0]), where)
+    items = stored(values.slice(offsets[0], offsets[-1] - offsets[0]), where)
     array = pa.LargeListArray.from_arrays(pa.array(offsets - offsets[0]), items)
     if where.field is not None and not array.type.equals(where.expected_type):
         raise DataError(
@@ -272,7 +246,7 @@ def _width(widths: np.ndarray, where: ColumnPlace, expected: pa.DataType | None)
 def _fixed(array: pa.Array, where: ColumnPlace, expected: pa.DataType | None) -> pa.Array:
     """Give an array without nulls its form in the spool, by reference where possible."""
     if not is_list(array.type):
-        return _fixed_leaf(array, where)
+        return stored(array, where)
     inner = expected.value_type if expected is not None and is_list(expected) else None
     offsets = offsets_of(array)
     if pa.types.is_fixed_size_list(array.type):
@@ -287,36 +261,3 @@ def _fixed(array: pa.Array, where: ColumnPlace, expected: pa.DataType | None) ->
     if not len(array):
         return pa.array([], pa.list_(items.type, width))
     return pa.FixedSizeListArray.from_arrays(items, width)
-
-
-def _fixed_leaf(array: pa.Array, where: ColumnPlace | str) -> pa.Array:
-    kind, types = array.type, pa.types
-    if is_text(kind) or types.is_integer(kind) or types.is_floating(kind):
-        return array
-    if types.is_date(kind):
-        return array.cast(pa.date32()).view(pa.int32())
-    if types.is_timestamp(kind):
-        # Truncates nanoseconds; a time zone is only a way to print the same instant.
-        return array.cast(pa.timestamp("us", kind.tz), safe=False).view(pa.int64())
-    if types.is_decimal(kind):
-        # By way of text, as Arrow's own cast isn't to the nearest number.
-        return array.cast(pa.string()).cast(pa.float64())
-    for applies, target in _CASTS:
-        if applies(kind):
-            return array.cast(target)
-    hint = "Leave it out, or turn it into numbers, strings or arrays of one length."
-    hint = next((hint for applies, hint in _HINTS if applies(kind)), hint)
-    raise SchemaError(f"{where} has the type {kind}, which can't be a tensor. {hint}")
-
-
-_CASTS: Final = (
-    (pa.types.is_boolean, pa.uint8()),
-    (pa.types.is_fixed_size_binary, pa.binary()),
-)
-_HINTS: Final = (
-    (pa.types.is_null, "It contains only nulls: leave it out, or cast it."),
-    (pa.types.is_struct, "Make arrays of structs arrays of their fields: transform(c, x -> x.a)."),
-    (pa.types.is_map, "Choose keys of it: columns={'name': Keys('a', 'b')}."),
-    (pa.types.is_duration, "Cast it to long."),
-    (pa.types.is_time, "Cast it to long."),
-)

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gridflow._feed.column import is_list, is_text, leaf_type, offsets_of, storage
+from gridflow._feed.column import offsets_of, storage
 from gridflow._feed.sparse import packed
+from gridflow._feed.types import is_list, is_text, leaf_type
 from gridflow.errors import DataError, InvalidArgument, SchemaError
 
 if TYPE_CHECKING:

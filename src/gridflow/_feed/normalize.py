@@ -14,18 +14,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from gridflow._feed.column import (
-    ColumnPlace,
-    filled,
-    is_list,
-    is_text,
-    leaf_type,
-    null_rows,
-    ragged,
-    shaped,
-    storage,
-)
+from gridflow._feed.column import ColumnPlace, filled, null_rows, ragged, shaped, storage
 from gridflow._feed.encodings import Form, Ragged, Sparse, opened
+from gridflow._feed.types import is_list, is_text, leaf_type
 from gridflow._spec import strategies
 from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mean
 

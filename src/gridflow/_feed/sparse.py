@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from gridflow._feed.column import is_list, offsets_of, storage
+from gridflow._feed.column import offsets_of, storage
+from gridflow._feed.types import is_list
 from gridflow.errors import DataError, SchemaError
 
 __all__ = ["ITEM", "packed"]

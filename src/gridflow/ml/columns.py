@@ -13,15 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gridflow._feed.column import (
-    ColumnPlace,
-    is_list,
-    is_text,
-    null_rows,
-    reason_against,
-    shaped,
-    storage,
-)
+from gridflow._feed.column import ColumnPlace, null_rows, reason_against, shaped, storage
+from gridflow._feed.types import is_list, is_text
 from gridflow.errors import DataError, InvalidArgument, SchemaError
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gridflow._feed.column import is_list, null_rows
+from gridflow._feed.column import null_rows
+from gridflow._feed.types import is_list
 from gridflow.ml.columns import Slot, to_input
 from gridflow.ml.quantiles import Sketch
 from gridflow.ml.statistics import Moments, Quantiles, Vocabulary, columns_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow._feed.column import leaf_type
+from gridflow._feed.types import leaf_type
 from gridflow.errors import SchemaError
 from gridflow.ml.serving import predictions
 

@@ -18,6 +18,7 @@ from gridflow._feed.encodings import Sparse
 from gridflow._feed.ingest.base import RankRows, check_name
 from gridflow._feed.ingest.names import quoted
 from gridflow._feed.ingest.partitions import check_partitions, partitions, repartitioned
+from gridflow._feed.types import spark_refusal
 from gridflow.errors import InvalidArgument, SchemaError
 
 if TYPE_CHECKING:
@@ -34,17 +35,6 @@ __all__ = ["Tags", "check", "plain_frame", "stage_frame"]
 _RESERVED: Final = "__gridflow_"
 _TAG: Final = f"{_RESERVED}dataset"
 _MAX_DATASETS: Final = 127
-
-_HINTS: Final = {
-    "MapType": "Choose keys of it: columns={'name': Keys('a', 'b')}.",
-    "StructType": "Make arrays of structs arrays of their fields: transform(c, x -> x.a).",
-    "VariantType": "Extract what you need with variant_get.",
-    "NullType": "It contains only nulls: drop it, or cast it.",
-    "TimeType": "Cast it to a number, for example its seconds.",
-    "DayTimeIntervalType": "Cast it to a number, for example its seconds.",
-    "YearMonthIntervalType": "Cast it to a number, for example its months.",
-    "CalendarIntervalType": "Turn it into a number, for example of days.",
-}
 
 
 @dataclass(frozen=True)
@@ -176,17 +166,7 @@ def _reason_against(kind: DataType, where: str) -> str | None:
         leaf = leaf.elementType
     if leaf is kind and is_vector(kind):
         return None
-    fine = (
-        *(t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType),
-        *(t.BooleanType, t.StringType, t.CharType, t.VarcharType, t.BinaryType),
-        *(t.DateType, t.TimestampType, t.TimestampNTZType, t.DecimalType),
-    )
-    if isinstance(leaf, fine):
-        return None
-    hint = _HINTS.get(
-        type(leaf).__name__, "Leave it out, or turn it into numbers, strings or arrays."
-    )
-    return f"{where} has the type {kind.simpleString()}, which can't be a tensor. {hint}"
+    return spark_refusal(type(leaf).__name__, kind.simpleString(), where)
 
 
 def is_vector(kind: DataType) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.ipc
 
-from gridflow._feed.column import is_list
+from gridflow._feed.types import is_list
 
 if TYPE_CHECKING:
     from pathlib import Path

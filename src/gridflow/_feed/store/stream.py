@@ -27,6 +27,7 @@ from gridflow._feed.push.exactly_once import Partition, Partitions, Superseded
 from gridflow._feed.push.located import Located
 from gridflow._feed.push.marks import Mark, Marks
 from gridflow._feed.store import size_of, stream_files
+from gridflow._feed.types import leaf_type
 from gridflow.errors import DataError
 
 if TYPE_CHECKING:
@@ -47,10 +48,7 @@ ASKED: Final = b"gridflow.asked"
 
 def _element(kind: pa.DataType) -> pa.DataType:
     """Return the type of the numbers or texts that a column holds, whatever form they are in."""
-    while (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    ):
-        kind = kind.value_type
+    kind = leaf_type(kind)
     # Zone and unit don't change what a timestamp is fed as.
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 

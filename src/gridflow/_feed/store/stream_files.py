@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.ipc
 
-from gridflow._feed.column import is_list
 from gridflow._feed.push.located import Located
 from gridflow._feed.store.segment import lies_as
+from gridflow._feed.types import is_list
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from gridflow._feed.column import leaf_type
 from gridflow._feed.ingest.files.formats import Description, Format, Stretch
 from gridflow._feed.ingest.files.page_cache import is_cached
 from gridflow._feed.ingest.files.views import AS_VIEWS, footer_for_views, long_columns
 from gridflow._feed.normalize import FeedOptions, Findings, normalise
+from gridflow._feed.types import leaf_type
 from gridflow.errors import DataError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
