@@ -291,11 +291,8 @@ class _DatasetWriter:
         if self._on_segment is not None:
             self._write_manifest(is_complete=False)
             self._pace.note()
-            self._on_segment(self._dataset, self._rows_written)
-
-    @property
-    def _rows_written(self) -> int:
-        return sum(sum(segment.batches) for segment in self._segments)
+            readable = sum(sum(segment.batches) for segment in self._segments)
+            self._on_segment(self._dataset, readable)
 
     def _write_manifest(self, *, is_complete: bool) -> None:
         schema = self.schema
@@ -310,9 +307,7 @@ class _DatasetWriter:
             **asdict(self._counted()),
             "schema": encoded,
             "left_out": self.findings.left_out,
-            "segments": [
-                {**asdict(segment), "rows": sum(segment.batches)} for segment in self._segments
-            ],
+            "segments": [asdict(segment) for segment in self._segments],
         }
         path = self._directory / f"{MANIFEST}.tmp"
         path.write_text(json.dumps(manifest))
