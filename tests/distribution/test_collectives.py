@@ -15,6 +15,7 @@ from gridflow import (
     TensorflowDistributor,
 )
 
+pytestmark = pytest.mark.slow
 ROWS = {"x": np.random.default_rng(0).normal(size=(64, 4)).astype("float32")}
 ROWS["y"] = ROWS["x"].sum(axis=1)
 
