@@ -193,6 +193,12 @@ def test_strangers_keep_no_host_from_joining(ranks):
     mute.close()
 
 
+def test_where_a_sandbox_hides_the_host_a_rank_is_a_host_of_its_own(monkeypatch):
+    assert joining._host() == joining._host()
+    monkeypatch.setattr(joining, "Path", lambda _: Path("/proc/self/hidden"))
+    assert joining._host() != joining._host()
+
+
 def test_a_rank_that_never_comes_is_named():
     listener = links.Listener()
     try:
