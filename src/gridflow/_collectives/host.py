@@ -29,7 +29,6 @@ _SMALL: Final = 2048
 _PIECE: Final = 1 << 20
 #: Up to this many ranks, each adds up everything; more share the work, which takes one more round.
 _FEW: Final = 4
-_LINE: Final = 64
 
 
 class HostGroup:
@@ -121,13 +120,6 @@ class HostGroup:
         everyone[self._rank] = mine.reshape(-1).view(np.uint8)
         # The others add zeros.
         return self.all_reduce(everyone).view(mine.dtype).reshape(self._size, *mine.shape)
-
-    def close(self) -> None:
-        """Hang up."""
-        for _, link in self._links:
-            link.close()
-        if self._chain is not None:
-            self._chain.close()
 
     # Small ones ----------------------------------------------------------------------------------
 
