@@ -36,7 +36,7 @@ NAMED = {
     "_coordinator/environments.py": "titles of packages",
     "_feed/ingest/files/tfrecords.py": "'none' is a compression",
     "_keras/patches/bugs/keras3_replicas.py": "'none' is a reduction of Keras's losses",
-    "_keras/patches/bugs/parts.py": "packages with private parts",
+    "_keras/patches/private_parts.py": "packages with private parts",
     "_keras/patches/bugs/own_steps.py": "the package that a class is from",
     "_keras/patches/registry.py": "the table of the patches of each backend",
     "_keras/results.py": "'none' is a kind of value",
@@ -52,7 +52,7 @@ NOT_THE_RUNTIME = ("deploy/", "testing/")
 PRIVATE_MODULE = re.compile(
     r"\b(keras|tf_keras)[./]src\b|\btensorflow[./]python\b|\bjax[./]_src\b|\b__internal__\b"
 )
-DOOR = ("_keras/patches/bugs/", "_keras/patches/hooks/")
+DOOR = ("_keras/patches/bugs/", "_keras/patches/hooks/", "_keras/patches/private_parts.py")
 #: Private attributes of others that are no part of Keras or TensorFlow, and why they are used.
 PRIVATE = {
     "_SubParsersAction": "argparse has no public name for it",

@@ -23,15 +23,7 @@ from gridflow._spec.arguments import (
 from gridflow._spec.gpus import GpuOptions, describe
 from gridflow._spec.job import HostOptions, JobSpec, TrainingOptions
 from gridflow._spec.network import Network
-from gridflow._spec.option_groups import (
-    Deadlines,
-    Distribution,
-    LaunchOptions,
-    Programs,
-    Spool,
-    TensorBoard,
-)
-from gridflow._spec.options import (
+from gridflow._spec.option_checks import (
     LOG_CHOICES,
     START_TIMEOUT,
     LogChoice,
@@ -40,6 +32,14 @@ from gridflow._spec.options import (
     read_environment,
     time_limit,
     whole_number,
+)
+from gridflow._spec.option_groups import (
+    Deadlines,
+    Distribution,
+    LaunchOptions,
+    Programs,
+    Spool,
+    TensorBoard,
 )
 from gridflow._spec.tasks import Role, default_strategy, gpus_of, make_tasks
 

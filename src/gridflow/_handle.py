@@ -16,7 +16,7 @@ from gridflow._coordinator.pushing import Pushing, is_of_a_feeder
 from gridflow._feed.push import STREAM
 from gridflow._result import Result
 from gridflow._spec.cluster import Task
-from gridflow._spec.options import choose
+from gridflow._spec.option_checks import choose
 from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled
 
 if TYPE_CHECKING:

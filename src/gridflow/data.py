@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._spec.cluster import ClusterSpec, Task
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 from gridflow._spec.tf_config import TF_CONFIG
 from gridflow.errors import InvalidArgument
 

@@ -243,7 +243,7 @@ def test_each_probe_sees_that_a_keras_is_healthy(place):
         from types import SimpleNamespace as Handle
         from unittest import mock
         from gridflow._keras.patches import registry
-        from gridflow._keras.patches.bugs import parts
+        from gridflow._keras.patches import private_parts as parts
         if {backend!r} == "tensorflow":
             import tensorflow as tf
 
@@ -502,10 +502,10 @@ def exchanging_by_itself(ctx):
     from torch.nn.parallel import DistributedDataParallel
 
     import keras
-    from gridflow._keras.patches import registry
-    from gridflow._keras.patches.bugs import parts, torch_groups
+    from gridflow._keras.patches import private_parts, registry
+    from gridflow._keras.patches.bugs import torch_groups
 
-    trainer, base = parts.trainer(), parts.base_trainer()
+    trainer, base = private_parts.trainer(), private_parts.base_trainer()
     applied = {fix.name for fix in registry.apply()}
     if distributed.is_initialized() and not hasattr(trainer, "_initialize_ddp"):
         make = trainer.make_train_function

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from ranks import run_job
 
-from gridflow._keras.resume.file import Checkpoint, Entry, check_same
+from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
 from gridflow.errors import GridflowError, InvalidArgument
 
 ROWS, BATCH, EPOCHS = 48, 8, 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow._keras.patches.bugs.parts import MissingPart
 from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import MissingPart
 
 
 def owner_of(calls):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gridflow import LaunchOptions, LocalLauncher, TensorflowDistributor
-from gridflow._launch import agents
+from gridflow._launch import local_agents
 from gridflow.errors import TaskLost
 
 pytestmark = pytest.mark.slow
@@ -41,10 +41,10 @@ def fresh_server():
     """Let the next launch start a server, and end it."""
 
     def retire():
-        for server in agents._servers:
+        for server in local_agents._servers:
             server.retire()
             server.process.wait(20)
-        agents._servers.clear()
+        local_agents._servers.clear()
 
     retire()
     yield
@@ -145,7 +145,7 @@ def test_a_process_that_may_not_be_forked_is_none(run, fresh_server, tmp_path, m
         "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(agents, "_is_hopeless", False)
+    monkeypatch.setattr(local_agents, "_is_hopeless", False)
     facts = facts_of_agent
     parent, found = run(lambda: facts()).value
     assert parent == os.getpid()

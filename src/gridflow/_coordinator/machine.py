@@ -51,7 +51,7 @@ from gridflow._coordinator.policies import (
 from gridflow._coordinator.steps import RETURNED, Ask, StepWatch
 from gridflow._spec.exits import PREEMPTED, FailureKind
 from gridflow._spec.failures import KINDS
-from gridflow._spec.options import START_TIMEOUT
+from gridflow._spec.option_checks import START_TIMEOUT
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, reports
 from gridflow._wire.failures import Attempt, TaskFailure

@@ -1,7 +1,7 @@
 """Who owns a folder of checkpoints: one job at a time, however many drivers are given the folder.
 
 Here a folder of this machine, by a lock of its file system, which ends with its process. See
-`gridflow._coordinator.lease` for HDFS and object stores.
+`gridflow._coordinator.checkpoint_lease` for HDFS and object stores.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from gridflow._spec.exits import PREEMPTED
 from gridflow._spec.failures import KINDS, exit_of
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 from gridflow._spec.printable import printable
 from gridflow.errors import (
     GridflowError,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gridflow._feed.push import STREAM
 from gridflow._spec import strategies
-from gridflow._spec.options import seconds, whole_number
+from gridflow._spec.option_checks import seconds, whole_number
 from gridflow._wire.clock import Clock
 from gridflow._wire.receiver import REFUSED
 from gridflow.errors import DataError, GridflowError, InvalidArgument

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gridflow._coordinator.checkpoint_lease import Lease, without_mark
 from gridflow._coordinator.checkpoints import GO_ON, WORKERS, CheckpointStore, is_kept
-from gridflow._coordinator.lease import Lease, without_mark
 from gridflow._coordinator.owner import FolderLock
 from gridflow._files import transfer
 from gridflow._files.systems import absolute_path, scheme_of, where

@@ -21,7 +21,7 @@ from gridflow._feed.dataset.evaluation_view import attach, chain
 from gridflow._feed.plan.counter import EpochCounter
 from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.selection import select
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 from gridflow.errors import SchemaError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow._keras.neutral import numbers
 from gridflow._keras.results import flavour_of
 from gridflow._keras.resume import state
-from gridflow._keras.resume.file import Checkpoint
+from gridflow._keras.resume.checkpoint_file import Checkpoint
 from gridflow._wire.child import NewCheckpoint
 from gridflow._wire.commands import EndEvaluation
 from gridflow.errors import GridflowError

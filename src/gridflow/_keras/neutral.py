@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow._keras.patches.bugs.parts import Answers
+from gridflow._keras.patches.private_parts import Answers
 from gridflow._keras.results import flavour_of
 
 if TYPE_CHECKING:

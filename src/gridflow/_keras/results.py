@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from gridflow._files.local import open_own
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow.errors import (
     GridflowError,
     InvalidArgument,
@@ -241,7 +241,7 @@ def declared(model: Any, kind: str) -> dict[str, Any]:
     """
     declared = getattr(model, f"{kind}s", None) or []
     titles = getattr(model, f"{kind}_names", None) or [tensor.name for tensor in declared]
-    structure = parts.structure(model, kind)
+    structure = private_parts.structure(model, kind)
     if isinstance(structure, dict) and all(hasattr(each, "shape") for each in structure.values()):
         return structure
     return dict(zip(titles, declared, strict=False))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 
 _SHARDS: Final = "_gridflow_shards"
 
 
 def shards_of(variable: Any) -> list[Any] | None:
     """Return the shards of a Keras variable, each as a Keras variable; None for a whole one."""
-    natives = parts.shards(variable)
+    natives = private_parts.shards(variable)
     if natives is None:
         return None
     known: list[Any] | None = getattr(variable, _SHARDS, None)

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gridflow._keras.patches import registry
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts, registry
 from gridflow._keras.results import flavour_of, is_tensorflow
 
 _AVERAGING: Final = "_gridflow_averaging"
@@ -40,9 +39,9 @@ def diverging(model: Any) -> list[Any]:
         ]
     return [
         variable
-        for layer in parts.layers(model)
+        for layer in private_parts.layers(model)
         if layer.trainable
-        for variable in parts.own_statistics(layer)
+        for variable in private_parts.own_statistics(layer)
         if "float" in str(variable.dtype) and variable.synchronization in {"auto", "on_write"}
     ]
 

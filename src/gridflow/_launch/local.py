@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.folder import temporary_folder
 from gridflow._gpu.grant import check_host
-from gridflow._launch.agents import AgentProcess
 from gridflow._launch.base import Placement
+from gridflow._launch.local_agents import AgentProcess
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:

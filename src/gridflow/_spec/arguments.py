@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from gridflow._spec import backends, strategies
 from gridflow._spec.command import PATCHES_VARIABLE
 from gridflow._spec.gpus import GpuNeed
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 from gridflow._spec.roles import WORKER
 from gridflow._spec.tasks import Role
 from gridflow.errors import InvalidArgument

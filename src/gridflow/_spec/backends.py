@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from gridflow._spec import strategies
-from gridflow._spec.options import choose
+from gridflow._spec.option_checks import choose
 from gridflow._spec.roles import ROLES, TRAINING_ROLES
 from gridflow.errors import InvalidArgument
 

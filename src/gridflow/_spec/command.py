@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
-from gridflow._spec.options import read_words
+from gridflow._spec.option_checks import read_words
 from gridflow._spec.tf_config import TF_CONFIG, ClusterMember, role_variables
 from gridflow.errors import InvalidArgument
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from gridflow._spec.options import choose, whole_number
+from gridflow._spec.option_checks import choose, whole_number
 from gridflow.errors import InvalidArgument
 
 Implementation = Literal["auto", "gridflow", "ring", "nccl"]

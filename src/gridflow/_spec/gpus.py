@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.options import boolean, size_in_bytes
+from gridflow._spec.option_checks import boolean, size_in_bytes
 from gridflow._spec.roles import TRAINING_ROLES
 from gridflow.errors import InvalidArgument
 

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from gridflow._spec.gpus import GpuNeed, GpuOptions
+from gridflow._spec.option_checks import START_TIMEOUT
 from gridflow._spec.option_groups import (
     Deadlines,
     Distribution,
@@ -19,7 +20,6 @@ from gridflow._spec.option_groups import (
     Spool,
     TensorBoard,
 )
-from gridflow._spec.options import START_TIMEOUT
 from gridflow._spec.roles import TRAINING_ROLES
 from gridflow._spec.tasks import Part, Role, parts_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.communication import CommunicationOptions
-from gridflow._spec.options import boolean, seconds, size_in_bytes, time_limit, whole_number
+from gridflow._spec.option_checks import boolean, seconds, size_in_bytes, time_limit, whole_number
 from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
 from gridflow.errors import InvalidArgument
 

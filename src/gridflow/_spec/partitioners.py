@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gridflow._spec import strategies
 from gridflow._spec.cluster import Task
 from gridflow._spec.gpus import VISIBLE, GpuNeed, check_role
-from gridflow._spec.options import read_environment, read_words, whole_number
+from gridflow._spec.option_checks import read_environment, read_words, whole_number
 from gridflow._spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
 from gridflow.errors import InvalidArgument, did_you_mean
 

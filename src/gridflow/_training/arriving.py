@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from gridflow._spec.options import choose, whole_number
+from gridflow._spec.option_checks import choose, whole_number
 from gridflow._wire.commands import Arrived, Counts
 from gridflow._wire.reports import RowsWanted
 from gridflow.errors import SchemaError, did_you_mean

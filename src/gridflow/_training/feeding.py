@@ -7,7 +7,7 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gridflow._spec.options import choose, whole_number
+from gridflow._spec.option_checks import choose, whole_number
 from gridflow._training import arriving
 from gridflow._training.modes.base import DatasetRequest
 from gridflow._wire.commands import Counts

@@ -8,7 +8,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from gridflow._keras.patches.bugs.parts import COLLECTIVE_FILE, WAITING_FILES
+from gridflow._keras.patches.private_parts import COLLECTIVE_FILE, WAITING_FILES
 from gridflow._wire.child import Leave, LookAround
 from gridflow._wire.messages import Message
 from gridflow._wire.reports import Stack

@@ -196,7 +196,7 @@ def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int
 
 def _kind_of(error: BaseException) -> FailureKind | None:
     """Return the kind of failure that an error of gridflow's own is."""
-    from gridflow._keras.patches.bugs.parts import MissingPart
+    from gridflow._keras.patches.private_parts import MissingPart
     from gridflow._spec.failures import kind_of
 
     return "environment" if isinstance(error, MissingPart) else kind_of(error)

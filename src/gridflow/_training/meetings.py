@@ -10,7 +10,7 @@ import base64
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.options import seconds
+from gridflow._spec.option_checks import seconds
 from gridflow._wire import commands, ranks, values
 from gridflow.errors import BarrierTimeout, BrokenBarrier, GridflowError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.options import choose
+from gridflow._spec.option_checks import choose
 from gridflow._wire.commands import Counts
 from gridflow._wire.reports import Pulled
 from gridflow.errors import GridflowError, InvalidArgument

@@ -14,7 +14,7 @@ import numpy as np
 from gridflow._agent.folder import temporary_folder
 from gridflow._files import transfer
 from gridflow._spec import backends
-from gridflow._spec.options import choose
+from gridflow._spec.option_checks import choose
 from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
 from gridflow.ml import columns
 from gridflow.ml.columns import Slot

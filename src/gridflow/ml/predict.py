@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow._feed.ingest import packing
 from gridflow._spec import backends
-from gridflow._spec.options import choose, whole_number
+from gridflow._spec.option_checks import choose, whole_number
 from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.ml import model_broadcast, servable
 from gridflow.ml.columns import Slot

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 from gridflow.errors import GridflowError, MissingDependency
 
 if TYPE_CHECKING:

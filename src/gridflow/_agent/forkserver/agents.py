@@ -1,4 +1,4 @@
-"""Forks agents, ``python -m gridflow._agent.forkserver.agents``; see `gridflow._launch.agents`.
+"""Forks agents: ``python -m gridflow._agent.forkserver.agents``, see `_launch.local_agents`.
 
 An agent imports pyarrow and its transport, most of the work of a short job. This process has
 imported them, and forks an agent for each request of the driver, by whose inherited socket alone

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 
 _TASKS: Final = Path("/proc/self/task")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -44,7 +44,7 @@ def _initialized() -> str | None:
     cuda: Any = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "torch uses CUDA already"
-    return parts.is_started()
+    return private_parts.is_started()
 
 
 def _strange_thread(survivors: set[int]) -> str | None:

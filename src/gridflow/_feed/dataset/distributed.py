@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gridflow._feed.dataset.evaluation_view import chain
 from gridflow._feed.dataset.source import SOURCE, is_mirrored
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:

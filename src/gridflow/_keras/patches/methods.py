@@ -11,7 +11,7 @@ import enum
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._keras.patches.bugs.parts import part
+from gridflow._keras.patches.private_parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gridflow._keras import sharded
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import position
 from gridflow._keras.results import is_tensorflow
 from gridflow.errors import InvalidArgument
@@ -25,7 +25,7 @@ def build(model: Any, flavour: str) -> None:
         return
     spec = position.element_spec(model, flavour)
     if spec is None:
-        if model.built and parts.is_optimizer_built(model.optimizer):
+        if model.built and private_parts.is_optimizer_built(model.optimizer):
             return
         raise _unknown_shapes()
     with model.distribute_strategy.scope():
@@ -49,7 +49,7 @@ def build_sharded(model: Any, spec: Any) -> None:
     if not model.built:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
         symbols = tf.nest.map_structure(lambda one: keras.KerasTensor(one.shape, one.dtype), x)
-        parts.compute_output_spec(model, symbols)
+        private_parts.compute_output_spec(model, symbols)
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(sharded.trainable_variables(model))
 
@@ -58,7 +58,7 @@ def _build_other(model: Any) -> None:
     # Keras has built the model, its losses and metrics by now, on these backends.
     if not model.built:
         raise _unknown_shapes()
-    if not parts.is_optimizer_built(model.optimizer):
+    if not private_parts.is_optimizer_built(model.optimizer):
         model.optimizer.build(model.trainable_variables)
 
 
@@ -75,7 +75,7 @@ def _build_keras3(model: Any, spec: Any) -> None:
     symbols = tf.nest.map_structure(
         lambda one: SimpleNamespace(shape=one.shape, dtype=one.dtype), spec
     )
-    parts.build(model, symbols)
+    private_parts.build(model, symbols)
 
 
 def _build_tf_keras(model: Any, spec: Any) -> None:
@@ -91,7 +91,7 @@ def _build_tf_keras(model: Any, spec: Any) -> None:
     if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
     else:
-        parts.make_slots(optimizer, model.trainable_variables)
+        private_parts.make_slots(optimizer, model.trainable_variables)
     if not model.compiled_loss.built:
         model.compiled_loss.build(outputs)
     if not model.compiled_metrics.built:

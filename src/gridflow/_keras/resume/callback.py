@@ -30,7 +30,7 @@ from gridflow._keras import statistics
 from gridflow._keras.neutral import NeutralCallback, numbers
 from gridflow._keras.patches.hooks import incremental, position
 from gridflow._keras.resume import building, state
-from gridflow._keras.resume.file import Checkpoint
+from gridflow._keras.resume.checkpoint_file import Checkpoint
 from gridflow._keras.runtime import current_fit
 from gridflow._spec.place import Place
 from gridflow.errors import DataError, InvalidArgument

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridflow._keras import statistics
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.results import is_tensorflow
-from gridflow._keras.resume.file import Checkpoint, Entry, check_same
+from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,15 +36,15 @@ def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]
             "model": list(model.variables),
             "optimizer": list(model.optimizer.variables),
             "metrics": list(model.metrics_variables) if metrics else [],
-            "random": parts.global_seeds(),
+            "random": private_parts.global_seeds(),
         }
     else:
-        counters = [parts.train_counter(model)]
+        counters = [private_parts.train_counter(model)]
         groups = {
             "model": list(model.weights) + counters,
             "optimizer": _legacy_optimizer(model.optimizer),
             "metrics": [v for m in model.metrics for v in m.variables] if metrics else [],
-            "random": parts.random_states(model),
+            "random": private_parts.random_states(model),
         }
     # A metric inside the model would be in two groups; a layer used twice is there once already.
     seen: set[int] = set()

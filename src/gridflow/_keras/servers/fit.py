@@ -26,7 +26,7 @@ from gridflow._keras.servers.given import check, given
 from gridflow._keras.servers.pulled import Puller
 from gridflow._keras.servers.pushed import Dealer, PushedRows
 from gridflow._keras.servers.steps import fetch, make_steps, updates
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:

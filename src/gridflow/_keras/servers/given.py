@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.servers.data import WorkerDataset
 from gridflow._keras.servers.pushed import PushedRows
 from gridflow.errors import InvalidArgument
@@ -105,7 +105,7 @@ def _traced(function: Callable[[], Any]) -> Given | None:
 def _made_here(dataset: Any) -> Given:
     """Take a dataset that was made here; its pipeline runs in the workers."""
     endless = _checked(dataset).repeat()
-    _refuse_python(parts.graph_of(endless))
+    _refuse_python(private_parts.graph_of(endless))
     return Given(endless.element_spec, endless)
 
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.servers.steps import fetch
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class Puller:
         room : callable, optional
             Returns how many steps may be under way at the moment; one at least.
         """
-        with parts.hearing_of_repeats(self._coordinator, lambda worker, _: account.lose(worker)):
+        with private_parts.hearing_of_repeats(
+            self._coordinator, lambda worker, _: account.lose(worker)
+        ):
             missing = None
             while not account.is_done:
                 yield from self._pass(account, epoch, missing, room)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow._feed.dataset import ragged
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental
 from gridflow._keras.servers.steps import fetch, updates
 
@@ -98,7 +98,7 @@ class Dealer:
         before, more = updates(self._model), 0
         batches = self._batches()
         try:
-            with parts.hearing_of_repeats(self._coordinator, self._heard):
+            with private_parts.hearing_of_repeats(self._coordinator, self._heard):
                 for batch in batches:
                     while len(self._under_way) >= most:
                         self._take_in()

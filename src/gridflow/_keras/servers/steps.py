@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gridflow._keras import sharded
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow.errors import InvalidArgument
 
 
@@ -208,13 +208,13 @@ class _Keras3Steps(Steps):
 
         model = self._model
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        takes_training = {"training": training} if parts.takes_training(model) else {}
+        takes_training = {"training": training} if private_parts.takes_training(model) else {}
         outputs = model(x, **takes_training)
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics]
         # Losses of layers and of weights: in the scope the model wouldn't find its own.
-        with parts.with_losses(model, model.losses), keras.StatelessScope(zeros) as scope:
-            loss = parts.compute_loss(model, x, y, outputs, weight, training=training)
-            parts.count_loss(model, loss, _rows_in(x))
+        with private_parts.with_losses(model, model.losses), keras.StatelessScope(zeros) as scope:
+            loss = private_parts.compute_loss(model, x, y, outputs, weight, training=training)
+            private_parts.count_loss(model, loss, _rows_in(x))
             model.compute_metrics(x, y, outputs, sample_weight=weight)
         return outputs, loss, [tf.convert_to_tensor(scope.get_current_value(v)) for v, _ in zeros]
 
@@ -230,7 +230,7 @@ class _TfKerasSteps(Steps):
     def train_step(self, batch: Any) -> Any:
         def train(batch: Any) -> Any:
             found = self._model.train_step(batch)
-            parts.train_counter(self._model).assign_add(1)
+            private_parts.train_counter(self._model).assign_add(1)
             return found
 
         return self._strategy.run(train, args=(self.weighed(batch),))
@@ -271,7 +271,7 @@ def fetch(value: Any) -> Any:
     try:
         return value.fetch()
     except tf.errors.OpError:
-        if not parts.was_made(value):  # the step itself has failed
+        if not private_parts.was_made(value):  # the step itself has failed
             raise
         return None
 

@@ -17,7 +17,7 @@ from gridflow._files.transfer import delete
 from gridflow._launch.spark import errors
 from gridflow._launch.spark.plans import identify
 from gridflow._launch.spark.session import classic_context, default_folder
-from gridflow._spec.options import choose, whole_number
+from gridflow._spec.option_checks import choose, whole_number
 from gridflow.errors import DataError, GridflowError, InvalidArgument
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._training.groups import base
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ def join(process: TaskProcess, timeout: float) -> None:
     import jax
 
     own, _ = base.address(process.cluster_spec, process.rank)
-    parts.leave_jax_without_waiting()  # `leave` is called when all are there
+    private_parts.leave_jax_without_waiting()  # `leave` is called when all are there
     # Its handler of SIGTERM would keep the process from being ended.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    parts.listen_as(own.strip("[]"))
+    private_parts.listen_as(own.strip("[]"))
     host, port = base.address(process.cluster_spec, 0)
     jax.distributed.initialize(
         coordinator_address=f"{host}:{port}",

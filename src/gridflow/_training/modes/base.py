@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gridflow._spec.options import whole_number
+from gridflow._spec.option_checks import whole_number
 from gridflow._wire.reports import EpochFed
 from gridflow.errors import GridflowError, InvalidArgument
 

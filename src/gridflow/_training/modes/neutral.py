@@ -6,7 +6,7 @@ import importlib
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._training.groups import base
 from gridflow._training.modes.base import Mode
 from gridflow.errors import InvalidArgument
@@ -46,7 +46,7 @@ class Neutral(Mode):
         seed = process.training.seed
         if seed is None:
             seed = zlib.crc32(process.setup.job.encode())
-        parts.set_random_seed(seed)
+        private_parts.set_random_seed(seed)
         return base.SynchronousStrategy(self._group.spread(process.num_workers) if together else 1)
 
     def dataset(self, request: DatasetRequest) -> Any:

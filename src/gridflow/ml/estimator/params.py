@@ -11,7 +11,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 
 from gridflow._spec.backends import BACKENDS
 from gridflow._spec.gpus import GpuNeed
-from gridflow._spec.options import choose
+from gridflow._spec.option_checks import choose
 from gridflow.errors import InvalidArgument
 from gridflow.ml.estimator import columns, keras_objects
 

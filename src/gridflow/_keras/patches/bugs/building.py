@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gridflow._keras.array_data import ArrayDataset
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Patch
 
@@ -34,7 +34,7 @@ class _SampledError(Exception):
 
 
 def _building_reads_a_batch() -> bool:
-    home, name = parts.building()
+    home, name = private_parts.building()
     model = SimpleNamespace(
         _flatten_layers=list,
         _get_unbuilt_components=lambda: (False, True, False, False),
@@ -64,7 +64,7 @@ def _patch() -> None:
             data_batch = adapter._standardize_batch(data.sample())
         original(self, iterator=iterator, data_batch=data_batch)
 
-    wrap(*parts.building(), build, Layer.BUG)
+    wrap(*private_parts.building(), build, Layer.BUG)
 
 
 def fix() -> Patch:

@@ -28,8 +28,8 @@ from gridflow._keras.patches.bugs.datasets import (
     steps_after_distribution,
     without_autoshard,
 )
-from gridflow._keras.patches.bugs.parts import trainer as trainer_class
 from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import trainer as trainer_class
 from gridflow._keras.patches.registry import Patch
 from gridflow.errors import InvalidArgument
 

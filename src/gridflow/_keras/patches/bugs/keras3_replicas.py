@@ -12,9 +12,9 @@ from keras.src.backend.tensorflow import optimizer as optimizers
 from keras.src.losses import loss as losses
 
 from gridflow._keras.patches.bugs import keras3_losses, own_steps, probing, shares
-from gridflow._keras.patches.bugs.parts import trainer as trainer_class
 from gridflow._keras.patches.bugs.tensorflow_shares import part_of, sum_gradients
 from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import trainer as trainer_class
 from gridflow._keras.patches.registry import Patch
 from gridflow._keras.servers.steps import refuse_asynchronous
 from gridflow.errors import InvalidArgument

@@ -14,8 +14,8 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
 from gridflow._keras.patches.bugs import probing
-from gridflow._keras.patches.bugs.parts import trainer as trainer_class
 from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import trainer as trainer_class
 from gridflow._keras.patches.registry import Patch
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.registry import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TRAINER: Final = parts.trainer()
+TRAINER: Final = private_parts.trainer()
 
 
 def is_group() -> bool:
@@ -80,7 +80,7 @@ def _is_wrapped() -> bool:
 
 def _patch_wrapping() -> None:
     name = "_initialize_ddp"
-    parts.part(TRAINER, name)
+    private_parts.part(TRAINER, name)
     setattr(TRAINER, name, lambda _: None)
 
 
@@ -95,7 +95,7 @@ def _metrics_are_added_up() -> bool:
 
 
 def _patch_metrics() -> None:
-    TRAINER.get_metrics_result = parts.base_trainer().get_metrics_result
+    TRAINER.get_metrics_result = private_parts.base_trainer().get_metrics_result
 
 
 PATCHES: Final = (

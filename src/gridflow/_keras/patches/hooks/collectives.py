@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._keras.patches.bugs.parts import module, part
+from gridflow._keras.patches.private_parts import module, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

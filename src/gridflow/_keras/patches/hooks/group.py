@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from keras.src.trainers import epoch_iterator
 
 from gridflow._keras.array_data import ArrayDataset
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SHARES = "_gridflow_shares_weights"
 #: Who fits, what it builds a model by, and what counts the steps of an epoch.
-FIT: Final = (*parts.building(), epoch_iterator.EpochIterator)
+FIT: Final = (*private_parts.building(), epoch_iterator.EpochIterator)
 
 
 def ending() -> Hook:
@@ -68,6 +68,6 @@ def same_weights(
                 share(self.variables)
 
         wrap(cls, "fit", fit_from_the_same, Layer.ROWS)
-        wrap(*parts.building(), build_and_share, Layer.ROWS)
+        wrap(*private_parts.building(), build_and_share, Layer.ROWS)
 
     return Hook("all begin with the chief's weights", install, concerns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import evaluation_view
 from gridflow._keras.patches.registry import Hook
 
@@ -65,6 +65,6 @@ def hook(
             with predicting_alone(model, once):
                 yield lambda found: keras.tree.map_structure(lambda part: part[:most], found)
 
-        evaluation_view.patch(cls, parts.base_trainer(), evaluating, predicting)
+        evaluation_view.patch(cls, private_parts.base_trainer(), evaluating, predicting)
 
     return Hook("rows count once in evaluate, validation and predict", install)

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 
 import keras
 from gridflow._keras.neutral import numbers
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import (
     evaluation_view,
     fits,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gridflow._keras.array_data import ArrayOnce
 
-TRAINER: Final = parts.trainer()
+TRAINER: Final = private_parts.trainer()
 FIT: Final = group.FIT
 
 
@@ -138,7 +138,7 @@ HOOKS: Final = (
     group.same_weights(TRAINER, _broadcast, jax.distributed.is_initialized),
     Hook("a rank predicts for itself", _predict_alone, jax.distributed.is_initialized),
     group_evaluation.hook(TRAINER, _evaluating, _predicting),
-    returning.hook(parts.base_trainer(), "keras"),
+    returning.hook(private_parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
 )

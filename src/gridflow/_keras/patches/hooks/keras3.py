@@ -8,7 +8,8 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
 import keras
-from gridflow._keras.patches.bugs import parts, shares
+from gridflow._keras.patches import private_parts
+from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.bugs.datasets import check_scope, endless, with_order
 from gridflow._keras.patches.bugs.keras3_steps import with_steps
 from gridflow._keras.patches.hooks import (
@@ -25,8 +26,8 @@ from gridflow._keras.patches.hooks.compiling import check_optimizer, check_xla
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
-TRAINER: Final = parts.trainer()
-_BASE: Final = parts.base_trainer()
+TRAINER: Final = private_parts.trainer()
+_BASE: Final = private_parts.base_trainer()
 #: Who fits, what it builds a model by, and what counts the steps of an epoch.
 FIT: Final = (TRAINER, "_maybe_symbolic_build", trainer.TFEpochIterator)
 

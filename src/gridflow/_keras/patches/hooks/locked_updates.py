@@ -21,7 +21,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_resource_variable_ops as kernels
 
-from gridflow._keras.patches.bugs.parts import part
+from gridflow._keras.patches.private_parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._keras.patches.bugs.parts import module, part
 from gridflow._keras.patches.hooks import incremental
 from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import module, part
 from gridflow._keras.patches.registry import hooks_of
 from gridflow._keras.results import FLAVOURS
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from gridflow._keras import runtime
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow.errors import InvalidArgument
@@ -82,7 +82,7 @@ def _alone_would(group: Any) -> str:
 
 
 def _check_weights(model: Any, strategy: Any) -> None:
-    for weight in itertools.chain.from_iterable(map(_weights, parts.layers(model))):
+    for weight in itertools.chain.from_iterable(map(_weights, private_parts.layers(model))):
         native = getattr(weight, "_value", weight)
         if native is not None and not strategy.extended.variable_created_in_scope(native):
             raise InvalidArgument(

@@ -12,14 +12,14 @@ from typing import Any, Final
 import tensorflow as tf
 
 from gridflow._keras import runtime
-from gridflow._keras.patches.bugs import parts
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow._keras.resume import building
 from gridflow.errors import InvalidArgument
 
 _SERVERS: Final = tf.distribute.ParameterServerStrategy
-TRAINER: Final = parts.trainer()
+TRAINER: Final = private_parts.trainer()
 #: Of ``fit``: what belongs to arrays, and what workers that draw batches can't do.
 _NOT_FOR_FIT: Final = (
     "y",
@@ -70,7 +70,7 @@ def _send() -> None:
         logs = runtime.current().trainer(self).evaluate(given["x"], steps=given.get("steps"))
         if given.get("return_dict"):
             return logs
-        return parts.part(self, "_flatten_metrics_in_order")(logs)
+        return private_parts.part(self, "_flatten_metrics_in_order")(logs)
 
     def sent_predict(predict: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(self.distribute_strategy, _SERVERS):

@@ -16,7 +16,8 @@ from torch import distributed
 
 import keras
 from gridflow._keras.neutral import numbers
-from gridflow._keras.patches.bugs import keras3_losses, parts, shares
+from gridflow._keras.patches import private_parts
+from gridflow._keras.patches.bugs import keras3_losses, shares
 from gridflow._keras.patches.bugs.torch_groups import is_group
 from gridflow._keras.patches.hooks import fits, group, group_evaluation, returning, saving
 from gridflow._keras.patches.methods import Layer, wrap
@@ -25,7 +26,7 @@ from gridflow._keras.patches.registry import Hook
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-TRAINER: Final = parts.trainer()
+TRAINER: Final = private_parts.trainer()
 FIT: Final = group.FIT
 _applying: list[bool] = []
 #: On an optimizer: its gradients are those of a loss that was divided by the number of ranks.
@@ -178,7 +179,7 @@ HOOKS: Final = (
         lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
         lambda *_: contextlib.nullcontext(),
     ),
-    returning.hook(parts.base_trainer(), "keras"),
+    returning.hook(private_parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
 )

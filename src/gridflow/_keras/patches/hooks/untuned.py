@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from gridflow._keras.patches.bugs.parts import module
 from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import module
 
 
 @functools.cache

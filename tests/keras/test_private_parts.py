@@ -10,8 +10,8 @@ import textwrap
 
 import pytest
 
-from gridflow._keras.patches.bugs import parts
-from gridflow._keras.patches.bugs.parts import MissingPart
+from gridflow._keras.patches import private_parts
+from gridflow._keras.patches.private_parts import MissingPart
 from gridflow.errors import MissingDependency
 
 
@@ -34,7 +34,7 @@ def test_each_part_of_keras_3_is_there():
         """
         import numpy as np
         import keras
-        from gridflow._keras.patches.bugs import parts
+        from gridflow._keras.patches import private_parts as parts
 
         assert parts.global_seeds() == []
         parts.set_random_seed(1)
@@ -75,7 +75,7 @@ def test_each_part_of_tf_keras_is_there():
     in_new_process(
         """
         import tf_keras as keras
-        from gridflow._keras.patches.bugs import parts
+        from gridflow._keras.patches import private_parts as parts
         from gridflow._keras.neutral import NeutralCallback
 
         dense = keras.layers.Dense(1, input_shape=(4,))
@@ -105,7 +105,7 @@ def test_a_variable_in_shards_is_known_by_them():
         """
         from types import SimpleNamespace
         import tensorflow as tf
-        from gridflow._keras.patches.bugs import parts
+        from gridflow._keras.patches import private_parts as parts
         from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
         two = [tf.Variable([[1.0]]), tf.Variable([[2.0]])]
@@ -121,7 +121,7 @@ def test_each_part_of_jax_is_there():
     found = in_new_process(
         """
         import jax
-        from gridflow._keras.patches.bugs import parts
+        from gridflow._keras.patches import private_parts as parts
         assert parts.is_started() is None
         parts.leave_jax_without_waiting()
         parts.listen_as("127.0.0.1")
@@ -187,11 +187,11 @@ def _new_keras(monkeypatch):
 @pytest.mark.usefixtures("_new_keras")
 @pytest.mark.parametrize("owner", [Trainer, Trainer(), OfAUser()])
 def test_a_part_that_is_gone_is_named_with_the_version(owner):
-    assert parts.part(owner, "_kept") == 1
+    assert private_parts.part(owner, "_kept") == 1
     with pytest.raises(
         MissingPart, match=r"keras 3\.99\.0 has no .*trainer\.Trainer\._gone"
     ) as caught:
-        parts.part(owner, "_gone")
+        private_parts.part(owner, "_gone")
     assert "pip install 'gridflow[tensorflow]'" in str(caught.value)
     assert isinstance(caught.value, MissingDependency)
 
@@ -199,9 +199,9 @@ def test_a_part_that_is_gone_is_named_with_the_version(owner):
 @pytest.mark.usefixtures("_new_keras")
 def test_a_module_that_is_gone_is_named_and_a_package_that_is_not_installed_is_as_ever():
     with pytest.raises(MissingPart, match=r"keras 3\.99\.0 has no keras\.gone"):
-        parts.module("keras.gone")
+        private_parts.module("keras.gone")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        parts.module("no_such_package.part")
+        private_parts.module("no_such_package.part")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import fs
 
 from gridflow import Deadlines
-from gridflow._coordinator.lease import Lease
+from gridflow._coordinator.checkpoint_lease import Lease
 from gridflow._coordinator.owner import FolderLock
 from gridflow._coordinator.remote_checkpoints import MirroredCheckpoints, store_of
 from gridflow._files import transfer
@@ -232,7 +232,7 @@ def test_a_store_has_one_owner_and_the_next_goes_on_at_once_from_what_it_leaves(
 def test_who_is_frozen_loses_its_store_and_what_it_adds_later_is_never_read(
     stored, tmp_path, driver, monkeypatch
 ):
-    monkeypatch.setattr("gridflow._coordinator.lease.LEASE_SECONDS", SECONDS)
+    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", SECONDS)
     place, said = where(f"{stored}/checkpoints"), []
     frozen = driver("frozen", tmp_path, f"{stored}/checkpoints")
     assert frozen.stdout.readline() == "owns it\n"
@@ -421,7 +421,7 @@ def test_a_job_whose_checkpoints_are_taken_over_ends_and_says_by_whom(distribute
 
         time.sleep(600)
 
-    monkeypatch.setattr("gridflow._coordinator.lease.LEASE_SECONDS", SECONDS)
+    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", SECONDS)
     distributor = distribute(
         1, checkpoint_dir="memory://checkpoints", deadlines=Deadlines(shutdown=5.0)
     )
