@@ -13,10 +13,9 @@ import pytest
 
 from gridflow import errors, exit_code
 from gridflow._coordinator.policies import to_error
-from gridflow._spec import exits
-from gridflow._spec.exits import Exit, FailureKind
-from gridflow._spec.failures import KINDS, kind_of
-from gridflow._wire.failures import TaskFailure
+from gridflow._spec import termination_log
+from gridflow._spec.exits import KINDS, Exit, kind_of
+from gridflow._wire.failures import FailureKind, TaskFailure
 
 PAGE = Path(__file__).parents[1] / "docs" / "outcomes.md"
 
@@ -142,10 +141,10 @@ def test_what_is_not_gridflows_passes_a_script_as_it_is(tmp_path, error, code):
 def test_a_long_message_keeps_its_beginning_and_its_end(tmp_path, monkeypatch):
     place = tmp_path / "log"
     monkeypatch.setenv("GRIDFLOW_TERMINATION_LOG", str(place))
-    exits.leave_message("nobody reads it, so nothing is made")
+    termination_log.leave_message("nobody reads it, so nothing is made")
     assert not place.exists()
     place.touch()
-    exits.leave_message("worker:1 failed\n" + "ö" * 5000 + "\nno such file")
+    termination_log.leave_message("worker:1 failed\n" + "ö" * 5000 + "\nno such file")
     assert len(place.read_bytes()) <= 4096
     text = place.read_text(encoding="utf-8")
     assert text.startswith("worker:1 failed\n")

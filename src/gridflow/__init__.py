@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gridflow._launch.spark.materializing import materialize
     from gridflow._result import Result
     from gridflow._spec.communication import CommunicationOptions
-    from gridflow._spec.failures import exit_code, exit_codes
+    from gridflow._spec.exits import exit_code, exit_codes
     from gridflow._spec.gpus import GpuOptions
     from gridflow._spec.network import Network
     from gridflow._spec.option_groups import (
@@ -130,8 +130,8 @@ _HOMES: Final = {
     "WireError": "errors",
     "chief_only": "_keras.callbacks",
     "current_context": "_training.context",
-    "exit_code": "_spec.failures",
-    "exit_codes": "_spec.failures",
+    "exit_code": "_spec.exits",
+    "exit_codes": "_spec.exits",
     "materialize": "_launch.spark.materializing",
     "patch_keras": "_keras.patches.registry",
     "predict_udf": "ml.predict",

@@ -10,8 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gridflow._spec.exits import Exit
-from gridflow._spec.failures import exit_code
+from gridflow._spec.exits import Exit, exit_code
 from gridflow._spec.printable import printable
 from gridflow._spec.tf_config import FLAGS
 from gridflow.deploy.inside.terminal import paint

@@ -72,12 +72,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gridflow._coordinator import lease
+from gridflow._coordinator import checkpoint_lease
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._files.systems import scheme_of, where
 from gridflow._spec.place import Place
 
-job, folder, place, lease.LEASE_SECONDS = *sys.argv[1:4], float(sys.argv[4])
+job, folder, place, checkpoint_lease.LEASE_SECONDS = *sys.argv[1:4], float(sys.argv[4])
 if scheme_of(place):
     store = store_of(Path(folder), where(place), 1, job)
 else:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gridflow._agent.reporter import Reporter
     from gridflow._agent.uploads import Uploads
-    from gridflow._spec.exits import FailureKind
+    from gridflow._wire.failures import FailureKind
     from gridflow._wire.messages import Message
 
 #: A process that said it failed, or was told to leave, has this long to end by itself.

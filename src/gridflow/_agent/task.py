@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gridflow._agent.reporter import Reporter
     from gridflow._agent.uploads import Uploads
     from gridflow._gpu.grant import GpuGrant
-    from gridflow._spec.exits import FailureKind
     from gridflow._wire.client import CoordinatorClient
+    from gridflow._wire.failures import FailureKind
     from gridflow._wire.messages import Message
     from gridflow._wire.payload import AgentPayload
 

@@ -40,6 +40,7 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator.alarms import Alarms
 from gridflow._coordinator.checkpoint_barrier import CheckpointBarrier
 from gridflow._coordinator.environments import environment_failures
+from gridflow._coordinator.lost_agents import LostAgents
 from gridflow._coordinator.member import Member
 from gridflow._coordinator.phases import COLLECT_SECONDS, STAGES, Phase
 from gridflow._coordinator.policies import (
@@ -49,12 +50,11 @@ from gridflow._coordinator.policies import (
     to_error,
 )
 from gridflow._coordinator.steps import RETURNED, Ask, StepWatch
-from gridflow._spec.exits import PREEMPTED, FailureKind
-from gridflow._spec.failures import KINDS
+from gridflow._spec.exits import KINDS
 from gridflow._spec.option_checks import START_TIMEOUT
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, reports
-from gridflow._wire.failures import Attempt, TaskFailure
+from gridflow._wire.failures import PREEMPTED, Attempt, FailureKind, TaskFailure
 from gridflow.errors import DataError, RunTimeout
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class JobMachine:
         member.environment = agent.environment
         member.last_heard = at
         self._unregistered.discard(agent.rank)
-        self._silence.watch(agent.rank)
+        self._lost_agents.watch(agent.rank)
         return self._advance(at)
 
     # How agents and launches end -----------------------------------------------------------------
@@ -335,7 +335,7 @@ class JobMachine:
         detail = f"all agents ended early: {event.error or 'without an error'}"
         leaving = (rank for rank, member in enumerate(self._members) if member.leaving)
         return self._fail(
-            event.at, self._loss(event.at, next(leaving, self._silent_rank()), detail)
+            event.at, self._loss(event.at, next(leaving, self._lost_agents.longest_silent), detail)
         )
 
     # The way forward -----------------------------------------------------------------------------
@@ -427,18 +427,10 @@ class JobMachine:
         everyone = range(len(members))
         self._unregistered = {rank for rank in everyone if not members[rank].agent}
         self._unready, self._unfinished = set(everyone), set(everyone)
-        self._silence = Alarms(self._silent_at)
+        self._lost_agents = LostAgents(members, self.deadlines)
         names = [str(task) for task in self.tasks]
         self._steps = StepWatch(members, self._awaited, names, self.deadlines)
         self._replacements = Alarms(lambda rank: members[rank].up_by)
-        for rank in everyone:
-            self._silence.watch(rank)
-
-    def _silent_at(self, rank: int) -> float | None:
-        member = self._members[rank]
-        if not member.agent or member.lost:
-            return None
-        return member.last_heard + self.deadlines.heartbeat
 
     # Failure -------------------------------------------------------------------------------------
 
@@ -504,12 +496,10 @@ class JobMachine:
         return [attempt.failure for attempt in self.attempts if attempt.failure is not None]
 
     def _notice_silent(self, at: float) -> list[ev.Instruction]:
-        limit = self.deadlines.heartbeat
-        for rank in self._silence.due(at):
-            self._members[rank].lost = True
-            detail = f"its agent was not heard of for {limit:g} seconds (Deadlines.heartbeat)"
-            return self._fail(at, self._loss(at, rank, detail))
-        return []
+        rank = self._lost_agents.next_lost(at)
+        if rank is None:
+            return []
+        return self._fail(at, self._loss(at, rank, self._lost_agents.reason))
 
     def _check_deadlines(self, at: float) -> list[ev.Instruction]:
         if self._run_deadline is not None and at > self._run_deadline and not self._ending:
@@ -530,9 +520,7 @@ class JobMachine:
                     member.lost = member.lost or not member.cleared
                 return self._advance(at)
             case Phase.CLEARING:
-                for member in self._members:
-                    silent = at - member.last_heard > self.deadlines.heartbeat
-                    member.lost = member.lost or (silent and not member.cleared)
+                self._lost_agents.give_up_on_silent(at)
                 return self._advance(at)
             case Phase.RELAUNCHING if at > self._deadline:
                 return self._close(at, to_error(tuple(self._last_failures())))
@@ -645,18 +633,9 @@ class JobMachine:
     def _note_attempt(self, at: float, failure: TaskFailure | None) -> None:
         self.attempts.append(Attempt(self.generation, at - self._generation_began, failure))
 
-    def _silent_rank(self) -> int:
-        heard = [member.last_heard for member in self._members]
-        return heard.index(min(heard))
-
     def _loss(self, at: float, rank: int, detail: str) -> TaskFailure:
         """Return the failure of an agent that is gone, whether or not that was announced."""
-        pause, limit = self._standstill, self.deadlines.heartbeat
-        if pause is not None and at - pause.at < 2 * limit:
-            detail += (
-                f". The driver itself had stood still for {pause.seconds:.0f} seconds: agents wait "
-                f"for a silent driver for {self.deadlines.driver:g}"
-            )
+        detail += self._lost_agents.excuse(at, self._standstill)
         leaving = self._members[rank].leaving
         if leaving:
             failure = self._failure(rank, PREEMPTED, f"{leaving}. Now {detail}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from gridflow._spec.exits import PREEMPTED
-from gridflow._spec.failures import KINDS, exit_of
+from gridflow._spec.exits import KINDS, exit_of
 from gridflow._spec.option_checks import whole_number
 from gridflow._spec.printable import printable
+from gridflow._wire.failures import PREEMPTED
 from gridflow.errors import (
     GridflowError,
     InvalidArgument,
@@ -119,7 +119,8 @@ class RetryableExits:
         last = causes[-1]
         if KINDS[last.kind].is_final:
             return False
-        return (exit_of(last).is_retryable or last.consequence) and len(causes) <= self.limit
+        code = exit_of(last.kind, last.exit_code)
+        return (code.is_retryable or last.consequence) and len(causes) <= self.limit
 
 
 @dataclass(frozen=True)

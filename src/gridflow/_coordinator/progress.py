@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gridflow._spec.exits import PREEMPTED
+from gridflow._wire.failures import PREEMPTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

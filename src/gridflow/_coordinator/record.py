@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._feed.ledger import Ledger
 from gridflow._files.local import open_own, read_json, write_whole
 from gridflow._spec.cluster import Task
-from gridflow._spec.failures import exit_code
+from gridflow._spec.exits import exit_code
 from gridflow._spec.place import Place
 from gridflow._wire.failures import Attempt, TaskFailure
 from gridflow.errors import GridflowError, JobCancelled, UnsafePath

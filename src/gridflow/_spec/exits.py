@@ -1,51 +1,54 @@
-"""The exit codes of gridflow's processes, one for each kind of end: the only table of them.
+"""How jobs end: the exit codes, the kinds of failure, and which error has which. The only table.
 
 From 1 to 127 a failure is permanent: the same again fails again. From 128 another try may succeed,
-as after a signal. Below 128 they follow sysexits.h where that has a word for it; what is worth
-another try has the number of sysexits.h and 128. `gridflow._spec.failures` says which error has
-which.
+as after a signal. Below 128 codes follow sysexits.h where that has a word for it; what is worth
+another try has the number of sysexits.h and 128.
+
+A new kind of failure is a name in `gridflow._wire.failures.FailureKind`, a row in `KINDS`, and
+somebody who reports it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
-import os
-from pathlib import Path
-from typing import Final, Literal
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from gridflow import errors
+from gridflow._spec.termination_log import leave_message
+from gridflow.errors import (
+    DataError,
+    EnvironmentMismatch,
+    GridflowError,
+    NotEnoughGpus,
+    SchemaError,
+    StartTimeout,
+    StepTimeout,
+    TaskLost,
+    TrainingFailed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gridflow._wire.failures import FailureKind
 
 __all__ = [
-    "PREEMPTED",
+    "KINDS",
     "SIGNALLED",
     "Exit",
-    "FailureKind",
-    "leave_message",
-    "message_place",
+    "exit_code",
+    "exit_codes",
+    "exit_of",
+    "kind_of",
     "of_program",
 ]
 
-FailureKind = Literal[
-    "exception",
-    "exit",
-    "signal",
-    "stopped",
-    "lost",
-    "preempted",
-    "data",
-    "environment",
-    "start",
-    "steps",
-    "gpus",
-]
-#: The one kind that is announced: the policies count it apart.
-PREEMPTED: Final = "preempted"
 #: What a shell adds to the number of the signal that ended a process.
 SIGNALLED: Final = 128
-#: Where the kubelet reads why a container ended; another one by this variable.
-TERMINATION_LOG: Final = "/dev/termination-log"
-TERMINATION_VARIABLE: Final = "GRIDFLOW_TERMINATION_LOG"
-#: The kubelet reads no more of it.
-_MOST_BYTES: Final = 4096
 
 
 class Exit(enum.IntEnum):
@@ -108,29 +111,157 @@ def of_program(code: int) -> int:
     return int(Exit.KILLED if code >= SIGNALLED else Exit.PROGRAM)
 
 
-def leave_message(text: str) -> None:
-    """Say why this container ends, where Kubernetes reads it; nothing happens elsewhere.
+#: Each takes a message and ``failures=``.
+_OfFailures: TypeAlias = (
+    TrainingFailed | DataError | EnvironmentMismatch | StartTimeout | NotEnoughGpus
+)
 
-    The kubelet makes the file, and shows at most 4096 bytes of it: the beginning of a text says
-    what failed, its end why.
+
+@dataclass(frozen=True)
+class KindOfFailure:
+    """What holds of all failures of a kind.
+
+    Attributes
+    ----------
+    error : type
+        What a job raises that it ends.
+    exit : Exit
+        The code of such a job; see `exit_of`.
+    is_final : bool
+        The same again fails again: the group isn't restarted, whatever the policy.
+    is_replaced : bool
+        A new process of the task alone may not meet it again, where the others can wait for one.
+    is_gone : bool
+        An agent is gone with its host or executor: nothing that the program did. The words of the
+        tasks themselves say more of a cause.
+    is_executors : bool
+        The end of its executor looks so to a task that is still there.
+    is_hosts : bool
+        The host is to be looked into, so it is named.
+    raised_as : tuple of type
+        Errors that mean this when the function raises them.
     """
-    place = message_place()
-    if place is not None:
-        with contextlib.suppress(OSError):
-            place.write_bytes(_shortened(text.strip().encode(errors="replace")))
+
+    error: type[_OfFailures]
+    exit: Exit
+    is_final: bool = False
+    is_replaced: bool = False
+    is_gone: bool = False
+    is_executors: bool = False
+    is_hosts: bool = False
+    raised_as: tuple[type[Exception], ...] = ()
 
 
-def message_place() -> Path | None:
-    """Return the file for `leave_message`, None where there is none."""
-    place = Path(os.environ.get(TERMINATION_VARIABLE) or TERMINATION_LOG)
-    return place if place.is_file() else None
+KINDS: Final[Mapping[FailureKind, KindOfFailure]] = {
+    # The function raised.
+    "exception": KindOfFailure(TrainingFailed, Exit.PROGRAM),
+    # It called sys.exit(), or its process ended by itself.
+    "exit": KindOfFailure(TrainingFailed, Exit.PROGRAM, is_replaced=True),
+    # Its process was killed.
+    "signal": KindOfFailure(TrainingFailed, Exit.KILLED, is_replaced=True, is_executors=True),
+    # Its process is frozen.
+    "stopped": KindOfFailure(TrainingFailed, Exit.KILLED, is_replaced=True),
+    # The agent or its host is gone.
+    "lost": KindOfFailure(TaskLost, Exit.LOST, is_gone=True, is_executors=True),
+    # The same, and it was announced.
+    "preempted": KindOfFailure(TaskLost, Exit.LOST, is_gone=True),
+    # Its rows can't be fed.
+    "data": KindOfFailure(DataError, Exit.DATA, is_final=True, raised_as=(DataError, SchemaError)),
+    # Its Python doesn't fit.
+    "environment": KindOfFailure(
+        EnvironmentMismatch,
+        Exit.ENVIRONMENT,
+        is_final=True,
+        is_hosts=True,
+        raised_as=(EnvironmentMismatch,),
+    ),
+    # It did not come up.
+    "start": KindOfFailure(StartTimeout, Exit.TRY_AGAIN, is_final=True),
+    # It stopped making steps.
+    "steps": KindOfFailure(StepTimeout, Exit.STUCK),
+    # It found too few GPUs on its host.
+    "gpus": KindOfFailure(NotEnoughGpus, Exit.SLOTS, is_final=True),
+}
+#: The first that fits.
+_BY_ERROR: Final[tuple[tuple[type[BaseException], Exit], ...]] = (
+    *((kind.error, kind.exit) for kind in KINDS.values() if kind.error is not TrainingFailed),
+    (errors.SchemaError, Exit.DATA),
+    (errors.InvalidArgument, Exit.USAGE),
+    (errors.MissingDependency, Exit.ENVIRONMENT),
+    (errors.NotEnoughSlots, Exit.SLOTS),
+    (errors.RunTimeout, Exit.OVERDUE),
+    (errors.NetworkError, Exit.NETWORK),
+    (errors.JobExists, Exit.EXISTS),
+    (errors.UnsafePath, Exit.UNSAFE),
+    (errors.JobCancelled, Exit.INTERRUPTED),
+    (KeyboardInterrupt, Exit.INTERRUPTED),
+)
 
 
-def _shortened(text: bytes) -> bytes:
-    if len(text) <= _MOST_BYTES:
-        return text
-    gap = "\n…\n".encode()
-    first = _MOST_BYTES // 4
-    cut = text[:first] + gap + text[first + len(gap) - _MOST_BYTES :]
-    # What was cut in the middle of a letter is left out.
-    return cut.decode(errors="ignore").encode()
+def kind_of(error: BaseException) -> FailureKind | None:
+    """Return the kind of failure that an error of gridflow's own is when the function raises it."""
+    return next((kind for kind, row in KINDS.items() if isinstance(error, row.raised_as)), None)
+
+
+def exit_of(kind: FailureKind, code: int | None) -> Exit:
+    """Return the exit code of a job that a failure ends, whose process had a code, if any."""
+    return Exit.KILLED if (code or 0) >= SIGNALLED else KINDS[kind].exit
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Return the exit code for an error: one for each kind, the same in every release.
+
+    From 128 on another try may succeed. The table is in ``docs/outcomes.md``.
+
+    Parameters
+    ----------
+    error : BaseException or None
+        None: there was none. Of errors that aren't gridflow's it is 1, as Python has it.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from gridflow import NotEnoughSlots, exit_code
+    >>> exit_code(NotEnoughSlots("2 tasks, 1 slot"))
+    199
+    """
+    if error is None:
+        return int(Exit.SUCCEEDED)
+    for kind, code in _BY_ERROR:
+        if isinstance(error, kind):
+            return int(code)
+    if not isinstance(error, TrainingFailed):
+        return int(Exit.OTHER)
+    first = error.first
+    return int(Exit.PROGRAM if first is None else exit_of(first.kind, first.exit_code))
+
+
+@contextlib.contextmanager
+def exit_codes() -> Iterator[None]:
+    """End the process with the code of the error, if one of gridflow's leaves the block.
+
+    For scripts that an orchestrator starts, by ``spark-submit`` or plainly. The traceback is
+    printed as ever, atexit functions run, and in a container on Kubernetes the pod's termination
+    message says why. Other errors, and Ctrl-C, pass as they are.
+
+    Raises
+    ------
+    SystemExit
+        With `exit_code`, in place of a `GridflowError`.
+
+    Examples
+    --------
+    >>> import gridflow
+    >>> with gridflow.exit_codes():
+    ...     result = "TensorflowDistributor(2).run(train)"
+    """
+    try:
+        yield
+    except GridflowError as error:
+        code = exit_code(error)
+        traceback.print_exc(file=sys.stderr)
+        leave_message(f"{type(error).__name__}: {error}")
+        raise SystemExit(code) from error

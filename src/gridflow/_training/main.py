@@ -32,7 +32,7 @@ from gridflow._wire.reports import Ready
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gridflow._spec.exits import FailureKind
+    from gridflow._wire.failures import FailureKind
 
 
 def main() -> None:
@@ -197,7 +197,7 @@ def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int
 def _kind_of(error: BaseException) -> FailureKind | None:
     """Return the kind of failure that an error of gridflow's own is."""
     from gridflow._keras.patches.private_parts import MissingPart
-    from gridflow._spec.failures import kind_of
+    from gridflow._spec.exits import kind_of
 
     return "environment" if isinstance(error, MissingPart) else kind_of(error)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gridflow._spec.exits import FailureKind
 from gridflow._spec.place import Place
 from gridflow._wire.commands import AMONG_RANKS, Arrived, Counts, EndEvaluation
+from gridflow._wire.failures import FailureKind
 from gridflow._wire.messages import Family, Message
 from gridflow._wire.reports import RELAYED
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gridflow._spec.exits import PREEMPTED, FailureKind
 from gridflow._spec.printable import printable
 
 if TYPE_CHECKING:
@@ -13,6 +12,21 @@ if TYPE_CHECKING:
 
     from gridflow._spec.place import Place
 
+FailureKind = Literal[
+    "exception",
+    "exit",
+    "signal",
+    "stopped",
+    "lost",
+    "preempted",
+    "data",
+    "environment",
+    "start",
+    "steps",
+    "gpus",
+]
+#: The one kind that is announced: the policies count it apart.
+PREEMPTED: Final = "preempted"
 #: Characters: an exception may hold an array's text, or a file's.
 LONGEST_SUMMARY: Final = 4096
 LONGEST_TRACEBACK: Final = 1 << 16
@@ -29,7 +43,7 @@ class TaskFailure:
     host : str
         Where it ran, empty when it never registered.
     kind : str
-        One of `gridflow._spec.exits.FailureKind`.
+        One of `FailureKind`.
     summary : str
         One line that says what happened.
     generation : int

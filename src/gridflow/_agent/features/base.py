@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from gridflow._agent.reporter import Reporter
     from gridflow._agent.uploads import Uploads
-    from gridflow._spec.exits import FailureKind
     from gridflow._spec.place import Place
     from gridflow._wire.client import CoordinatorClient
     from gridflow._wire.commands import Command
+    from gridflow._wire.failures import FailureKind
     from gridflow._wire.messages import Message
     from gridflow._wire.payload import AgentPayload
 

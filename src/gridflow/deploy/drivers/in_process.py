@@ -7,8 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gridflow._spec.exits import Exit
-from gridflow._spec.failures import exit_code
+from gridflow._spec.exits import Exit, exit_code
 from gridflow.deploy.commands import warn
 from gridflow.deploy.description.problems import JobError
 from gridflow.deploy.distributed import cannot, distributor_options

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow._files.local import read_json, write_whole
 from gridflow._spec.command import with_patches
-from gridflow._spec.exits import SIGNALLED, Exit, leave_message, message_place
+from gridflow._spec.exits import SIGNALLED, Exit
 from gridflow._spec.roles import PS, WORKER, facts_of
+from gridflow._spec.termination_log import leave_message, message_place
 from gridflow._spec.tf_config import TF_CONFIG
 from gridflow._wire.hints import lost_a_peer
 from gridflow.deploy.inside.child import Child
