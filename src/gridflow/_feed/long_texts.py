@@ -47,8 +47,8 @@ class LongTexts:
         Of a row's items.
     rows : int
         Rows of the window.
-    positions : array of int, or None
-        Which row of the window each of the pieces' is, see `gridflow._feed.plan.epochs.Window`.
+    sources : array of int, or None
+        Which row of the pieces each of them is, see `gridflow._feed.plan.epochs.Window`.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class LongTexts:
         pieces: Sequence[pa.Array],
         row_shape: tuple[int, ...],
         rows: int,
-        positions: np.ndarray | None,
+        sources: np.ndarray | None,
     ) -> None:
         self._pieces = [
             _Views(piece) if pa.types.is_binary_view(piece.type) else _Items(piece)
@@ -69,11 +69,7 @@ class LongTexts:
         ]
         self._shape = row_shape
         self._starts = np.cumsum([0, *map(len, pieces)])
-        self._sources: np.ndarray | None = None
-        if positions is not None:
-            wanted = positions >= 0
-            self._sources = np.empty(rows, np.int64)
-            self._sources[positions[wanted]] = np.flatnonzero(wanted)
+        self._sources = sources
         self.at_once = max(1, _AT_ONCE_BYTES * rows // max(1, _bytes(pieces)))
         keep_freed()
 

@@ -109,7 +109,8 @@ def assemble(
 
 def _rows_at_once(arrays: Sequence[Any]) -> int | None:
     """Return how many rows of a window to hand out together, None for all."""
-    return min((each.at_once for each in arrays if isinstance(each, LongTexts)), default=None)
+    lazy = (each.at_once for each in arrays if isinstance(each, LongTexts | ShuffledNumbers))
+    return min(lazy, default=None)
 
 
 def _alike(batch_rows: Sequence[int], most: int | None) -> Iterator[tuple[int, int]]:
@@ -127,7 +128,10 @@ def _array(reader: ChunkReader, tensor: Tensor, window: Window) -> Any:
         return _lists(reader, tensor, window)
     if tensor.is_text:
         return _text(reader, tensor, window)
-    return _numbers(reader, tensor, window)
+    if window.positions is None or _is_wide(reader, tensor):
+        return _numbers(reader, tensor, window)
+    shuffled = ShuffledNumbers(reader, tensor, window)
+    return shuffled if shuffled.at_once < window.rows else shuffled[: window.rows]
 
 
 def _cut(array: Any, tensor: Tensor, begin: int, batches: int, size: int) -> Iterator[np.ndarray]:
@@ -151,43 +155,88 @@ def _lists(reader: ChunkReader, tensor: Tensor, window: Window) -> pa.Array:
     lists = pa.concat_arrays(found)
     if tensor.is_text:
         lists = lists.cast(pa.large_list(pa.large_binary()))
-    if window.positions is None:
-        return lists
-    rows = np.empty(len(window.positions), np.int64)
-    wanted = window.positions >= 0
-    rows[window.positions[wanted]] = np.flatnonzero(wanted)
-    return lists.take(pa.array(rows[: window.rows]))
+    return lists if window.sources is None else lists.take(pa.array(window.sources))
 
 
 def _numbers(reader: ChunkReader, tensor: Tensor, window: Window) -> np.ndarray:
+    """Return the numbers of a window, copied from its pieces one after another."""
     out = aligned_empty((window.rows, *tensor.row_shape), tensor.numpy_dtype)
-    flat = out.reshape(window.rows, -1) if tensor.stacked else None
     is_wide = _is_wide(reader, tensor)
     for piece in window.pieces:
-        stop = piece.at + piece.stop - piece.start
+        count = piece.stop - piece.start
+        to: slice | np.ndarray = slice(piece.at, piece.at + count)
         rows: slice | np.ndarray = slice(piece.start, piece.stop)
-        to: slice | np.ndarray = slice(piece.at, stop)
+        if not is_wide:
+            _copy(reader, tensor, piece.chunk, rows, out, to)
+            continue
+        matrix = reader.matrix(piece.chunk, tensor.columns, piece.start, piece.stop)
         if window.positions is not None:
             to = window.positions[to]
-            if window.rows < len(window.positions) and (wanted := to >= 0).sum() < len(to):
-                to = to[wanted]
-                rows = np.flatnonzero(wanted) + piece.start
-        if flat is None:
-            out[to] = reader.column(piece.chunk, tensor.columns[0])[rows]
-            continue
-        if is_wide:
-            matrix = reader.matrix(piece.chunk, tensor.columns, piece.start, piece.stop)
-            flat[to] = matrix if isinstance(rows, slice) else matrix[rows - piece.start]
-            continue
-        at = 0
-        for column, width in zip(tensor.columns, tensor.widths, strict=True):
-            source = reader.column(piece.chunk, column)[rows]
-            if width == 1:
-                flat[to, at] = source.reshape(-1)
-            else:
-                flat[to, at : at + width] = source.reshape(-1, width)
-            at += width
+            if (wanted := to >= 0).sum() < count:
+                to, matrix = to[wanted], matrix[wanted]
+        out.reshape(window.rows, -1)[to] = matrix
     return out
+
+
+def _copy(
+    reader: ChunkReader,
+    tensor: Tensor,
+    chunk: int,
+    rows: slice | np.ndarray,
+    out: np.ndarray,
+    to: slice | np.ndarray,
+) -> None:
+    """Copy some rows of a chunk to rows of a tensor."""
+    if not tensor.stacked:
+        out[to] = reader.column(chunk, tensor.columns[0])[rows]
+        return
+    flat, at = out.reshape(len(out), -1), 0
+    for column, width in zip(tensor.columns, tensor.widths, strict=True):
+        source = reader.column(chunk, column)[rows]
+        if width == 1:
+            flat[to, at] = source.reshape(-1)
+        else:
+            flat[to, at : at + width] = source.reshape(-1, width)
+        at += width
+
+
+class ShuffledNumbers:
+    """Numbers of a shuffled window, of which slices are arrays, copied when they are asked for.
+
+    Such a window has tens of megabytes, and the training would wait for all of them at once.
+
+    Parameters
+    ----------
+    reader : ChunkReader
+    tensor : Tensor
+    window : Window
+
+    Attributes
+    ----------
+    at_once : int
+        How many rows are to be asked for together.
+    """
+
+    def __init__(self, reader: ChunkReader, tensor: Tensor, window: Window) -> None:
+        self._reader, self._tensor, self._pieces = reader, tensor, window.pieces
+        self._starts = np.array([piece.at for piece in window.pieces])
+        assert window.sources is not None
+        self._sources = window.sources
+        row_bytes = math.prod(tensor.row_shape) * tensor.numpy_dtype.itemsize
+        self.at_once = max(1, _ORDERED_BYTES // max(1, row_bytes))
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Return some rows."""
+        sources = self._sources[rows]
+        order = np.argsort(sources)  # they are read in the order in which they lie
+        ordered = sources[order]
+        bounds = [*np.searchsorted(ordered, self._starts), len(ordered)]
+        out = aligned_empty((len(sources), *self._tensor.row_shape), self._tensor.numpy_dtype)
+        for number in np.flatnonzero(np.diff(bounds)):
+            piece, some = self._pieces[number], slice(bounds[number], bounds[number + 1])
+            from_rows = ordered[some] - piece.at + piece.start
+            _copy(self._reader, self._tensor, piece.chunk, from_rows, out, order[some])
+        return out
 
 
 def _is_wide(reader: ChunkReader, tensor: Tensor) -> bool:
@@ -208,7 +257,7 @@ def _text(reader: ChunkReader, tensor: Tensor, window: Window) -> np.ndarray | L
             values = values.flatten()
         flat.append(values.cast(_BYTES.get(values.type, pa.large_binary())))
     if are_long(flat):
-        return LongTexts(flat, tensor.row_shape, window.rows, window.positions)
+        return LongTexts(flat, tensor.row_shape, window.rows, window.sources)
     # A window may hold more than the 2 GiB of 32-bit offsets.
     wide = [values.cast(pa.large_binary()) for values in flat]
     items: np.ndarray = pa.concat_arrays(wide).to_numpy(zero_copy_only=False)

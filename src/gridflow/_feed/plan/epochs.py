@@ -8,6 +8,7 @@ window has a random generator of its own, so any batch can be found without the 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -123,6 +124,16 @@ class Window:
     def rows(self) -> int:
         """Rows in all its batches."""
         return sum(self.batch_rows)
+
+    @functools.cached_property
+    def sources(self) -> np.ndarray | None:
+        """Which row of the pieces each row of the window is; None where they have its order."""
+        if self.positions is None:
+            return None
+        wanted = self.positions >= 0
+        sources = np.empty(self.rows, np.int64)
+        sources[self.positions[wanted]] = np.flatnonzero(wanted)
+        return sources
 
 
 @dataclass(frozen=True)
