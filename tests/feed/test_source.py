@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gridflow._feed.dataset.assemble import aligned_empty
 from gridflow._feed.dataset.epochs import EpochSource, distribute
 from gridflow._feed.ledger import Ledger
+from gridflow._feed.memory import aligned_empty
 from gridflow._feed.plan.counter import EpochCounter
 from gridflow._feed.plan.epochs import steps_for
 from gridflow._feed.plan.grants import FixedGrant

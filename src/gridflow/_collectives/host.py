@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridflow._collectives.errors import PeerGone, RanksDiffer
+from gridflow._feed.memory import aligned_empty
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +93,7 @@ class HostGroup:
             A rank is in another operation.
         """
         mine = np.asarray(values, order="C")
-        total = np.empty_like(mine)
+        total = aligned_empty(mine.shape, mine.dtype)
         with self._lock:
             flat, out = mine.reshape(-1), total.reshape(-1)
             if self._hosts == 1 and mine.nbytes <= _SMALL:

@@ -1,12 +1,19 @@
-"""How malloc treats what is freed, in a process that is fed long texts."""
+"""Memory of large arrays, whose page faults would cost more than what is done with it."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Final
+import math
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["keep_freed"]
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["aligned_empty", "is_own", "keep_freed"]
 
 #: Of glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
@@ -35,3 +42,23 @@ def keep_freed() -> bool:
     except (AttributeError, OSError, TypeError):  # TypeError: Windows
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST) and mallopt(_M_TRIM_THRESHOLD, _KEPT))
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an uninitialised array that begins at a multiple of 64 bytes.
+
+    The memory is Arrow's, whose pool keeps what was freed: TensorFlow tells malloc to give memory
+    back at once, and the page faults of fresh memory would cost more than the copy itself.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or not size:
+        return np.empty(shape, dtype)
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8).view(dtype).reshape(shape)
+
+
+def is_own(array: np.ndarray) -> bool:
+    """Return whether an array lies in memory of `aligned_empty`, which is used once."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, pa.Buffer) and base.is_mutable

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow._feed.long_texts import LONG_BYTES, LongTexts, are_long
+from gridflow._feed.memory import aligned_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from gridflow._feed.plan.grants import FirstPlan
     from gridflow._feed.selection import Tensor
 
-__all__ = ["aligned_empty", "assemble", "is_own", "window_rows_for"]
+__all__ = ["assemble", "window_rows_for"]
 
 _SHUFFLE_BYTES: Final = 64 << 20
 _ORDERED_BYTES: Final = 4 << 20
@@ -54,26 +55,6 @@ def window_rows_for(row_bytes: int, text_bytes: int = 0, *, shuffle: bool) -> in
     if text_bytes >= LONG_BYTES:  # isn't copied before its batch is asked for
         row_bytes -= text_bytes - text_bytes // _MORE_TEXT
     return max(1, min(_WINDOW_ROWS, _ORDERED_BYTES // max(1, row_bytes)))
-
-
-def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return an uninitialised array that begins at a multiple of 64 bytes.
-
-    The memory is Arrow's, whose pool keeps what was freed: TensorFlow tells malloc to give memory
-    back at once, and the page faults of fresh memory would cost more than the copy itself.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if dtype.hasobject or not size:
-        return np.empty(shape, dtype)
-    return np.frombuffer(pa.allocate_buffer(size), np.uint8).view(dtype).reshape(shape)
-
-
-def is_own(array: np.ndarray) -> bool:
-    """Return whether an array lies in memory of `aligned_empty`, which is used once."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return isinstance(base, pa.Buffer) and base.is_mutable
 
 
 def assemble(

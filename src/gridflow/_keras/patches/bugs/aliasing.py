@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from tensorflow.python.ops import script_ops
 
-from gridflow._feed.dataset.assemble import aligned_empty, is_own
+from gridflow._feed.memory import aligned_empty, is_own
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Patch
 
