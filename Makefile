@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance next bench docs clean
+.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance next bench docs dist clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -94,6 +94,9 @@ docs: .venv/.docs  ## the documentation as a site in build/site, every link chec
 .venv/.docs: .venv/.ready pyproject.toml
 	@PATH=$$PATH:$$PWD/.tools/bin uv pip install --quiet --python $(PY) --group docs
 	@touch $@
+
+dist: setup  ## wheel, sdist, bill of materials and sums of a release, built twice and tried on each Python
+	$(PY) scripts/dist.py $(OPTIONS)
 
 bench: setup  ## gridflow beside what a user would pick instead
 	$(PY) benchmarks/run.py

@@ -61,6 +61,8 @@ def test_the_wheel_holds_every_module_and_nothing_of_the_tests(wheel):
     modules = {str(path.relative_to(source)) for path in (source / "gridflow").rglob("*.py")}
     assert modules <= names
     assert all(name.startswith(("gridflow/", "gridflow-")) for name in names)
+    licences = {Path(name).name for name in names if ".dist-info/licenses/" in name}
+    assert licences == {"LICENSE", "NOTICE"}
 
 
 @pytest.mark.slow
@@ -78,5 +80,8 @@ def test_the_readmes_script_runs_from_a_wheel_in_a_fresh_environment(wheel, tmp_
     (script,) = python_blocks("README.md")
     try:
         check_what_the_readme_promises(run_as_a_user(python, script, tmp_path))
+        smoke = [python, "-m", "gridflow.testing.smoke"]
+        said = subprocess.run(smoke, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        assert "Spark wrote 1024 rows to a TFRecord file and read them" in said
     finally:
         shutil.rmtree(environment)  # over a gigabyte, which pytest would keep for three runs
