@@ -60,15 +60,15 @@ def version():
     return found
 
 
-def build(folder, epoch):
-    """Build the sdist of this commit and its wheel in a folder; return both paths.
+def build(folder, commit, epoch):
+    """Build the sdist of a commit and its wheel in a folder; return both paths.
 
     Not from the working tree, where there may be files that nobody has committed.
     """
     source = folder / "source"
     source.mkdir(parents=True)
     archive = subprocess.run(
-        ["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True
+        ["git", "archive", commit], cwd=ROOT, capture_output=True, check=True
     ).stdout
     subprocess.run(["tar", "-x", "-C", source], input=archive, check=True)
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
@@ -124,10 +124,10 @@ def bill_of_materials(interpreter, target):
     uv(*words, "--output-reproducible", "--output-format", "JSON", "-o", target, interpreter)
 
 
-def provenance(epoch):
+def provenance(commit, epoch):
     """Return what the artefacts were built from, and with."""
     return {
-        "commit": run("git", "rev-parse", "HEAD", cwd=ROOT),
+        "commit": commit,
         "source_date_epoch": int(epoch),
         "python": platform.python_version(),
         "uv": uv("--version"),
@@ -155,10 +155,11 @@ def main():
     if run("git", "status", "--porcelain", "--untracked-files=no", cwd=ROOT):
         raise SystemExit("there are changes that aren't committed: a release is of a commit")
     wanted = version()
-    epoch = run("git", "log", "-1", "--format=%ct", cwd=ROOT)
+    commit = run("git", "rev-parse", "HEAD", cwd=ROOT)
+    epoch = run("git", "log", "-1", "--format=%ct", commit, cwd=ROOT)
     with tempfile.TemporaryDirectory(prefix="gridflow-dist-") as name:
         folder = Path(name)
-        first, second = (build(folder / each, epoch) for each in ("first", "second"))
+        first, second = (build(folder / each, commit, epoch) for each in ("first", "second"))
         for one, other in zip(first, second, strict=True):
             if digest(one) != digest(other):
                 raise SystemExit(f"two builds of {one.name} differ: {one} and {other}")
@@ -174,7 +175,7 @@ def main():
             bill_of_materials(interpreter, bill)
             made.append(bill)
     place = given.out / "provenance.json"
-    place.write_text(json.dumps(provenance(epoch), indent=2) + "\n")
+    place.write_text(json.dumps(provenance(commit, epoch), indent=2) + "\n")
     sums = "".join(f"{digest(path)}  {path.name}\n" for path in [*made, place])
     (given.out / "SHA256SUMS").write_text(sums)
     print(sums, end="")

@@ -81,7 +81,7 @@ def test_the_readmes_script_runs_from_a_wheel_in_a_fresh_environment(wheel, tmp_
     try:
         check_what_the_readme_promises(run_as_a_user(python, script, tmp_path))
         smoke = [python, "-m", "gridflow.testing.smoke"]
-        said = subprocess.run(smoke, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        assert "Spark wrote 1024 rows to a TFRecord file and read them" in said
+        done = subprocess.run(smoke, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert "Spark wrote 1024 rows to a TFRecord file and read them" in done.stdout
     finally:
         shutil.rmtree(environment)  # over a gigabyte, which pytest would keep for three runs
