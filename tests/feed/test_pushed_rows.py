@@ -31,8 +31,8 @@ from gridflow._feed.push.located import in_file, taken
 from gridflow._feed.push.ranges import Ranges, deal
 from gridflow._feed.push.sender import Destination, send_all
 from gridflow._feed.store import Segment, size_of
+from gridflow._feed.store.reader import StreamReader
 from gridflow._feed.store.stream import StreamStore
-from gridflow._feed.store.stream_reader import StreamReader
 from gridflow._spec.place import Place
 from gridflow._wire import commands, reports
 from gridflow._wire.identity import make_identities

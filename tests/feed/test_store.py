@@ -236,7 +236,7 @@ def test_a_spool_is_seen_to_grow_in_whole_segments_and_its_chunks_are_those_of_a
 
 
 def test_rows_that_come_slowly_are_not_kept_until_a_segment_is_full(tmp_path, monkeypatch):
-    from gridflow._feed.store import writer as module
+    from gridflow._feed.store import spool as module
 
     clock = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])

@@ -15,9 +15,10 @@ import pytest
 from gridflow._feed.encodings import Ragged
 from gridflow._feed.normalize import FeedOptions
 from gridflow._feed.push.located import in_file
-from gridflow._feed.store import Segment, stream_files
-from gridflow._feed.store.stream import LEFT_OUT, StreamStore
-from gridflow._feed.store.stream_reader import StreamReader
+from gridflow._feed.store import Segment
+from gridflow._feed.store.reader import StreamReader
+from gridflow._feed.store.segment import LEFT_OUT
+from gridflow._feed.store.stream import StreamStore
 from gridflow.errors import DataError
 
 ROWS = 1000
@@ -145,7 +146,7 @@ def test_a_disk_that_is_full_is_named(tmp_path, lying, monkeypatch):
     def full(*_args, **_options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(stream_files.pa, "OSFile", full)
+    monkeypatch.setattr(pa, "OSFile", full)
     inflow = inflow_in(tmp_path)
     with pytest.raises(DataError, match="pushed can't be kept in .*No space left on device"):
         inflow.put("f", 0, 1, 0, pa.record_batch({"y": [1]}))

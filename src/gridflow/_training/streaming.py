@@ -38,7 +38,7 @@ class PushedStream:
         """Return the rows, once; see `TrainingContext.stream`."""
         from gridflow._feed.dataset.stream import of_stream
         from gridflow._feed.plan.streams import StreamGrant
-        from gridflow._feed.store.stream_reader import StreamReader
+        from gridflow._feed.store.reader import StreamReader
 
         runtime, batch_size, tail = self._runtime, request.batch_size, request.tail
         if self._stream is not None:

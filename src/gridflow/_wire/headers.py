@@ -182,7 +182,7 @@ class RowsHeader:
 
 @dataclass(frozen=True)
 class RowsInFile:
-    """Where rows lie, see `gridflow._feed.push.located.Located`; `first` is their place."""
+    """Where rows lie, see `gridflow._feed.store.segment.Located`; `first` is their place."""
 
     first: Count
     path: str

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow._agent.features.base import Tools
-    from gridflow._feed.push.located import Located
+    from gridflow._feed.store.segment import Located
     from gridflow._spec.place import Place
     from gridflow._wire.commands import Command
     from gridflow._wire.messages import Message

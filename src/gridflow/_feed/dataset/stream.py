@@ -21,7 +21,7 @@ from gridflow._feed.ledger import EpochRecord
 from gridflow._feed.normalize import tensor_specs
 from gridflow._feed.plan.epochs import BatchPlan
 from gridflow._feed.selection import named, refuse_left_out, select
-from gridflow._feed.store.stream_reader import StreamReader, StreamRows, only
+from gridflow._feed.store.reader import StreamReader, StreamRows, only
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gridflow._feed.store import Segment
+from gridflow._feed.store.segment import Located, Segment
 from gridflow._wire.headers import RowsInFile
 from gridflow._wire.messages import parse
 from gridflow._wire.receiver import A_FEEDER, place_of
@@ -24,60 +23,10 @@ from gridflow._wire.receiver import A_FEEDER, place_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Located", "in_file", "taken"]
+__all__ = ["in_file", "taken"]
 
 #: Nothing else is opened: the end of the path of such a file, whose token nobody can guess.
 _NAME: Final = re.compile(r"/gridflow-rows-[0-9a-f]{32}-\d+/\d{8}-\d+\.arrow\Z")
-
-
-@dataclass(frozen=True)
-class Located:
-    """Rows, and where they lie.
-
-    Attributes
-    ----------
-    batch : pyarrow.RecordBatch
-        The rows.
-    path : str
-        Of the file.
-    node : tuple of int
-        The file's number and size: another host has no such file.
-    number : int
-        Which of the file's record batches they are in.
-    start : int
-        The place of the first of them in it.
-    """
-
-    batch: pa.RecordBatch
-    path: str
-    node: tuple[int, int]
-    number: int
-    start: int = 0
-
-    @property
-    def num_rows(self) -> int:
-        """How many rows there are."""
-        return int(self.batch.num_rows)
-
-    @property
-    def size(self) -> int:
-        """The bytes of the whole file."""
-        return self.node[1]
-
-    def slice(self, first: int, rows: int) -> Located:
-        """Return some of the rows."""
-        return replace(self, batch=self.batch.slice(first, rows), start=self.start + first)
-
-    def told(self, first: int) -> dict[str, Any]:
-        """Return what is sent in place of the rows; ``first`` is their place in the partition."""
-        return {
-            "first": first,
-            "path": self.path,
-            "node": self.node,
-            "number": self.number,
-            "start": self.start,
-            "rows": self.num_rows,
-        }
 
 
 def in_file(segment: Segment, facts: Mapping[bytes, str] | None) -> Iterator[Located]:

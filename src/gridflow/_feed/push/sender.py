@@ -7,9 +7,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._feed.push.located import Located, in_file
+from gridflow._feed.push.located import in_file
 from gridflow._feed.push.ranges import Ranges, deal
 from gridflow._feed.store import Segment
+from gridflow._feed.store.segment import Located
 from gridflow._wire.receiver import ReceiverClient
 from gridflow.errors import SchemaError, did_you_mean
 

@@ -12,6 +12,6 @@ by the last one at the end. So a reader sees the spool grow, and never half of a
 
 from gridflow._feed.store.reader import SpoolReader
 from gridflow._feed.store.segment import Segment, size_of
-from gridflow._feed.store.writer import SpoolWriter
+from gridflow._feed.store.spool import SpoolWriter
 
 __all__ = ["Segment", "SpoolReader", "SpoolWriter", "size_of"]

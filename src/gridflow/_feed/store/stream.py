@@ -5,7 +5,7 @@ asks first which places have come (`StreamStore.begin`), from all agents, and se
 whoever tried before it is refused from then on. So no row is lost or doubled, as long as a
 partition's rows come in the same order each time.
 
-Rows lie in segments (`gridflow._feed.store.stream_files`), in the order in which they came from all
+Rows lie in segments (`gridflow._feed.store.segment`), in the order in which they came from all
 feeders. While `limit` bytes lie there, feeders wait. A segment is deleted when all its rows were
 taken; where checkpoints are made in the middle of an epoch, when the two last ones that the driver
 has no longer need them.
@@ -24,9 +24,9 @@ import pyarrow as pa
 from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.push.exactly_once import Partition, Partitions, Superseded
-from gridflow._feed.push.located import Located
 from gridflow._feed.push.marks import Mark, Marks
-from gridflow._feed.store import size_of, stream_files
+from gridflow._feed.store import segment as files
+from gridflow._feed.store.segment import ASKED, LEFT_OUT, Located, size_of
 from gridflow._feed.types import leaf_type
 from gridflow.errors import DataError
 
@@ -36,14 +36,10 @@ if TYPE_CHECKING:
 
     from gridflow._spec.place import Place
 
-__all__ = ["ASKED", "LEFT_OUT", "StreamStore"]
+__all__ = ["StreamStore"]
 
 #: Ends of sections that somebody may still ask for.
 _ENDS: Final = 4
-#: Of a segment's schema: columns that can't be fed, and why.
-LEFT_OUT: Final = b"gridflow.left_out"
-#: Of a segment's schema: each of its rows is to be answered; what to call them.
-ASKED: Final = b"gridflow.asked"
 
 
 def _element(kind: pa.DataType) -> pa.DataType:
@@ -260,7 +256,7 @@ class StreamStore:
             facts[LEFT_OUT] = json.dumps(self._findings.left_out)
         batch = batch.replace_schema_metadata(facts) if facts else batch
         try:
-            stream_files.store(self.folder, self._next, batch, rows)
+            files.store(self.folder, self._next, batch, rows)
         except OSError as error:
             raise DataError(
                 f"rows that were pushed can't be kept in {self.folder}: {error}. Give a larger "
@@ -347,7 +343,7 @@ class StreamStore:
             segment = self._segments.popleft()
             self._freed += segment.rows
             self._bytes -= segment.bytes
-            stream_files.delete(self.folder, segment.number)
+            files.delete(self.folder, segment.number)
         self._changed.notify_all()
 
     @property
