@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from abc import ABC, abstractmethod
 from collections import deque
@@ -14,7 +13,7 @@ import pyarrow.ipc
 from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import TensorSpec, tensor_specs, values_of
 from gridflow._feed.selection import refuse_left_out
-from gridflow._feed.store.segment import ASKED, LEFT_OUT, read
+from gridflow._feed.store.segment import ASKED, LEFT_OUT, decoded, formed, path_of, read
 from gridflow.errors import DataError, InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 #: On what the writer and the reader agree.
 MANIFEST: Final = "manifest.json"
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 
 class Chunks(ABC):
@@ -154,7 +153,7 @@ class SpoolReader(Chunks):
         self._spool, self._directory = directory, directory / dataset
         self._growing = growing
         self.schema = pa.schema([])
-        self._files: dict[str, pa.ipc.RecordBatchFileReader] = {}
+        self._files: dict[int, pa.ipc.RecordBatchFileReader] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -180,14 +179,13 @@ class SpoolReader(Chunks):
         )
         schema = pa.schema([])
         if manifest["schema"] is not None:
-            encoded = pa.py_buffer(base64.b64decode(manifest["schema"]))
-            schema = pa.ipc.read_schema(encoded)
+            schema = decoded(manifest["schema"])
         if schema != self.schema:  # a column was left out
             self._chunks.clear()
             self.schema = schema
         self.specs = tensor_specs(self.schema)
         self._places = [
-            (segment["file"], i)
+            (segment["number"], i)
             for segment in manifest["segments"]
             for i in range(len(segment["batches"]))
         ]
@@ -202,16 +200,13 @@ class SpoolReader(Chunks):
             yield self._batch(chunk)
 
     def _batch(self, chunk: int) -> pa.RecordBatch:
-        file, index = self._places[chunk]
-        reader = self._files.get(file)
+        number, index = self._places[chunk]
+        reader = self._files.get(number)
         if reader is None:
-            mapped = pa.memory_map(str(self._directory / file))
-            reader = self._files[file] = pa.ipc.open_file(mapped)
-        # The first ones may have columns that were left out later.
-        batch = reader.get_batch(index)
-        if batch.num_columns == len(self.schema):
-            return batch
-        return batch.select(self.schema.names)  # it has columns that were left out later
+            mapped = pa.memory_map(str(path_of(self._directory, number)))
+            reader = self._files[number] = pa.ipc.open_file(mapped)
+        # A file may have columns that were left out later, or be somebody else's.
+        return formed(reader.get_batch(index), self.schema)
 
 
 def _manifest(directory: Path) -> dict[str, Any] | None:
@@ -268,7 +263,7 @@ class StreamReader:
     def look(self, segments: int) -> None:
         """Map what has come: all segments before this number."""
         while self._next < segments:
-            batch = read(self._folder, self._next)
+            batch = read(path_of(self._folder, self._next))
             self._next += 1
             self._segments.append(batch.slice(self._skip) if self._skip else batch)
             self._skip = 0

@@ -2,9 +2,11 @@
 
 ::
 
-    <folder>/00000000.arrow   an Arrow file of one record batch
-            /00000001.arrow   a link to a file that a feeder's task has written
-            /00000001.part    which of its rows they are, and the form that they have here
+    <folder>/00000000.arrow   an Arrow IPC file, uncompressed, so that it can be mapped
+            /00000001.arrow   a link to such a file that somebody else has written
+            /00000001.part    where only some of its rows are meant: which, and their form here
+
+A segment has its name only when it is whole.
 """
 
 from __future__ import annotations
@@ -22,25 +24,14 @@ from gridflow._feed.types import is_list
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = [
-    "ASKED",
-    "LEFT_OUT",
-    "Located",
-    "Segment",
-    "delete",
-    "lies_as",
-    "read",
-    "size_of",
-    "store",
-]
+__all__ = ["ASKED", "LEFT_OUT", "Located", "Segment", "size_of"]
 
 #: Of a segment's schema: columns that can't be fed, and why.
 LEFT_OUT: Final = b"gridflow.left_out"
 #: Of a segment's schema: each of its rows is to be answered; what to call them.
 ASKED: Final = b"gridflow.asked"
-#: A link keeps the whole file: rows that are less of it than this part are copied, so that the
-#: files that are kept are never larger than what they are counted as by more than this.
-_LEAST_PART: Final = 5
+#: Beside a link: which rows of the file they are, and the form that they have here.
+PART: Final = ".part"
 
 
 class Segment:
@@ -109,6 +100,11 @@ class Located:
         """Return some of the rows."""
         return replace(self, batch=self.batch.slice(first, rows), start=self.start + first)
 
+    def part(self, schema: pa.Schema) -> str:
+        """Return what `read` has to know of the rows beside the file."""
+        rows = {"batch": self.number, "start": self.start, "rows": self.num_rows}
+        return json.dumps({**rows, "schema": encoded(schema)})
+
     def told(self, first: int) -> dict[str, Any]:
         """Return what is sent in place of the rows; ``first`` is their place in the partition."""
         return {
@@ -121,11 +117,11 @@ class Located:
         }
 
 
-def lies_as(one: pa.Array, other: pa.Array) -> bool:
+def _lies_as(one: pa.Array, other: pa.Array) -> bool:
     """Return whether the values of an array are those of another by where they lie: no copy."""
     if one.offset != other.offset or _addresses(one) != _addresses(other):
         return False
-    return not is_list(one.type) or lies_as(one.values, other.values)
+    return not is_list(one.type) or _lies_as(one.values, other.values)
 
 
 def _addresses(array: pa.Array) -> list[int]:
@@ -143,87 +139,51 @@ def size_of(rows: pa.RecordBatch | Segment) -> int:
     return int(rows.get_total_buffer_size())
 
 
-def store(folder: Path, number: int, batch: pa.RecordBatch, rows: pa.RecordBatch | Located) -> None:
-    """Make a segment of rows.
-
-    Parameters
-    ----------
-    folder : Path
-    number : int
-        Of the segment.
-    batch : pyarrow.RecordBatch
-        The rows, in the form that they are to have.
-    rows : pyarrow.RecordBatch or Located
-        As they came. If that form is only another view of a file, the file is linked.
-
-    Raises
-    ------
-    OSError
-        They can't be written. Nothing of the segment is left then.
-    """
-    path = _path(folder, number)
-    if isinstance(rows, Located) and _link(path, batch, rows):
-        return
-    partial = path.with_suffix(".partial")
-    try:
-        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as file:
-            file.write_batch(batch)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    partial.rename(path)
-
-
-def read(folder: Path, number: int) -> pa.RecordBatch:
-    """Return the rows of a segment, mapped."""
-    path = _path(folder, number)
-    with pa.memory_map(str(path)) as source:
-        file = pa.ipc.open_file(source)
-        try:
-            part = json.loads(_part(path).read_text())
-        except FileNotFoundError:
-            return file.get_batch(0)
-        batch = file.get_batch(part["batch"]).slice(part["start"], part["rows"])
-    found = _formed(batch, pa.ipc.read_schema(pa.py_buffer(base64.b64decode(part["schema"]))))
-    assert found is not None, path
-    return found
-
-
-def delete(folder: Path, number: int) -> None:
-    """Delete a segment; who has mapped it keeps it."""
-    path = _path(folder, number)
-    for each in (path, _part(path)):
-        each.unlink(missing_ok=True)
-
-
-def _path(folder: Path, number: int) -> Path:
+def path_of(folder: Path, number: int) -> Path:
+    """Return where a segment lies."""
     return folder / f"{number:08d}.arrow"
 
 
-def _part(path: Path) -> Path:
-    return path.with_suffix(".part")
+def read(path: Path) -> pa.RecordBatch:
+    """Return the rows of a segment of one batch, mapped."""
+    with pa.memory_map(str(path)) as source:
+        file = pa.ipc.open_file(source)
+        try:
+            part = json.loads(path.with_suffix(PART).read_text())
+        except FileNotFoundError:
+            return file.get_batch(0)
+        batch = file.get_batch(part["batch"]).slice(part["start"], part["rows"])
+    return formed(batch, decoded(part["schema"]))
 
 
-def _link(path: Path, batch: pa.RecordBatch, rows: Located) -> bool:
-    """Link the file in which rows lie, if they can be read there in the form they are to have."""
-    if rows.size > _LEAST_PART * batch.nbytes:
+def encoded(schema: pa.Schema) -> str:
+    """Return a schema as text."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def decoded(schema: str) -> pa.Schema:
+    """Read what `encoded` returned."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
+
+
+def is_view(found: pa.RecordBatch, given: pa.RecordBatch) -> bool:
+    """Return whether `formed` makes rows of those that are given: the same values, not copied."""
+    if not found.num_rows == given.num_rows > 0:
         return False
-    found = _formed(rows.batch, batch.schema) if batch.num_rows == rows.num_rows else None
-    if found is None or not all(map(lies_as, found.columns, batch.columns)):
-        return False
-    part = {"batch": rows.number, "start": rows.start, "rows": rows.num_rows}
-    schema = base64.b64encode(batch.schema.serialize().to_pybytes()).decode()
-    try:
-        _part(path).write_text(json.dumps({**part, "schema": schema}))
-        path.hardlink_to(rows.path)
-    except OSError:  # another disk, one without links or room, or the feeder has ended meanwhile
-        _part(path).unlink(missing_ok=True)
-        return False
-    return True
+    view = _formed(given, found.schema)
+    return view is not None and all(map(_lies_as, view.columns, found.columns))
+
+
+def formed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with another schema that they can have without a copy: see `is_view`."""
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    found = _formed(batch, schema)
+    assert found is not None, (batch.schema, schema)
+    return found
 
 
 def _formed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
-    """Return rows with another schema, without a copy; None if that can't be."""
     columns = []
     for field in schema:
         place = batch.schema.get_field_index(field.name)

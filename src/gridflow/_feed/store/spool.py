@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import errno
 import json
 import re
-import shutil
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
-import pyarrow.ipc
 
-from gridflow._feed.ledger import DatasetCounts
-from gridflow._feed.normalize import FeedOptions, Findings, TensorSpec, normalise, tensor_specs
+from gridflow._feed.normalize import FeedOptions, TensorSpec, tensor_specs
 from gridflow._feed.store.reader import FORMAT, MANIFEST
-from gridflow._feed.store.segment import Segment, lies_as
-from gridflow.errors import DataError, InvalidArgument
+from gridflow._feed.store.segment import Segment, encoded
+from gridflow._feed.store.writer import Retention, SegmentWriter, disk_explained
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from types import TracebackType
+
+    from gridflow._feed.ledger import DatasetCounts
 
 
 #: Batches smaller than this are joined before they are written: each one costs the reader
@@ -34,7 +33,6 @@ _SMALL_ROWS: Final = 4096
 #: first row: who waits for rows gets them soon, and hours of rows make no thousands of files.
 _PACE_SECONDS: Final = 0.5
 _PACE_PART: Final = 0.1
-_DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class SpoolWriter:
@@ -75,11 +73,8 @@ class SpoolWriter:
         ``schema`` is that of the rows as they would arrive, when it is known.
         """
         writer = self._writer(dataset)
-        if schema is not None and writer.schema is None:
-            empty = pa.RecordBatch.from_arrays(
-                [pa.array([], kind) for kind in schema.types], schema=schema
-            )
-            writer.unseen, _ = normalise(empty, dataset, self._options, None, writer.findings)
+        if schema is not None:
+            writer.declare(schema)
 
     def write(self, dataset: str, rows: pa.RecordBatch | Segment) -> None:
         """Append rows; a segment becomes one of the spool's as it is, if it has the form for it.
@@ -101,9 +96,9 @@ class SpoolWriter:
         else:
             writer.write(rows)
 
-    def explaining(self) -> _disk_full_explained:
+    def explaining(self) -> AbstractContextManager[None]:
         """Return a block in which "no space left" is an error that tells what to do."""
-        return _disk_full_explained(self._directory, 0)
+        return disk_explained(self._directory, Retention.KEEP)
 
     def close(self) -> dict[str, DatasetCounts]:
         """Finish all datasets; only then can they be read."""
@@ -160,76 +155,50 @@ class SpoolWriter:
         return writer
 
 
-@dataclass
-class _Segment:
-    file: str
-    batches: list[int] = field(default_factory=list)
-    bytes: int = 0
+class _DatasetWriter(SegmentWriter):
+    """Keeps the rows of a dataset: few large batches, and a manifest that names their segments."""
 
-
-class _DatasetWriter:
     def __init__(
         self,
         dataset: str,
-        directory: Path,
+        folder: Path,
         options: FeedOptions,
         segment_bytes: int,
         on_segment: Callable[[str, int], None] | None,
     ) -> None:
-        self._dataset = dataset
-        self._directory = directory
-        self._options = options
+        super().__init__(dataset, folder, options, Retention.KEEP)
         self._segment_bytes = segment_bytes
         self._on_segment = on_segment
         self._pace = _Pace()
-        self.schema: pa.Schema | None = None
         #: A batch without rows that tells the schema while no row has.
         self.unseen: pa.RecordBatch | None = None
-        self.findings = Findings()
-        self._rows_in = self._rows = self._dropped = 0
-        self._segments: list[_Segment] = []
-        self._sink: pa.OSFile | None = None
-        self._file: pa.ipc.RecordBatchFileWriter | None = None
         self._small: list[pa.RecordBatch] = []
         self._small_rows = self._small_bytes = 0
-        self._counts: DatasetCounts | None = None
-        with _disk_full_explained(directory, 0):
-            if directory.exists():
-                shutil.rmtree(directory)
-            directory.mkdir(parents=True)
+        self._is_closed = False
+
+    def declare(self, schema: pa.Schema) -> None:
+        if self.schema is None:
+            empty = [pa.array([], kind) for kind in schema.types]
+            self.unseen = self.normalised(pa.RecordBatch.from_arrays(empty, schema=schema))
 
     def take_over(self, segment: Segment) -> None:
         found: list[pa.RecordBatch] = []
         expected = self.schema
         for batch in segment.batches:
-            found.append(self._normalised(batch, expected))
+            found.append(self.normalised(batch, expected))
             if found[-1].num_rows:  # else nothing tells the length of arrays
                 expected = found[-1].schema
-        is_fit = all(map(_is_view, found, segment.batches))
-        if not is_fit or expected is None or len(found[0].schema) != len(expected):
+        self._flush_small()
+        if self.link(segment, found):
+            self.schema = expected
+            self._announce()
+        else:
             for batch in found:
                 self._write(batch)
-            segment.delete()
-            return
-        self._flush_small()
-        with _disk_full_explained(self._directory, segment.nbytes):
-            self._end_segment()
-            self.schema = expected
-            rows = [batch.num_rows for batch in found]
-            new = _Segment(f"{len(self._segments):05d}.arrow", rows, segment.nbytes)
-            segment.path.rename(self._directory / new.file)
-            self._segments.append(new)
-            self._rows += sum(rows)
-            self._announce()
+        segment.delete()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._write(self._normalised(batch, self.schema))
-
-    def _normalised(self, batch: pa.RecordBatch, expected: pa.Schema | None) -> pa.RecordBatch:
-        self._rows_in += batch.num_rows
-        batch, dropped = normalise(batch, self._dataset, self._options, expected, self.findings)
-        self._dropped += dropped
-        return batch
+        self._write(self.normalised(batch))
 
     def _write(self, batch: pa.RecordBatch) -> None:
         rows = batch.num_rows
@@ -241,10 +210,8 @@ class _DatasetWriter:
         elif len(self.schema) > len(batch.schema):
             # A column is left out from now on: a file has one schema.
             self._flush_small()
-            with _disk_full_explained(self._directory, 0):
-                self._end_segment()
+            self.end()
             self.schema = batch.schema
-        self._rows += rows
         size = batch.nbytes
         if size >= _SMALL_BYTES or rows >= _SMALL_ROWS:
             self._flush_small()
@@ -263,86 +230,51 @@ class _DatasetWriter:
             self._small, self._small_rows, self._small_bytes = [], 0, 0
 
     def _append(self, batch: pa.RecordBatch, size: int) -> None:
-        with _disk_full_explained(self._directory, size):
-            if self._file is None:
-                segment = _Segment(f"{len(self._segments):05d}.arrow")
-                self._sink = pa.OSFile(str(self._directory / f"{segment.file}.tmp"), "wb")
-                self._file = pa.ipc.new_file(self._sink, self.schema)
-                self._segments.append(segment)
-            self._file.write_batch(batch)
-            segment = self._segments[-1]
-            segment.batches.append(batch.num_rows)
-            segment.bytes += size
-            is_due = self._on_segment is not None and self._pace.is_due()
-            if segment.bytes >= self._segment_bytes or is_due:
-                self._end_segment()
+        segment = self.append(batch, size)
+        is_due = self._on_segment is not None and self._pace.is_due()
+        if segment.bytes >= self._segment_bytes or is_due:
+            self.end()
 
-    def _end_segment(self) -> None:
-        if self._file is None or self._sink is None:
-            return
-        self._file.close()
-        self._sink.close()
-        self._file = self._sink = None
-        path = self._directory / self._segments[-1].file
-        path.with_name(f"{path.name}.tmp").rename(path)
-        self._announce()
+    def end(self) -> bool:
+        was_open = super().end()
+        if was_open:
+            self._announce()
+        return was_open
 
     def _announce(self) -> None:
         if self._on_segment is not None:
             self._write_manifest(is_complete=False)
             self._pace.note()
-            readable = sum(sum(segment.batches) for segment in self._segments)
-            self._on_segment(self._dataset, readable)
+            self._on_segment(self.dataset, self.rows)
 
     def _write_manifest(self, *, is_complete: bool) -> None:
         schema = self.schema
         if schema is None and self.unseen is not None:
             schema = self.unseen.schema
-        encoded = None
-        if schema is not None:
-            encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
         manifest = {
             "format": FORMAT,
             "complete": is_complete,
-            **asdict(self._counted()),
-            "schema": encoded,
+            **asdict(self.counts),
+            "schema": None if schema is None else encoded(schema),
             "left_out": self.findings.left_out,
-            "segments": [asdict(segment) for segment in self._segments],
+            "segments": [asdict(segment) for segment in self.segments],
         }
-        path = self._directory / f"{MANIFEST}.tmp"
-        path.write_text(json.dumps(manifest))
-        path.rename(self._directory / MANIFEST)
-
-    def _counted(self) -> DatasetCounts:
-        nulls = dict(self.findings.nulls)
-        return DatasetCounts(self._rows_in, self._rows, self._dropped, nulls=nulls)
+        path = self.folder / MANIFEST
+        with self._explained():
+            path.with_suffix(".partial").write_text(json.dumps(manifest))
+            path.with_suffix(".partial").rename(path)
 
     def close(self) -> DatasetCounts:
-        if self._counts is None:
+        if not self._is_closed:
             self._flush_small()
-            with _disk_full_explained(self._directory, 0):
-                self._end_segment()
-                self._write_manifest(is_complete=True)
-            self._counts = self._counted()
-        return self._counts
+            self.end()
+            self._write_manifest(is_complete=True)
+            self._is_closed = True
+        return self.counts
 
     def abort(self) -> None:
-        # Not the IPC writer: it would still write a footer, which fails again on a full disk.
-        if self._sink is not None:
-            self._sink.close()
-        self._file = self._sink = None
+        super().abort()
         self._small = []
-
-
-def _is_view(batch: pa.RecordBatch, of: pa.RecordBatch) -> bool:
-    """Return whether all columns of a batch are columns of another, as they lie there."""
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        place = of.schema.get_field_index(name)
-        if place < 0 or not batch.schema.field(name).equals(of.schema.field(place), True):
-            return False
-        if not lies_as(column, of.column(place)):
-            return False
-    return bool(batch.num_rows == of.num_rows > 0)
 
 
 class _Pace:
@@ -361,33 +293,3 @@ class _Pace:
     def note(self) -> None:
         self._last = time.monotonic()
         self._first = self._last if self._first is None else self._first
-
-
-class _disk_full_explained:  # noqa: N801 - used like a function
-    """Turn "no space left" into an error that tells what to do."""
-
-    def __init__(self, directory: Path, needed: int) -> None:
-        self._directory = directory
-        self._needed = needed
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not (isinstance(error, OSError) and error.errno in _DISK_FULL):
-            return
-        place = self._directory
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        free = shutil.disk_usage(place).free
-        raise DataError(
-            f"the spool in {self._directory} can't grow: {error.strerror or error}. The next "
-            f"{self._needed / 2**20:.1f} MiB were to be written, {free / 2**20:.1f} MiB are free "
-            f"there. Give a larger disk with Spool(dir=…), or by spark.local.dir; the spool needs "
-            f"room for all rows of its rank, uncompressed."
-        ) from error

@@ -15,18 +15,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gridflow._feed.ledger import DatasetCounts
-from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.push.exactly_once import Partition, Partitions, Superseded
 from gridflow._feed.push.marks import Mark, Marks
-from gridflow._feed.store import segment as files
 from gridflow._feed.store.segment import ASKED, LEFT_OUT, Located, size_of
+from gridflow._feed.store.writer import Retention, SegmentWriter
 from gridflow._feed.types import leaf_type
 from gridflow.errors import DataError
 
@@ -34,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gridflow._feed.ledger import DatasetCounts
+    from gridflow._feed.normalize import FeedOptions
     from gridflow._spec.place import Place
 
 __all__ = ["StreamStore"]
@@ -51,13 +49,6 @@ def _element(kind: pa.DataType) -> pa.DataType:
 
 def _batch_of(rows: pa.RecordBatch | Located) -> pa.RecordBatch:
     return rows.batch if isinstance(rows, Located) else rows
-
-
-@dataclass(frozen=True)
-class _Segment:
-    number: int
-    rows: int
-    bytes: int
 
 
 class StreamStore:
@@ -88,17 +79,12 @@ class StreamStore:
         *,
         keeps: bool = False,
     ) -> None:
-        self.name, self.folder = name, folder
-        self._options, self._limit, self._on_change = options, limit, on_change
+        self._limit, self._on_change = limit, on_change
+        self._writer = SegmentWriter(name, folder, options, Retention.UNTIL_TAKEN)
         self._changed = threading.Condition()
         self._partitions = Partitions(Partition)
-        self._segments: deque[_Segment] = deque()
         self._bytes = 0
-        self._schema: pa.Schema | None = None
         self._types: dict[str, pa.DataType] = {}
-        self._findings = Findings()
-        self._rows_in = self._rows = self._dropped = 0
-        self._next = 0
         #: Rows that were taken in all, and those in generations that have ended.
         self._taken = self._before = 0
         self._freed = 0
@@ -112,7 +98,16 @@ class StreamStore:
         self._batch_size = 1
         self._is_open, self._is_closed = True, False
         self._is_asked: bool | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def name(self) -> str:
+        """The stream's."""
+        return self._writer.dataset
+
+    @property
+    def folder(self) -> Path:
+        """Where the segments lie."""
+        return self._writer.folder
 
     # For feeders ---------------------------------------------------------------------------------
 
@@ -211,7 +206,7 @@ class StreamStore:
         if self._bytes + size <= self._limit:
             return True
         # Whoever trains may wait for these rows to fill a batch: nothing would ever be taken.
-        starves = self._rows - self._taken < self._batch_size
+        starves = self._writer.rows - self._taken < self._batch_size
         if starves and self._keeps:
             self._keeps = False  # nor would there be the checkpoint that needs what is kept
             self._free()
@@ -226,7 +221,7 @@ class StreamStore:
         self._is_asked = is_asked
 
     def _standing(self) -> dict[str, Any]:
-        return {"pending": self._rows - self._taken, "ended": not self._is_open}
+        return {"pending": self._writer.rows - self._taken, "ended": not self._is_open}
 
     def _check_types(self, schema: pa.Schema) -> None:
         for field in schema:
@@ -239,33 +234,24 @@ class StreamStore:
                 )
 
     def _store(self, rows: pa.RecordBatch | Located, asked: str | None) -> None:
-        batch = _batch_of(rows)
-        rows_in = batch.num_rows
+        batch, writer = _batch_of(rows), self._writer
         self._check_types(batch.schema)
+        left_out = writer.findings.left_out
         told = (batch.schema.metadata or {}).get(LEFT_OUT)
         if told is not None:  # whoever sends the rows knows of columns that can't be fed
-            self._findings.left_out.update(json.loads(told))
-        batch, dropped = normalise(batch, self.name, self._options, self._schema, self._findings)
-        self._rows_in += rows_in
-        self._dropped += dropped
+            left_out.update(json.loads(told))
+        batch = writer.normalised(batch)
         if not batch.num_rows:
             return
-        self._schema = batch.schema
+        writer.schema = batch.schema
         facts: dict[bytes, Any] = {} if asked is None else {ASKED: asked}
-        if self._findings.left_out:  # whoever wants such a column is told why it isn't there
-            facts[LEFT_OUT] = json.dumps(self._findings.left_out)
+        if left_out:  # whoever wants such a column is told why it isn't there
+            facts[LEFT_OUT] = json.dumps(left_out)
         batch = batch.replace_schema_metadata(facts) if facts else batch
-        try:
-            files.store(self.folder, self._next, batch, rows)
-        except OSError as error:
-            raise DataError(
-                f"rows that were pushed can't be kept in {self.folder}: {error}. Give a larger "
-                "disk with Spool(dir=…), or a smaller Spool(limit=…)."
-            ) from error
-        self._segments.append(_Segment(self._next, batch.num_rows, batch.nbytes))
-        self._next += 1
-        self._rows += batch.num_rows
-        self._bytes += batch.nbytes
+        if not (isinstance(rows, Located) and writer.link(rows, [batch])):
+            writer.append(batch, batch.nbytes)
+            writer.end()
+        self._bytes += writer.segments[-1].bytes
 
     # For the agent -------------------------------------------------------------------------------
 
@@ -278,7 +264,7 @@ class StreamStore:
     def take(self, rows: int) -> None:
         """Note how many rows were taken since the generation began; free what isn't needed."""
         with self._changed:
-            self._taken = max(self._taken, min(self._before + rows, self._rows))
+            self._taken = max(self._taken, min(self._before + rows, self._writer.rows))
             self._free()
 
     def begin_with(self, sections: int) -> None:
@@ -296,7 +282,7 @@ class StreamStore:
         with self._changed:
             self._keeps = True
             while self._sections < sections:
-                self._ends[self._sections] = self._rows
+                self._ends[self._sections] = self._writer.rows
                 self._sections += 1
                 self._ends.pop(self._sections - _ENDS, None)
 
@@ -339,11 +325,11 @@ class StreamStore:
     def _free(self) -> None:
         """Delete the segments that nobody reads again."""
         needed = self._marks.oldest.rows if self._keeps else self._taken
-        while self._segments and self._freed + self._segments[0].rows <= needed:
-            segment = self._segments.popleft()
-            self._freed += segment.rows
-            self._bytes -= segment.bytes
-            files.delete(self.folder, segment.number)
+        segments = self._writer.segments
+        while segments and self._freed + segments[0].rows <= needed:
+            deleted = self._writer.delete_first()
+            self._freed += deleted.rows
+            self._bytes -= deleted.bytes
         self._changed.notify_all()
 
     @property
@@ -356,23 +342,23 @@ class StreamStore:
     def rows(self) -> int:
         """Rows that have come since the generation began, or had not been taken before."""
         with self._changed:
-            return self._rows - self._before
+            return self._writer.rows - self._before
 
     @property
     def segments(self) -> tuple[int, int, int]:
         """The first segment that is there, the number after the last, and rows to skip."""
         with self._changed:
-            first = self._segments[0].number if self._segments else self._next
-            return first, self._next, max(0, self._before - self._freed)
+            segments, stop = self._writer.segments, self._writer.next
+            first = segments[0].number if segments else stop
+            return first, stop, max(0, self._before - self._freed)
 
     @property
     def schema(self) -> pa.Schema | None:
         """The schema of the last rows that have come; None before the first."""
-        return self._schema
+        return self._writer.schema
 
     @property
     def counts(self) -> DatasetCounts:
         """What has come, over all generations."""
         with self._changed:
-            nulls = dict(self._findings.nulls)
-            return DatasetCounts(self._rows_in, self._rows, self._dropped, nulls=nulls)
+            return self._writer.counts
