@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from gridflow._feed.dataset.epochs import distribute
+from gridflow._feed.dataset.distributed import distribute
 from gridflow._feed.plan.epochs import steps_for
 from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.store import SpoolReader

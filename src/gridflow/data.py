@@ -224,7 +224,7 @@ def _made(
     epoch: int = 0,
     step: int = 0,
 ) -> Any:
-    from gridflow._feed.dataset.epochs import distribute
+    from gridflow._feed.dataset.distributed import distribute
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._feed.plan.epochs import steps_for
     from gridflow._feed.plan.grants import FixedGrant

@@ -594,7 +594,7 @@ def test_rows_that_are_certain_are_waited_for_until_their_segment_is_known():
         return 1 if len(asked) < 3 else 2
 
     stream = SimpleNamespace(rows=2, mapped=1, look=look)
-    source = SimpleNamespace(stream=stream, segments=segments, _look=lambda: None)
+    source = SimpleNamespace(reader=stream, segments=segments, _look=lambda: None)
     StreamSource._await(source, 4)
     assert stream.rows == 4
     assert asked == [(1, True)] * 3

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gridflow._feed.dataset.epochs import EpochSource, distribute
+from gridflow._feed.dataset.distributed import distribute
+from gridflow._feed.dataset.epochs import EpochSource
 from gridflow._feed.ledger import Ledger
 from gridflow._feed.memory import aligned_empty
 from gridflow._feed.plan.counter import EpochCounter
@@ -347,7 +348,7 @@ import pathlib, sys
 import tensorflow as tf
 from gridflow.errors import InvalidArgument
 from gridflow._feed.plan.counter import EpochCounter
-from gridflow._feed.dataset.epochs import distribute
+from gridflow._feed.dataset.distributed import distribute
 from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.store import SpoolReader
 

@@ -1,6 +1,6 @@
 """Datasets without a strategy, for tests of the feed."""
 
-from gridflow._feed.dataset.epochs import distribute
+from gridflow._feed.dataset.distributed import distribute
 from gridflow._feed.plan.grants import FixedGrant
 
 

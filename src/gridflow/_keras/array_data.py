@@ -17,7 +17,8 @@ import numpy as np
 
 import keras
 from gridflow._feed.dataset.epochs import EpochSource
-from gridflow._feed.dataset.evaluation_view import attach, chain
+from gridflow._feed.dataset.evaluation_view import attach
+from gridflow._feed.dataset.source import chain
 from gridflow._feed.plan.counter import EpochCounter
 from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.selection import select

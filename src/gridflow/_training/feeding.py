@@ -39,7 +39,7 @@ def dataset(runtime: TaskRuntime, request: DatasetRequest, start: Start) -> Any:
 
 def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
     """Return a dataset as soon as each rank has rows of it."""
-    from gridflow._feed.dataset.epochs import distribute
+    from gridflow._feed.dataset.distributed import distribute
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._feed.plan.grants import ArrivingGrant
 

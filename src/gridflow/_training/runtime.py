@@ -111,7 +111,7 @@ class TaskRuntime(TaskProcess):
         if self.stream is not None:
             source = self.stream
             rows, section = source.rows_trained(), source.consumer.section + self.saves_sections
-            self.channel.send(child.StreamMark(source.name, place, rows, section))
+            self.channel.send(child.StreamMark(source.reader.dataset, place, rows, section))
 
     def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
         """Hand a finished checkpoint over."""

@@ -42,13 +42,16 @@ _LIGHT: Final = (
     "cloudpickle",
 )
 #: What goes with a package, beside itself.
-_FEED: Final = ("gridflow._feed.normalize", "gridflow._feed.store", "gridflow._feed.dataset.epochs")
+_FEED: Final = (
+    "gridflow._feed.normalize",
+    "gridflow._feed.store",
+    "gridflow._feed.dataset.distributed",
+)
 _WITH: Final = {
     "tensorflow": (
         "keras",
         "h5py",
         *_FEED,
-        "gridflow._feed.dataset.distributed",
         "gridflow._keras.callbacks",
         "gridflow._keras.resume.callback",
         "gridflow._keras.runtime",

@@ -7,17 +7,21 @@ import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from gridflow._feed.dataset.evaluation_view import chain
-from gridflow._feed.dataset.source import SOURCE, is_mirrored
+from gridflow._feed.dataset.epochs import EpochSource
+from gridflow._feed.dataset.evaluation_view import EvaluationView, attach
+from gridflow._feed.dataset.source import SOURCE, chain, is_mirrored, shared
+from gridflow._feed.selection import select
 from gridflow._spec.option_checks import whole_number
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from gridflow._feed.dataset.reading import Reader
     from gridflow._feed.dataset.source import Source
+    from gridflow._feed.selection import Columns
 
-__all__ = ["formed"]
+__all__ = ["distribute", "formed"]
 
 S = TypeVar("S", bound="Source")
 
@@ -134,3 +138,79 @@ def formed(strategy: Any, source: S, prefetch: int, again: Callable[[S], Any]) -
     devices = strategy.extended.worker_devices
     found.takes_directly = len(devices) == 1 and "CPU" in devices[0]
     return found
+
+
+def distribute(
+    strategy: Any,
+    reader: Reader,
+    *,
+    features: Columns,
+    label: Columns | None = None,
+    sample_weight: str | None = None,
+    prefetch: int = 2,
+    own_rows: Sequence[int] | Callable[[], Sequence[int]] | None = None,
+    **options: Any,
+) -> Any:
+    """Return a dataset of the rows of one rank, as the strategy's ``fit`` and ``run`` want it.
+
+    ``batch_size`` stays the rows of this rank and step: where the process has several replicas,
+    each gets its share.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.Strategy or None
+    reader : Reader
+        The rank's rows of the dataset; of those that arrive, a spool that grows and has a row.
+    features, label, sample_weight
+        The columns, see `gridflow._feed.selection`. Elements are ``x``, a tensor or a dict,
+        ``(x, y)`` or ``(x, y, weight)``.
+    prefetch : int, default 2
+        Batches that are made ahead.
+    own_rows : sequence of int, or what returns it; optional
+        Rows of each rank that count outside of training. With them the dataset knows its
+        `gridflow._feed.dataset.evaluation_view.EvaluationView`: at once, or found out when it is
+        needed.
+    **options
+        Fields of `EpochSource`.
+
+    Raises
+    ------
+    SchemaError
+        When a column doesn't exist or doesn't fit.
+    InvalidArgument
+        See `gridflow._feed.dataset.source.shared`.
+    """
+    selection = select(reader.specs, features, label, sample_weight, reader.dataset)
+    source = EpochSource(reader=reader, selection=selection, **options)
+    if source.grant.is_fixed:
+        source.plan(0)  # refuses what can't be planned here, not in tf.data's thread
+    return _made(strategy, shared(strategy, source), prefetch, own_rows)
+
+
+def _made(
+    strategy: Any,
+    source: EpochSource,
+    prefetch: int,
+    own_rows: Sequence[int] | Callable[[], Sequence[int]] | None,
+) -> Any:
+    """Return the dataset of a source, with what it is outside of training."""
+
+    def make(source: EpochSource) -> Any:
+        return formed(
+            strategy, source, prefetch, lambda other: _made(strategy, other, prefetch, own_rows)
+        )
+
+    dataset = make(source)
+    if own_rows is None:
+        return dataset
+    import tensorflow as tf
+
+    together = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    rank = source.rank if together else 0
+
+    def once() -> EvaluationView:
+        known = own_rows() if callable(own_rows) else own_rows
+        rows = known if together else [known[source.rank]]
+        return EvaluationView(source.complete().in_order(rows[rank], rows), make, rows)
+
+    return attach(dataset, once if callable(own_rows) else once())

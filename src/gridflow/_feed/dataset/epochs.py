@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.dataset.assemble import assemble, window_rows_for
-from gridflow._feed.dataset.distributed import formed
-from gridflow._feed.dataset.evaluation_view import EvaluationView, attach, source_of_view
-from gridflow._feed.dataset.source import Source, shared
-from gridflow._feed.ledger import EpochRecord
+from gridflow._feed.dataset.source import Source
 from gridflow._feed.plan.counter import EpochCounter
 from gridflow._feed.plan.epochs import BatchPlan, rank_seed
 from gridflow._feed.plan.grants import ArrivingGrant, FixedGrant, first_plan
-from gridflow._feed.selection import Columns, refuse_left_out, select
+from gridflow._feed.selection import refuse_left_out
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
 
     from gridflow._feed.dataset.reading import Reader
     from gridflow._feed.plan.grants import FirstPlan
 
-__all__ = ["EpochSource", "distribute"]
-
-_LOOK_SECONDS: Final = 0.2
+__all__ = ["EpochSource"]
 
 
 @dataclass(kw_only=True)
@@ -67,6 +63,8 @@ class EpochSource(Source):
     multiple: int = 1
     own_rows: int | None = None
     _ended_early: bool = field(default=False, init=False)
+    #: The plan of what has arrived of the first epoch.
+    _first: BatchPlan | None = field(default=None, init=False)
 
     @property
     def steps(self) -> int:
@@ -100,6 +98,30 @@ class EpochSource(Source):
         steps = self.steps
         self._look_again()
         return replace(self, grant=FixedGrant(steps))
+
+    def in_order(self, rows: int, others: Sequence[int]) -> EpochSource:
+        """Return a source of the same rows for one pass in order, in equal steps on all ranks.
+
+        Parameters
+        ----------
+        rows : int
+            Those that count.
+        others : sequence of int
+            The same of each rank that takes part in a step.
+        """
+        # A rank without rows of its own still reads those that it was lent, in equal steps.
+        steps = math.ceil(max(*others, self.reader.rows) / self.batch_size)
+        return replace(
+            self,
+            grant=FixedGrant(steps),
+            tail="spread",
+            shuffle=False,
+            counter=EpochCounter(),
+            endless=False,
+            rows_wanted=0,
+            multiple=1,
+            own_rows=rows,
+        )
 
     def window(self, *, shuffle: bool) -> int:
         """Return how many rows to hold at a time."""
@@ -142,32 +164,23 @@ class EpochSource(Source):
         epoch, start_step = self.counter.begin()
         start = at = start_step * self.replicas
         if not epoch:
-            at = yield from self._arriving(start)
+            has_arrived, self._first = False, None
+            try:
+                for batches in self._arriving(start):
+                    at += len(batches[0])
+                    yield batches
+                has_arrived = True
+            finally:
+                if self._first is not None and not has_arrived:
+                    self._report(0, self._first, start, at, complete=False)
         yield from self._planned(epoch, start, at)
         self._ended_early = start > 0 and self.grant.is_fixed and not self.endless
 
-    def _arriving(self, start: int) -> Generator[tuple[np.ndarray, ...], None, int]:
-        """Yield the first epoch from an element on while rows arrive; return how far it came."""
-        at = start
-        plan: BatchPlan | None = None
-        try:
-            while True:
-                steps = self.grant.steps_beyond(at // self.replicas, _LOOK_SECONDS)
-                if steps is None:
-                    break
-                if steps * self.replicas <= at:
-                    yield self.nothing()
-                    continue
-                self._look_again()
-                plan = self._plan_of(steps)
-                for batches in assemble(self.reader, self.selection.tensors, plan, at):
-                    at += len(batches[0])
-                    yield batches
-            plan = None
-        finally:
-            if plan is not None:
-                self._report(0, plan, start, at, complete=False)
-        return at
+    def _ready(self, start: int, stop: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the first epoch's batches from an element to another, whose rows have arrived."""
+        self._look_again()
+        self._first = self._plan_of(stop)
+        yield from assemble(self.reader, self.selection.tensors, self._first, start)
 
     def _planned(self, epoch: int, start: int, at: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield what is left at an element of an epoch, begun at another, whose plan is known."""
@@ -195,12 +208,12 @@ class EpochSource(Source):
             if at < last:
                 self._report(epoch, plan, start, at, complete=False)
 
-    def _plan_of(self, steps: int) -> BatchPlan:
-        """Return the plan of the first steps of the first epoch, while rows arrive."""
+    def _plan_of(self, batches: int) -> BatchPlan:
+        """Return the plan of the first elements of the first epoch, while rows arrive."""
         return BatchPlan(
             self.reader.chunk_rows,
             self.batch_size // self.replicas,
-            steps * self.replicas,
+            batches,
             "repeat" if self.tail == "repeat" else "drop",
             window_rows=self.window(shuffle=False),
         )
@@ -213,8 +226,6 @@ class EpochSource(Source):
         self, epoch: int, plan: BatchPlan | FirstPlan, start: int, at: int, *, complete: bool
     ) -> None:
         """Say what an epoch, begun at an element, was fed until it came to another."""
-        if self.on_epoch is None:
-            return
         before, until = plan.rows_before(start), plan.rows_before(at)
         left_out = plan.rows_left_out
         if self.own_rows is not None:  # batches are emptied again that repeat rows
@@ -222,9 +233,7 @@ class EpochSource(Source):
             left_out = plan.rows - self.own_rows
         if complete:  # of an epoch that is cut short, too
             left_out = max(0, plan.rows - until)
-        record = EpochRecord(
-            self.reader.dataset,
-            self.rank,
+        self._record(
             epoch,
             rows_fed=until - before,
             rows_repeated=max(0, until - plan.rows),
@@ -232,7 +241,6 @@ class EpochSource(Source):
             complete=complete,
             rows_before=before,
         )
-        self.on_epoch(record.to_dict())
 
     def static_rows(self) -> int | None:
         """Return the rows of an element, None where they may differ."""
@@ -263,79 +271,3 @@ class EpochSource(Source):
 
         most = tf.where(number < self.own_rows, tf.int64.max, tf.constant(0, tf.int64))
         return tf.nest.map_structure(lambda part: part[:most], batch)
-
-
-def distribute(
-    strategy: Any,
-    reader: Reader,
-    *,
-    features: Columns,
-    label: Columns | None = None,
-    sample_weight: str | None = None,
-    prefetch: int = 2,
-    own_rows: Sequence[int] | Callable[[], Sequence[int]] | None = None,
-    **options: Any,
-) -> Any:
-    """Return a dataset of the rows of one rank, as the strategy's ``fit`` and ``run`` want it.
-
-    ``batch_size`` stays the rows of this rank and step: where the process has several replicas,
-    each gets its share.
-
-    Parameters
-    ----------
-    strategy : tf.distribute.Strategy or None
-    reader : Reader
-        The rank's rows of the dataset; of those that arrive, a spool that grows and has a row.
-    features, label, sample_weight
-        The columns, see `gridflow._feed.selection`. Elements are ``x``, a tensor or a dict,
-        ``(x, y)`` or ``(x, y, weight)``.
-    prefetch : int, default 2
-        Batches that are made ahead.
-    own_rows : sequence of int, or what returns it; optional
-        Rows of each rank that count outside of training. With them the dataset knows its
-        `gridflow._feed.dataset.evaluation_view.EvaluationView`: at once, or found out when it is
-        needed.
-    **options
-        Fields of `EpochSource`.
-
-    Raises
-    ------
-    SchemaError
-        When a column doesn't exist or doesn't fit.
-    InvalidArgument
-        See `gridflow._feed.dataset.source.shared`.
-    """
-    selection = select(reader.specs, features, label, sample_weight, reader.dataset)
-    source = EpochSource(reader=reader, selection=selection, **options)
-    if source.grant.is_fixed:
-        source.plan(0)  # refuses what can't be planned here, not in tf.data's thread
-    return _made(strategy, shared(strategy, source), prefetch, own_rows)
-
-
-def _made(
-    strategy: Any,
-    source: EpochSource,
-    prefetch: int,
-    own_rows: Sequence[int] | Callable[[], Sequence[int]] | None,
-) -> Any:
-    """Return the dataset of a source, with what it is outside of training."""
-
-    def make(source: EpochSource) -> Any:
-        return formed(
-            strategy, source, prefetch, lambda other: _made(strategy, other, prefetch, own_rows)
-        )
-
-    dataset = make(source)
-    if own_rows is None:
-        return dataset
-    import tensorflow as tf
-
-    together = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    rank = source.rank if together else 0
-
-    def once() -> EvaluationView:
-        known = own_rows() if callable(own_rows) else own_rows
-        rows = known if together else [known[source.rank]]
-        return EvaluationView(source_of_view(source.complete(), rank, rows), make, rows)
-
-    return attach(dataset, once if callable(own_rows) else once())

@@ -8,7 +8,6 @@ empty. Who iterates them has to know that: Keras is told by the patches in `grid
 from __future__ import annotations
 
 import functools
-import math
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "EvaluationView",
     "attach",
-    "chain",
     "is_attached",
     "own_rows",
-    "source_of_view",
     "view_of",
 ]
 
@@ -38,7 +35,7 @@ class EvaluationView:
     Parameters
     ----------
     source : EpochSource
-        What the dataset is made of, changed for one pass over its rows (`source_of_view`).
+        What the dataset is made of, changed for one pass over its rows (`EpochSource.in_order`).
     make : callable
         Turns the source into a dataset as the strategy wants it.
     own_rows : sequence of int
@@ -102,28 +99,6 @@ def own_rows(rows: Sequence[int], borrowed: Sequence[int]) -> list[int]:
     return [count - lent for count, lent in zip(rows, borrowed, strict=True)]
 
 
-def source_of_view(source: EpochSource, rank: int, rows: Sequence[int]) -> EpochSource:
-    """Return a source of the same rows for one pass in order, in equal steps for all of `rows`."""
-    import dataclasses
-
-    from gridflow._feed.plan.counter import EpochCounter
-    from gridflow._feed.plan.grants import FixedGrant
-
-    # A rank without rows of its own still reads those that it was lent, in equal steps.
-    steps = math.ceil(max(*rows, source.reader.rows) / source.batch_size)
-    return dataclasses.replace(
-        source,
-        grant=FixedGrant(steps),
-        tail="spread",
-        shuffle=False,
-        counter=EpochCounter(),
-        endless=False,
-        rows_wanted=0,
-        multiple=1,
-        own_rows=rows[rank],
-    )
-
-
 def attach(dataset: Any, once: Any) -> Any:
     """Let a dataset know what it is outside of training, or a function that tells; return it."""
     setattr(dataset, _ATTRIBUTE, once)
@@ -143,15 +118,3 @@ def view_of(dataset: object) -> Any:
         once = once()
         setattr(dataset, _ATTRIBUTE, once)
     return once
-
-
-def chain(first: Callable[..., Any] | None, second: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of batches that does what both do, one after the other."""
-    if first is None:
-        return second
-
-    def both(*batch: Any) -> Any:
-        found = first(*batch)
-        return second(*found) if isinstance(found, tuple) else second(found)
-
-    return both

@@ -39,19 +39,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from gridflow._feed.dataset import ragged
+from gridflow._feed.ledger import EpochRecord
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gridflow._feed.dataset.reading import Reader
     from gridflow._feed.plan.epochs import Tail
     from gridflow._feed.plan.grants import Grant
     from gridflow._feed.selection import Selection
+    from gridflow._feed.store.reader import StreamReader
 
-__all__ = ["SOURCE", "Source", "is_mirrored", "shared", "source_of"]
+__all__ = ["LOOK_SECONDS", "SOURCE", "Source", "chain", "is_mirrored", "shared", "source_of"]
 
 #: Of a dataset: the source that it was made of.
 SOURCE: Final = "gridflow_source"
+#: That an iteration waits for rows at a time.
+LOOK_SECONDS: Final = 0.2
 S = TypeVar("S", bound="Source")
 
 
@@ -61,6 +66,8 @@ class Source(ABC):
 
     Attributes
     ----------
+    reader : Reader or StreamReader
+        What has the rows.
     selection : Selection
         The columns.
     grant : Grant
@@ -81,6 +88,7 @@ class Source(ABC):
         an iteration is given up. Called from tf.data's thread.
     """
 
+    reader: Reader | StreamReader
     selection: Selection
     grant: Grant
     batch_size: int
@@ -98,6 +106,24 @@ class Source(ABC):
         While it waits for rows it yields windows without batches: TensorFlow can drop an iteration
         between two of them, and would keep who drops it waiting for as long as one takes.
         """
+
+    @abstractmethod
+    def _ready(self, start: int, stop: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield batches from an element on whose rows have arrived, to another or less far."""
+
+    def _arriving(self, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield batches from an element on as the grant allows them, until all rows are there."""
+        at = start
+        while True:
+            steps = self.grant.steps_beyond(at // self.replicas, LOOK_SECONDS)
+            if steps is None:
+                return
+            if steps * self.replicas <= at:
+                yield self.nothing()
+                continue
+            for batches in self._ready(at, steps * self.replicas):
+                at += len(batches[0])
+                yield batches
 
     @abstractmethod
     def has_step(self, step: int, seconds: float | None = None) -> bool | None:
@@ -149,6 +175,12 @@ class Source(ABC):
         setattr(dataset, SOURCE, self)
         return dataset
 
+    def _record(self, epoch: int, **counts: Any) -> None:
+        """Tell the ledger of an epoch; see `EpochRecord`."""
+        if self.on_epoch is not None:
+            record = EpochRecord(self.reader.dataset, self.rank, epoch, **counts)
+            self.on_epoch(record.to_dict())
+
     def nothing(self) -> tuple[np.ndarray, ...]:
         """Return a window without batches."""
         size = self.batch_size // self.replicas
@@ -198,3 +230,15 @@ def shared(strategy: Any, source: S) -> S:
             f"of this process. Use a multiple of {replicas}."
         )
     return replace(source, replicas=replicas)
+
+
+def chain(first: Callable[..., Any] | None, second: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of batches that does what both do, one after the other."""
+    if first is None:
+        return second
+
+    def both(*batch: Any) -> Any:
+        found = first(*batch)
+        return second(*found) if isinstance(found, tuple) else second(found)
+
+    return both

@@ -8,6 +8,7 @@ TensorFlow only where a dataset is made.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -15,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.dataset.assemble import assemble, window_rows_for
 from gridflow._feed.dataset.distributed import formed
-from gridflow._feed.dataset.source import Source, shared
-from gridflow._feed.dataset.stream_counting import counted
-from gridflow._feed.ledger import EpochRecord
+from gridflow._feed.dataset.source import LOOK_SECONDS, SOURCE, Source, shared
 from gridflow._feed.normalize import tensor_specs
 from gridflow._feed.plan.epochs import BatchPlan
 from gridflow._feed.selection import named, refuse_left_out, select
@@ -25,16 +24,16 @@ from gridflow._feed.store.reader import StreamReader, StreamRows, only
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
+    import pyarrow as pa
 
     from gridflow._feed.plan.streams import StreamGrant
     from gridflow._feed.selection import Columns
 
 __all__ = ["StreamProgress", "StreamSource", "distribute", "of_stream"]
 
-_LOOK_SECONDS = 0.2
 _SHORT_SECONDS = 0.005
 #: For rows that the agent has, to be known here.
 _ROWS_SECONDS = 60.0
@@ -84,8 +83,6 @@ class StreamSource(Source):
     ----------
     grant : StreamGrant
         Where those are who make the batches.
-    stream : StreamReader
-        The rows.
     segments : callable
         Returns the number of segments that have come; waits for more than those given, so long.
     on_taken : callable
@@ -99,7 +96,7 @@ class StreamSource(Source):
     """
 
     grant: StreamGrant
-    stream: StreamReader
+    reader: StreamReader
     segments: Callable[[int, float], int]
     on_taken: Callable[[int], None]
     on_section: Callable[[int], None]
@@ -124,13 +121,8 @@ class StreamSource(Source):
         if not self.consumer.is_last:
             return False
         if self.is_asked:
-            return not (self.stream.rows or self.progress.asked)
+            return not (self.reader.rows or self.progress.asked)
         return self.progress.steps >= self.consumer.steps()
-
-    @property
-    def name(self) -> str:
-        """The stream's."""
-        return self.stream.name
 
     def has_step(self, step: int, seconds: float | None = None) -> bool | None:
         """Return whether another step comes, whatever its number in a fit.
@@ -200,31 +192,31 @@ class StreamSource(Source):
     def _fitting_rows(self) -> int:
         """Return how many rows to hold at a time."""
         self._look()
-        _, batch = self.stream.segment()
-        size = int(only(self.stream.name, batch, self.selection.columns).nbytes)
+        _, batch = self.reader.segment()
+        size = int(only(self.reader.dataset, batch, self.selection.columns).nbytes)
         return int(window_rows_for(size // max(1, batch.num_rows), shuffle=False))
 
     def _trained(self) -> Iterator[tuple[np.ndarray, ...]]:
         fed = left = 0
-        taken = self.stream.taken
+        taken = self.reader.taken
         completed = False
         try:
             while True:
-                before = self.stream.taken
+                before = self.reader.taken
                 for batches in self._section():
                     fed += len(batches[0]) * len(batches[0][0]) if len(batches[0]) else 0
                     yield batches
-                rest = self.grant.counts()[self.grant.own] - self.stream.taken + before
+                rest = self.grant.counts()[self.grant.own] - self.reader.taken + before
                 self._look()
                 if rest:  # tail="drop"
                     left += rest
-                    self.stream.take(rest)
+                    self.reader.take(rest)
                     taken += rest
                 if self.grant.is_last:
                     break
                 self.grant.advance()
             completed = True
-            used = self.stream.taken - taken
+            used = self.reader.taken - taken
             self._tell(fed, fed - used, left)
         finally:
             if not completed:
@@ -232,45 +224,45 @@ class StreamSource(Source):
 
     def give_up(self) -> None:
         """Give the account of a stream that nobody reads on; from any thread."""
-        give_up = time.monotonic() + _LOOK_SECONDS
+        give_up = time.monotonic() + LOOK_SECONDS
         while self.is_used_up and not self.progress.is_told and time.monotonic() < give_up:
             time.sleep(_SHORT_SECONDS)  # who makes batches comes to the end a moment later
         trained = self.rows_trained()
-        self._tell(trained, 0, max(0, self.stream.found - trained), complete=False)
+        self._tell(trained, 0, max(0, self.reader.found - trained), complete=False)
 
     def _section(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the batches of a section."""
-        done = 0
-        while True:
-            steps = self.grant.steps_beyond(done, _LOOK_SECONDS)
-            limit = self.grant.full() if steps is None else steps
-            if done < limit:
-                count = min(limit - done, max(1, self._fitting_rows() // self.batch_size))
-                yield from self._full(count)
-                done += count
-            elif steps is None:
-                break
-            else:
-                yield self.nothing()
-        own = self.grant.counts()[self.grant.own]
+        at = 0
+        for batches in self._arriving():
+            at += len(batches[0])
+            yield batches
+        while at < self.grant.full() * self.replicas:
+            for batches in self._ready(at, self.grant.full() * self.replicas):
+                at += len(batches[0])
+                yield batches
+        done, own = at // self.replicas, self.grant.counts()[self.grant.own]
         yield from self._rest(self.grant.steps() - done, own - done * self.batch_size)
 
-    def _full(self, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield full batches, and give their rows back."""
+    def _ready(self, start: int, stop: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield full batches of the steps from an element on, and give their rows back."""
+        most = max(1, self._fitting_rows() // self.batch_size)
+        steps = min((stop - start) // self.replicas, most)
         rows, size = steps * self.batch_size, self.batch_size // self.replicas
         self._await(rows)
-        chunks = StreamRows(self.stream.name, self.stream.next(rows), self.selection.columns)
+        chunks = self._rows(self.reader.next(rows))
         plan = BatchPlan(chunks.chunk_rows, size, steps * self.replicas, "drop", window_rows=rows)
         yield from assemble(chunks, self.selection.tensors, plan)
         self._take(rows)
+
+    def _rows(self, batches: Sequence[pa.RecordBatch]) -> StreamRows:
+        return StreamRows(self.reader.dataset, batches, self.selection.columns)
 
     def _rest(self, steps: int, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the last batches: what is left, dealt out to the steps that all ranks make."""
         if not steps:
             return
         self._await(rows)
-        batches = self.stream.next(rows) if rows else [self.stream.last]
-        chunks = StreamRows(self.stream.name, batches, self.selection.columns)
+        chunks = self._rows(self.reader.next(rows) if rows else [self.reader.last])
         plan = BatchPlan(
             chunks.chunk_rows, self.batch_size // self.replicas, steps * self.replicas, self.tail
         )
@@ -282,53 +274,49 @@ class StreamSource(Source):
         """Yield batches that are to be answered, each of rows of one segment."""
         while True:
             ended = self.grant.is_last
-            if not self._look(0.0 if ended else _LOOK_SECONDS):
+            if not self._look(0.0 if ended else LOOK_SECONDS):
                 if ended:
-                    self._tell(self.stream.taken, 0, 0)
+                    self._tell(self.reader.taken, 0, 0)
                     return
                 yield self.nothing()
                 continue
-            number, batch = self.stream.segment()
+            number, batch = self.reader.segment()
             rows = min(batch.num_rows, self.batch_size)
-            chunks = StreamRows(self.stream.name, [batch.slice(0, rows)], self.selection.columns)
+            chunks = self._rows([batch.slice(0, rows)])
             plan = BatchPlan(chunks.chunk_rows, rows, 1, "drop", window_rows=rows)
             left = batch.num_rows - rows
-            self.progress.asked.append((number, rows, left, self.stream.asked))
+            self.progress.asked.append((number, rows, left, self.reader.asked))
             yield from assemble(chunks, self.selection.tensors, plan)
             self._take(rows)
 
     def _look(self, seconds: float = 0.0) -> bool:
         """Map what has come; where nothing waits here, wait for some. Return whether there is."""
-        seconds = 0.0 if self.stream.rows else seconds
-        self.stream.look(self.segments(self.stream.mapped, seconds))
-        return self.stream.rows > 0
+        seconds = 0.0 if self.reader.rows else seconds
+        self.reader.look(self.segments(self.reader.mapped, seconds))
+        return self.reader.rows > 0
 
     def _await(self, rows: int) -> None:
         """Map rows that are certain; which segment they lie in may be known a moment later."""
         self._look()
         give_up = time.monotonic() + _ROWS_SECONDS
-        while self.stream.rows < rows and time.monotonic() < give_up:
-            self.stream.look(self.segments(self.stream.mapped, _LOOK_SECONDS))
+        while self.reader.rows < rows and time.monotonic() < give_up:
+            self.reader.look(self.segments(self.reader.mapped, LOOK_SECONDS))
 
     def _take(self, rows: int) -> None:
-        self.stream.take(rows)
-        self.on_taken(self.stream.taken)
+        self.reader.take(rows)
+        self.on_taken(self.reader.taken)
 
     def _tell(self, fed: int, repeated: int, left: int, *, complete: bool = True) -> None:
-        if self.on_epoch is None or self.progress.is_told:
-            return
-        self.progress.is_told = True
-        record = EpochRecord(
-            self.stream.name,
-            self.rank,
-            0,
-            fed,
-            repeated,
-            left,
-            complete=complete,
-            rows_before=self.rows_before,
-        )
-        self.on_epoch(record.to_dict())
+        if not self.progress.is_told:
+            self.progress.is_told = True
+            self._record(
+                0,
+                rows_fed=fed,
+                rows_repeated=repeated,
+                rows_left_out=left,
+                complete=complete,
+                rows_before=self.rows_before,
+            )
 
     def answered(self, rows: int) -> tuple[int, bool]:
         """Return the segment of the batch that is answered with so many rows, and if it is whole.
@@ -364,8 +352,8 @@ def of_stream(
     """Return the source of a stream that has a row; other parameters are the source's fields."""
     specs = tensor_specs(stream.schema())
     refuse_left_out(named(features, label, sample_weight), stream.left_out)
-    selection = select(specs, features, label, sample_weight, stream.name)
-    return StreamSource(selection=selection, stream=stream, is_asked=stream.is_asked, **options)
+    selection = select(specs, features, label, sample_weight, stream.dataset)
+    return StreamSource(selection=selection, reader=stream, is_asked=stream.is_asked, **options)
 
 
 def distribute(strategy: Any, source: StreamSource, prefetch: int) -> tuple[Any, StreamSource]:
@@ -373,6 +361,37 @@ def distribute(strategy: Any, source: StreamSource, prefetch: int) -> tuple[Any,
     source = shared(strategy, source)
 
     def make(source: StreamSource) -> Any:
-        return counted(formed(strategy, source, prefetch, make))
+        return _counted(formed(strategy, source, prefetch, make))
 
     return make(source), source
+
+
+def _counted(dataset: Any) -> Any:
+    """Let a dataset count what loops draw of it; return it."""
+    dataset.__class__ = _counting(dataset.__class__)
+    return dataset
+
+
+@functools.cache
+def _counting(base: Any) -> Any:
+    """Return the class of a dataset or iterator, so that batches are counted that a loop draws."""
+
+    class Counting(base):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            found = super().__iter__()
+            if found is not self:
+                found.__class__ = _counting(found.__class__)
+                setattr(found, SOURCE, getattr(self, SOURCE))
+            return found
+
+        def __next__(self) -> Any:
+            source: StreamSource = getattr(self, SOURCE)
+            counts = not (source.is_asked or source.progress.is_fit)
+            if counts:
+                source.has_step(source.progress.steps)
+            found = super().__next__()
+            source.progress.steps += counts
+            return found
+
+    Counting.__name__ = base.__name__
+    return Counting

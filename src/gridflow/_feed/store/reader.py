@@ -243,7 +243,7 @@ class StreamReader:
     """
 
     def __init__(self, name: str, folder: Path, first: int, skip: int = 0) -> None:
-        self.name, self._folder = name, folder
+        self.dataset, self._folder = name, folder
         self._next, self._skip = first, skip
         self._segments: deque[pa.RecordBatch] = deque()
         self.found = self.taken = 0

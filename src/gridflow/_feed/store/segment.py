@@ -170,28 +170,25 @@ def is_view(found: pa.RecordBatch, given: pa.RecordBatch) -> bool:
     """Return whether `formed` makes rows of those that are given: the same values, not copied."""
     if not found.num_rows == given.num_rows > 0:
         return False
-    view = _formed(given, found.schema)
-    return view is not None and all(map(_lies_as, view.columns, found.columns))
+    views = (_view(given, field) for field in found.schema)
+    return all(
+        view is not None and _lies_as(view, column)
+        for view, column in zip(views, found.columns, strict=True)
+    )
 
 
 def formed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows with another schema that they can have without a copy: see `is_view`."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
-    found = _formed(batch, schema)
-    assert found is not None, (batch.schema, schema)
-    return found
-
-
-def _formed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
-    columns = []
-    for field in schema:
-        place = batch.schema.get_field_index(field.name)
-        column = None if place < 0 else _column(batch.column(place), field.type)
-        if column is None or len(column) != batch.num_rows:
-            return None
-        columns.append(column)
+    columns = [_view(batch, field) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _view(batch: pa.RecordBatch, field: pa.Field) -> pa.Array | None:
+    """Return a column of rows as a field of another schema, None if that takes a copy."""
+    place = batch.schema.get_field_index(field.name)
+    return None if place < 0 else _column(batch.column(place), field.type)
 
 
 def _column(array: pa.Array, kind: pa.DataType) -> pa.Array | None:

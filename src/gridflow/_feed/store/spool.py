@@ -83,7 +83,7 @@ class SpoolWriter:
         ----------
         dataset : str
         rows : pyarrow.RecordBatch or Segment
-            A segment's file lies on the disk of the spool, and is moved or deleted.
+            A segment's file is linked, if it lies on the spool's disk, and deleted.
 
         Raises
         ------

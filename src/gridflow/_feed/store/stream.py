@@ -79,6 +79,7 @@ class StreamStore:
         *,
         keeps: bool = False,
     ) -> None:
+        self.name, self.folder = name, folder
         self._limit, self._on_change = limit, on_change
         self._writer = SegmentWriter(name, folder, options, Retention.UNTIL_TAKEN)
         self._changed = threading.Condition()
@@ -98,16 +99,6 @@ class StreamStore:
         self._batch_size = 1
         self._is_open, self._is_closed = True, False
         self._is_asked: bool | None = None
-
-    @property
-    def name(self) -> str:
-        """The stream's."""
-        return self._writer.dataset
-
-    @property
-    def folder(self) -> Path:
-        """Where the segments lie."""
-        return self._writer.folder
 
     # For feeders ---------------------------------------------------------------------------------
 
@@ -326,9 +317,9 @@ class StreamStore:
         """Delete the segments that nobody reads again."""
         needed = self._marks.oldest.rows if self._keeps else self._taken
         segments = self._writer.segments
-        while segments and self._freed + segments[0].rows <= needed:
+        while segments and self._freed + sum(segments[0].batches) <= needed:
             deleted = self._writer.delete_first()
-            self._freed += deleted.rows
+            self._freed += sum(deleted.batches)
             self._bytes -= deleted.bytes
         self._changed.notify_all()
 

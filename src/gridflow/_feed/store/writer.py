@@ -55,11 +55,6 @@ class WrittenSegment:
     batches: list[int] = field(default_factory=list)
     bytes: int = 0
 
-    @property
-    def rows(self) -> int:
-        """Rows of all batches."""
-        return sum(self.batches)
-
 
 class SegmentWriter:
     """Brings rows into the form that is fed, counts them, and writes them into segments.
@@ -149,19 +144,9 @@ class SegmentWriter:
         return True
 
     def link(self, rows: Segment | Located, found: Sequence[pa.RecordBatch]) -> bool:
-        """Make the file in which rows lie a segment, if they can be read there in their form.
+        """Make the file in which rows lie a segment, if they can be read there as they are found.
 
-        Parameters
-        ----------
-        rows : Segment or Located
-            All rows of the file, or some of them.
-        found : sequence of pyarrow.RecordBatch
-            The same in the form that they are to have.
-
-        Returns
-        -------
-        bool
-            Whether it is one now. Nothing has happened otherwise.
+        Returns whether it is one now. Nothing has happened otherwise.
         """
         size = sum(batch.nbytes for batch in found)
         given = [rows.batch] if isinstance(rows, Located) else rows.batches
@@ -175,9 +160,7 @@ class SegmentWriter:
             if isinstance(rows, Located):
                 part.write_text(rows.part(found[0].schema))
             self._path.hardlink_to(rows.path)
-        except (
-            OSError
-        ):  # another disk, one without links or room, or the feeder has ended meanwhile
+        except OSError:  # another disk, one without links or room, or the feeder has ended
             part.unlink(missing_ok=True)
             return False
         self.rows += sum(batch.num_rows for batch in found)
@@ -198,7 +181,7 @@ class SegmentWriter:
         if self._sink is not None and self._open is not None:
             self._sink.close()
             self._path.with_suffix(".partial").unlink(missing_ok=True)
-            self.rows -= self._open.rows
+            self.rows -= sum(self._open.batches)
         self._open = self._sink = self._file = None
 
     @property

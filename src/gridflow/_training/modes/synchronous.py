@@ -74,7 +74,7 @@ class Synchronous(Mode):
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a ``tf.data.Dataset``, or the distributed dataset of a mirrored strategy."""
-        from gridflow._feed.dataset.epochs import distribute
+        from gridflow._feed.dataset.distributed import distribute
 
         process = self._process
         return distribute(
