@@ -12,7 +12,7 @@ for bench in (
     "feed/bench.py",
     "feed/push.py",
     "feed/streams.py",
-    "feed/ingest/files.py",
+    "feed/files.py",
     "training/bench.py",
     "training/steps.py",
     "training/early.py",

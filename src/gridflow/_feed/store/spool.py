@@ -188,7 +188,6 @@ class _DatasetWriter(SegmentWriter):
             found.append(self.normalised(batch, expected))
             if found[-1].num_rows:  # else nothing tells the length of arrays
                 expected = found[-1].schema
-        self._flush_small()
         if self.link(segment, found):
             self.schema = expected
             self._announce()
@@ -209,7 +208,6 @@ class _DatasetWriter(SegmentWriter):
             self.schema = batch.schema
         elif len(self.schema) > len(batch.schema):
             # A column is left out from now on: a file has one schema.
-            self._flush_small()
             self.end()
             self.schema = batch.schema
         size = batch.nbytes
@@ -226,8 +224,9 @@ class _DatasetWriter(SegmentWriter):
     def _flush_small(self) -> None:
         if self._small:
             batch = pa.concat_batches(self._small) if len(self._small) > 1 else self._small[0]
-            self._append(batch, self._small_bytes)
+            size = self._small_bytes
             self._small, self._small_rows, self._small_bytes = [], 0, 0
+            self._append(batch, size)
 
     def _append(self, batch: pa.RecordBatch, size: int) -> None:
         segment = self.append(batch, size)
@@ -236,6 +235,7 @@ class _DatasetWriter(SegmentWriter):
             self.end()
 
     def end(self) -> bool:
+        self._flush_small()
         was_open = super().end()
         if was_open:
             self._announce()
@@ -266,7 +266,6 @@ class _DatasetWriter(SegmentWriter):
 
     def close(self) -> DatasetCounts:
         if not self._is_closed:
-            self._flush_small()
             self.end()
             self._write_manifest(is_complete=True)
             self._is_closed = True
