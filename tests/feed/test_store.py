@@ -1,6 +1,7 @@
 """The spool: written once, mapped without a copy, whole or not there."""
 
 import errno
+import os
 import resource
 import subprocess
 import sys
@@ -76,6 +77,42 @@ def test_segments_that_others_wrote_are_taken_over_in_their_place(tmp_path):
     files = (tmp_path / "spool" / "train").glob("*.arrow")
     assert node in [path.stat().st_ino for path in files]
     assert list(tmp_path.glob("*.other")) == []
+
+
+def test_lists_of_one_length_in_a_file_of_others_are_read_there_as_arrays(tmp_path):
+    lists = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32()))
+    given = segment(tmp_path, pa.record_batch({"x": lists, "n": [1, 2, 3]}))
+    node = given.path.stat().st_ino
+    with SpoolWriter(tmp_path / "spool") as writer:
+        writer.write("train", given)
+    (file,) = (tmp_path / "spool" / "train").glob("*.arrow")
+    assert file.stat().st_ino == node
+    reader = SpoolReader(tmp_path / "spool", "train")
+    assert reader.schema.field("x").type == pa.list_(pa.float32(), 2)
+    np.testing.assert_array_equal(reader.column(0, "x"), [[1, 2], [3, 4], [5, 6]])
+    assert list(tmp_path.glob("*.other")) == []
+
+
+def test_where_a_file_cant_be_linked_its_rows_are_copied(tmp_path, monkeypatch):
+    def no_link(*_args, **_options):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(Path, "hardlink_to", no_link)
+    with SpoolWriter(tmp_path / "spool") as writer:
+        writer.write("train", numbers(0, 3))
+        writer.write("train", segment(tmp_path, numbers(3, 4)))
+    reader = SpoolReader(tmp_path / "spool", "train")
+    found = [n for batch in reader.batches() for n in batch.column("n").to_pylist()]
+    assert found == [*range(7)]
+    assert list(tmp_path.glob("*.other")) == []
+
+
+def test_small_files_in_another_form_become_one_chunk(tmp_path):
+    with SpoolWriter(tmp_path / "spool") as writer:
+        for n in range(5):
+            rows = pa.record_batch({"n": [n, n], "flag": [True, False]})
+            writer.write("train", segment(tmp_path, rows))
+    assert SpoolReader(tmp_path / "spool", "train").chunk_rows == (10,)
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.list_(pa.int32(), 1)])
